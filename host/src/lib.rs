@@ -1,0 +1,1 @@
+//! The Ostler operator host: reconcilers as WebAssembly components.

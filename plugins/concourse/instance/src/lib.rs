@@ -1,0 +1,1 @@
+//! Reconciles concourse-ci.org/v1alpha1 Instance.

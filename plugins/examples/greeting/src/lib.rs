@@ -1,0 +1,1 @@
+//! The smallest correct plugin.

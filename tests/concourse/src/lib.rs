@@ -1,0 +1,1 @@
+//! A Concourse simulator: the HTTP API as recorded from a real server.

@@ -1,0 +1,1 @@
+//! What the scenario tests share: API servers, simulators, hosts, waiting for conditions.

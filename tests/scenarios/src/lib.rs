@@ -1,0 +1,1 @@
+//! Scenario tests: the whole host against both API servers.
