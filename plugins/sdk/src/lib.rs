@@ -1,1 +1,103 @@
 //! The Rust SDK for Ostler plugins.
+//!
+//! A plugin is a type that implements [`Reconciler`] for the spec of a kind
+//! (declared with [`macro@resource`]), exported with [`plugin!`]:
+//!
+//! ```
+//! use ostler_sdk::prelude::*;
+//!
+//! /// A greeting.
+//! #[ostler_sdk::resource(group = "examples.dev", version = "v1", kind = "Hello", namespaced)]
+//! pub struct HelloSpec {
+//!     /// Whom to greet.
+//!     name: String,
+//! }
+//!
+//! struct Greeter;
+//!
+//! impl Reconciler for Greeter {
+//!     type Spec = HelloSpec;
+//!     fn reconcile(&self, ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
+//!         ctx.info(&format!("Hello {}", hello.spec.name));
+//!         Ok(Outcome::settled())
+//!     }
+//! }
+//!
+//! ostler_sdk::plugin!(Greeter);
+//! # fn main() {}
+//! ```
+//!
+//! Everything else compiles natively too, where [`mock::Host`] stands in for
+//! the host, so the logic of a plugin is tested with plain `cargo test`.
+
+// Lets the attribute macros name this crate from within.
+extern crate self as ostler_sdk;
+
+pub mod bindings;
+mod capabilities;
+mod context;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod crd;
+#[doc(hidden)]
+pub mod guest;
+mod http;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod mock;
+mod object;
+mod outcome;
+
+pub use bindings::exports::ostler::plugin::reconciler::{
+    Failure, Next, Outcome, Request, Resolution,
+};
+pub use bindings::ostler::plugin::http::{Encoding, Substitution};
+pub use bindings::ostler::plugin::kubernetes::DeleteOptions;
+pub use bindings::ostler::plugin::log::Level;
+pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, ObjectRef, TriState};
+#[cfg(not(target_arch = "wasm32"))]
+pub use capabilities::Capabilities;
+pub use context::Context;
+pub use http::{RequestBuilder, Response, Upstream};
+pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Resource, gvk};
+pub use ostler_sdk_macros::{api, resource};
+pub use outcome::{ResultExt, duration};
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use schemars;
+pub use serde;
+pub use serde_json;
+
+/// A reconciler of one kind. It keeps no state: a fresh instance runs each call.
+pub trait Reconciler {
+    /// The spec of the kind.
+    type Spec: Resource;
+
+    /// Set (`domain/name`) when [`Reconciler::cleanup`] must run before an
+    /// object can go; the host adds and removes it.
+    const FINALIZER: Option<&'static str> = None;
+
+    /// Narrows the objects by their labels.
+    const LABEL_SELECTOR: Option<&'static str> = None;
+
+    /// Brings the world closer to what the object asks for. Level-triggered:
+    /// it must give the same for the same world, however often it runs.
+    ///
+    /// # Errors
+    /// What is in the way, and how to go on ([`Failure`]).
+    fn reconcile(&self, ctx: &Context, object: &Object<Self::Spec>) -> Result<Outcome, Failure>;
+
+    /// Undoes what `reconcile` did. A settled outcome lets the object go.
+    ///
+    /// # Errors
+    /// What keeps the object from going.
+    fn cleanup(&self, _ctx: &Context, _object: &Object<Self::Spec>) -> Result<Outcome, Failure> {
+        Ok(Outcome::settled())
+    }
+}
+
+/// What a plugin usually needs.
+pub mod prelude {
+    pub use crate::{
+        Condition, Context, Error, Failure, Object, Outcome, Reconciler, Resource, ResultExt, gvk,
+    };
+    pub use serde_json::json;
+}

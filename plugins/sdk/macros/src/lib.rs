@@ -1,1 +1,40 @@
-//! The derive macros of ostler-sdk.
+//! The attribute macros of ostler-sdk: [`macro@api`] for the types of an API,
+//! [`macro@resource`] for the spec of a kind.
+
+mod api;
+mod resource;
+
+use proc_macro::TokenStream;
+use syn::{DeriveInput, parse_macro_input};
+
+/// Makes a struct or enum a part of an API: serde with camelCase fields,
+/// optional fields left out when empty, and a schema for the CRD (which a
+/// component does not carry).
+///
+/// `#[validation(rule = "…", message = "…")]` adds a CEL rule to the type or to
+/// a field; `#[schemars(…)]` gives lengths, patterns and ranges.
+#[proc_macro_attribute]
+pub fn api(_args: TokenStream, item: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(item as DeriveInput);
+    api::expand(input)
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
+}
+
+/// Makes a struct the spec of a kind (and an [`macro@api`] type), and declares
+/// a type alias with the kind's name for the whole object.
+///
+/// ```text
+/// #[resource(group = "examples.ostler.dev", version = "v1alpha1", kind = "Greeting",
+///     namespaced, status = GreetingStatus, shortname = "gr", category = "examples",
+///     doc = "What kubectl explain says",
+///     printcolumn(name = "Ready", type = "string", json_path = ".status.ready", priority = 1))]
+/// ```
+#[proc_macro_attribute]
+pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
+    let args = parse_macro_input!(args as resource::Args);
+    let input = parse_macro_input!(item as DeriveInput);
+    resource::expand(&args, input)
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
+}

@@ -1,0 +1,69 @@
+//! The example's logic, against the SDK's host in memory.
+
+use greeting::{Greeter, GreetingSpec};
+use ostler_sdk::{Condition, Next, Resolution, crd, gvk, mock::Host, serde_json::json};
+
+#[test]
+fn a_greeting_becomes_a_config_map_once() {
+    let host = Host::new();
+    let object = json!({
+        "metadata": { "name": "world", "namespace": "default" },
+        "spec": { "name": "World", "salutation": "Hi" },
+    });
+    let outcome = host.reconcile(&Greeter, &object).expect("reconciles");
+    assert_eq!(outcome.next, Next::Settled);
+    assert_eq!(
+        outcome.conditions,
+        [Condition::yes("Ready", "Greeted", "Hi, World!")]
+    );
+    assert_eq!(host.writes(), ["apply ConfigMap world owned"]);
+    let map = host
+        .object(&gvk("", "v1", "ConfigMap").named("default", "world"))
+        .expect("applied");
+    assert_eq!(map["data"]["greeting"], "Hi, World!");
+
+    host.reconcile(&Greeter, &object).expect("reconciles again");
+    assert_eq!(host.writes().len(), 1, "nothing changed");
+}
+
+#[test]
+fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
+    let host = Host::new();
+    let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
+    host.deny("kubernetes.apply");
+    let failure = host
+        .reconcile(&Greeter, &object)
+        .expect_err("may not write");
+    assert_eq!(
+        failure.resolution,
+        Resolution::Denied("kubernetes.apply".into())
+    );
+
+    let wrong = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": {} });
+    let failure = host
+        .reconcile(&Greeter, &wrong)
+        .expect_err("has no name");
+    assert_eq!(failure.resolution, Resolution::Parked);
+    assert!(failure.message.contains("name"), "{}", failure.message);
+}
+
+#[test]
+fn cleanup_says_goodbye_and_lets_go() {
+    let host = Host::new();
+    let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
+    let outcome = host.cleanup(&Greeter, &object).expect("cleans up");
+    assert_eq!(outcome.next, Next::Settled);
+    assert_eq!(host.events(), [("Farewell".into(), "Goodbye, A!".into())]);
+}
+
+/// `UPDATE_CRDS=1 cargo test -p greeting` writes the file.
+#[test]
+fn the_crd_is_current() {
+    let (name, text) = crd::file::<GreetingSpec>();
+    let path = [env!("CARGO_MANIFEST_DIR"), "/../../../crds/", &name].concat();
+    if std::env::var_os("UPDATE_CRDS").is_some() {
+        std::fs::write(&path, &text).expect("can be written");
+    }
+    let checked_in = std::fs::read_to_string(&path).expect("is checked in");
+    assert_eq!(checked_in, text, "run it again with UPDATE_CRDS=1");
+}

@@ -1,0 +1,12 @@
+//! The plugin contract as Rust types, generated from `wit/`.
+#![allow(unsafe_code, missing_docs, clippy::all)]
+
+wit_bindgen::generate!({
+    path: "../../wit",
+    world: "plugin",
+    generate_all,
+    pub_export_macro: true,
+    export_macro_name: "export",
+    default_bindings_module: "ostler_sdk::bindings",
+    additional_derives: [PartialEq],
+});

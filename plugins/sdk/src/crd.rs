@@ -1,0 +1,233 @@
+//! `CustomResourceDefinition`s from Rust types.
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::Resource;
+
+/// What a CRD says beyond the schema; [`macro@crate::resource`] implements it.
+pub trait Definition: Resource {
+    /// Plural, lower case.
+    const PLURAL: &'static str;
+    /// What `kubectl explain` says about the kind.
+    const DESCRIPTION: &'static str;
+    /// Short names.
+    const SHORT_NAMES: &'static [&'static str];
+    /// Categories.
+    const CATEGORIES: &'static [&'static str];
+    /// Printer columns.
+    fn columns() -> Vec<Value>;
+}
+
+/// The CRD of a kind.
+#[must_use]
+pub fn crd<S>() -> Value
+where
+    S: Definition + JsonSchema,
+    S::Status: JsonSchema,
+{
+    let mut status = schema::<S::Status>();
+    let properties = status["properties"]
+        .as_object_mut()
+        .map(std::mem::take)
+        .unwrap_or_default();
+    let mut all = host_status();
+    all.extend(properties);
+    status["type"] = json!("object");
+    status["properties"] = Value::Object(all);
+
+    let mut names = json!({
+        "kind": S::KIND,
+        "listKind": format!("{}List", S::KIND),
+        "plural": S::PLURAL,
+        "singular": S::KIND.to_lowercase(),
+    });
+    if !S::SHORT_NAMES.is_empty() {
+        names["shortNames"] = json!(S::SHORT_NAMES);
+    }
+    if !S::CATEGORIES.is_empty() {
+        names["categories"] = json!(S::CATEGORIES);
+    }
+    let mut version = json!({
+        "name": S::VERSION,
+        "served": true,
+        "storage": true,
+        "subresources": { "status": {} },
+        "schema": { "openAPIV3Schema": {
+            "description": S::DESCRIPTION,
+            "type": "object",
+            "required": ["spec"],
+            "properties": {
+                "apiVersion": {
+                    "type": "string",
+                    "description": "The version of the schema of this object.",
+                },
+                "kind": { "type": "string", "description": "The kind of this object." },
+                "metadata": { "type": "object" },
+                "spec": schema::<S>(),
+                "status": status,
+            },
+        }},
+    });
+    let columns = S::columns();
+    if !columns.is_empty() {
+        version["additionalPrinterColumns"] = Value::Array(columns);
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{}.{}", S::PLURAL, S::GROUP) },
+        "spec": {
+            "group": S::GROUP,
+            "names": names,
+            "scope": if S::NAMESPACED { "Namespaced" } else { "Cluster" },
+            "versions": [version],
+        },
+    })
+}
+
+/// File name and YAML text of a kind's CRD.
+#[must_use]
+pub fn file<S>() -> (String, String)
+where
+    S: Definition + JsonSchema,
+    S::Status: JsonSchema,
+{
+    let name = format!("{}_{}.yaml", S::GROUP, S::PLURAL);
+    let text = serde_saphyr::to_string(&crd::<S>()).expect("JSON can be written as YAML");
+    (name, format!("# Generated from the Rust types.\n{text}"))
+}
+
+/// Fields of every status, written by the host.
+fn host_status() -> Map<String, Value> {
+    let fields = json!({
+        "conditions": {
+            "description": "What is known about the object.",
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+            "items": {
+                "type": "object",
+                "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+                "properties": {
+                    "type": { "type": "string", "maxLength": 316, "description": "The aspect, in CamelCase." },
+                    "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "True, False or Unknown." },
+                    "reason": { "type": "string", "minLength": 1, "maxLength": 1024, "description": "Why, for programs." },
+                    "message": { "type": "string", "maxLength": 32768, "description": "Why, for people." },
+                    "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "The generation it was found for." },
+                    "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When the status last changed." },
+                },
+            },
+        },
+        "observedGeneration": {
+            "description": "The generation that was reconciled last.",
+            "type": "integer",
+            "format": "int64",
+        },
+    });
+    match fields {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// A structural schema: no references, no null, only what Kubernetes takes.
+fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().into();
+    structural(&mut schema);
+    schema
+}
+
+fn structural(schema: &mut Value) {
+    match schema {
+        // "Anything" has to be said aloud, or the API server prunes it.
+        Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
+        Value::Object(map) => {
+            for key in ["$schema", "title"] {
+                if map.get(key).is_some_and(Value::is_string) {
+                    map.remove(key);
+                }
+            }
+            flatten_option(map);
+            constants_to_enum(map);
+            if let Some(Value::Array(types)) = map.get_mut("type") {
+                types.retain(|t| t != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    map.insert("type".into(), only);
+                }
+            }
+            if let Some(Value::Array(values)) = map.get_mut("enum") {
+                values.retain(|v| !v.is_null());
+            }
+            if map.get("default").is_some_and(Value::is_null) {
+                map.remove("default");
+            }
+            let unsigned = map
+                .get("format")
+                .and_then(Value::as_str)
+                .is_some_and(|f| f.starts_with("uint"));
+            if unsigned {
+                map.remove("format");
+            }
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = unwrapped(text);
+            }
+            for key in ["items", "additionalProperties"] {
+                if let Some(inner) = map.get_mut(key)
+                    && !(key == "additionalProperties" && *inner == Value::Bool(false))
+                {
+                    structural(inner);
+                }
+            }
+            if let Some(Value::Object(properties)) = map.get_mut("properties") {
+                properties.values_mut().for_each(structural);
+            }
+            if map.get("additionalProperties") == Some(&Value::Bool(false)) {
+                map.remove("additionalProperties");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `anyOf: [T, null]`, as optional structs come, becomes `T`.
+fn flatten_option(map: &mut Map<String, Value>) {
+    let Some(Value::Array(choices)) = map.get("anyOf") else {
+        return;
+    };
+    let not_null: Vec<_> = choices.iter().filter(|c| c["type"] != "null").collect();
+    if let ([Value::Object(only)], true) = (not_null.as_slice(), choices.len() == 2) {
+        let inner = only.clone();
+        map.remove("anyOf");
+        for (key, value) in inner {
+            // The field's own description says more than the type's.
+            map.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// Documented enum variants come as `oneOf` constants.
+fn constants_to_enum(map: &mut Map<String, Value>) {
+    let Some(Value::Array(choices)) = map.get("oneOf") else {
+        return;
+    };
+    let mut values = Vec::new();
+    for choice in choices {
+        match (choice.get("const"), choice.get("enum")) {
+            (Some(value), _) => values.push(value.clone()),
+            (None, Some(Value::Array(more))) => values.extend(more.iter().cloned()),
+            _ => return,
+        }
+    }
+    map.remove("oneOf");
+    map.insert("type".into(), json!("string"));
+    map.insert("enum".into(), Value::Array(values));
+}
+
+/// Joins the lines of a doc comment's paragraphs.
+fn unwrapped(text: &str) -> String {
+    let paragraphs = text.split("\n\n").map(|p| p.replace('\n', " "));
+    paragraphs.collect::<Vec<_>>().join("\n\n")
+}

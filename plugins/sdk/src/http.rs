@@ -1,0 +1,196 @@
+//! HTTP to a named upstream.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::bindings::ostler::plugin::http::{self, Header};
+use crate::outcome::json;
+use crate::{Context, Error, Substitution};
+
+/// An `Upstream` object; its URL and credentials stay with the host.
+#[derive(Clone)]
+pub struct Upstream<'a> {
+    ctx: &'a Context<'a>,
+    upstream: http::Upstream,
+}
+
+impl<'a> Upstream<'a> {
+    pub(crate) fn new(ctx: &'a Context<'a>, namespace: Option<&str>, name: &str) -> Self {
+        let upstream = http::Upstream {
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+        };
+        Self { ctx, upstream }
+    }
+
+    /// A request with any method; the path starts with `/`.
+    #[must_use]
+    pub fn request(&self, method: &str, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        RequestBuilder {
+            ctx: self.ctx,
+            request: http::Request {
+                upstream: self.upstream.clone(),
+                method: method.into(),
+                path_and_query: path_and_query.into(),
+                headers: Vec::new(),
+                body: None,
+                substitutions: Vec::new(),
+                timeout: 0,
+            },
+        }
+    }
+
+    /// A GET.
+    #[must_use]
+    pub fn get(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        self.request("GET", path_and_query)
+    }
+
+    /// A PUT.
+    #[must_use]
+    pub fn put(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        self.request("PUT", path_and_query)
+    }
+
+    /// A POST.
+    #[must_use]
+    pub fn post(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        self.request("POST", path_and_query)
+    }
+
+    /// A DELETE.
+    #[must_use]
+    pub fn delete(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        self.request("DELETE", path_and_query)
+    }
+
+    /// Sends requests side by side; answers in order.
+    #[must_use]
+    pub fn send_all<const N: usize>(
+        &self,
+        requests: [RequestBuilder<'a>; N],
+    ) -> [Result<Response, Error>; N] {
+        let requests = requests.map(|builder| builder.request);
+        let mut answers = self.ctx.http_send_all(&requests).into_iter();
+        std::array::from_fn(|_| match answers.next() {
+            Some(answer) => answer.map(Response),
+            None => Err(Error::Unavailable("The host gave too few answers.".into())),
+        })
+    }
+
+    /// Wakes the object on events of a stream (server-sent events).
+    ///
+    /// # Errors
+    /// As `http.subscribe`.
+    pub fn subscribe(&self, path_and_query: &str, events: &[&str]) -> Result<(), Error> {
+        let events: Vec<_> = events.iter().map(|event| (*event).to_owned()).collect();
+        self.ctx
+            .http_subscribe(&self.upstream, path_and_query, &events)
+    }
+}
+
+/// A request being built.
+pub struct RequestBuilder<'a> {
+    ctx: &'a Context<'a>,
+    request: http::Request,
+}
+
+impl RequestBuilder<'_> {
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.request.headers.push(Header {
+            name: name.into(),
+            value: value.into(),
+        });
+        self
+    }
+
+    /// Sets a JSON body.
+    #[must_use]
+    pub fn json(self, body: &impl Serialize) -> Self {
+        self.body("application/json", json(body))
+    }
+
+    /// Sets a body.
+    #[must_use]
+    pub fn body(mut self, content_type: &str, body: Vec<u8>) -> Self {
+        self.request.body = Some(body);
+        self.header("Content-Type", content_type)
+    }
+
+    /// Secrets that the host puts into the body.
+    #[must_use]
+    pub fn substitute(mut self, substitutions: &[Substitution]) -> Self {
+        self.request.substitutions.extend_from_slice(substitutions);
+        self
+    }
+
+    /// Gives up after so many milliseconds.
+    #[must_use]
+    pub fn timeout(mut self, milliseconds: u32) -> Self {
+        self.request.timeout = milliseconds;
+        self
+    }
+
+    /// Sends it. Any HTTP status is an answer.
+    ///
+    /// # Errors
+    /// As `http.send`.
+    pub fn send(self) -> Result<Response, Error> {
+        self.ctx.http_send(&self.request).map(Response)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Response(pub(crate) http::Response);
+
+impl Response {
+    /// The HTTP status.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.0.status
+    }
+
+    /// 200 to 299.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.0.status)
+    }
+
+    /// A header by its name in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let header = self.0.headers.iter().find(|h| h.name == name);
+        header.map(|h| h.value.as_str())
+    }
+
+    /// The body.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0.body
+    }
+
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    /// `unavailable` when it is not of the type: the other side is not what it should be.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.0.body).map_err(|error| {
+            Error::Unavailable(
+                [
+                    "The answer is not what was expected: ",
+                    &error.to_string(),
+                    ".",
+                ]
+                .concat(),
+            )
+        })
+    }
+}
