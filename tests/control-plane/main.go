@@ -1,0 +1,73 @@
+// A real Kubernetes control plane in one binary: the first argument says which
+// part of it to be.
+package main
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		usage()
+	}
+	// Each part parses os.Args itself, so it must see its own name first.
+	os.Args = os.Args[1:]
+	switch os.Args[0] {
+	case "etcd":
+		etcdmain.Main(os.Args)
+	case "kube-apiserver":
+		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
+	case "kube-controller-manager":
+		os.Exit(cli.Run(controllermanager.NewControllerManagerCommand()))
+	case "keygen":
+		if err := keygen(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "keygen:", err)
+			os.Exit(1)
+		}
+	default:
+		usage()
+	}
+}
+
+// keygen writes the key pair that signs service account tokens.
+func keygen(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("want PRIVATE-FILE PUBLIC-FILE")
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return err
+	}
+	private := x509.MarshalPKCS1PrivateKey(key)
+	if err := write(args[0], "RSA PRIVATE KEY", private, 0o600); err != nil {
+		return err
+	}
+	return write(args[1], "PUBLIC KEY", public, 0o644)
+}
+
+func write(path, kind string, der []byte, mode os.FileMode) error {
+	block := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	return os.WriteFile(path, block, mode)
+}
+
+func usage() {
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen [ARGUMENT...]")
+	os.Exit(2)
+}
