@@ -3,14 +3,20 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"os"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
@@ -33,10 +39,9 @@ func main() {
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllermanager.NewControllerManagerCommand()))
 	case "keygen":
-		if err := keygen(os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, "keygen:", err)
-			os.Exit(1)
-		}
+		exit(keygen(os.Args[1:]))
+	case "ready":
+		exit(ready(os.Args[1:]))
 	default:
 		usage()
 	}
@@ -67,7 +72,45 @@ func write(path, kind string, der []byte, mode os.FileMode) error {
 	return os.WriteFile(path, block, mode)
 }
 
+// ready waits until the API server says it is ready and has made its namespaces.
+func ready(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("want KUBECONFIG TIMEOUT")
+	}
+	timeout, err := time.ParseDuration(args[1])
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", args[0])
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		if _, last = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); last != nil {
+			return false, nil
+		}
+		_, last = client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
+		return last == nil, nil
+	})
+	if err != nil && last != nil {
+		return last
+	}
+	return err
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "control-plane:", err)
+		os.Exit(1)
+	}
+}
+
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen [ARGUMENT...]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|keygen|ready [ARGUMENT...]")
 	os.Exit(2)
 }
