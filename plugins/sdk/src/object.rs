@@ -136,7 +136,7 @@ pub struct OwnerReference {
     pub controller: bool,
 }
 
-/// The status of a kind whose plugin writes conditions only.
+/// What was found last.
 #[crate::api]
 #[derive(Default)]
 pub struct NoStatus {}

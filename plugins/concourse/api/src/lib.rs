@@ -1,1 +1,25 @@
-//! The API types of the Concourse pack (concourse-ci.org/v1alpha1).
+//! The API types of the Concourse pack (`concourse-ci.org/v1alpha1`).
+
+mod common;
+mod concourse;
+#[cfg(not(target_arch = "wasm32"))]
+mod crds;
+mod instance;
+mod pipeline;
+mod team;
+
+pub use common::{ConfigMapKey, ContainerImage, Reference, ReclaimPolicy, SecretKey};
+pub use concourse::{escape, refused, warnings};
+#[cfg(not(target_arch = "wasm32"))]
+pub use crds::crds;
+pub use instance::{
+    Auth, Defaults, Instance, InstanceSpec, InstanceStatus, PasswordAuth, Tls, TokenAuth,
+};
+pub use pipeline::{
+    ConfigSource, GroupStatus, JobStatus, K8sConfig, Pipeline, PipelineSpec, PipelineStatus,
+    PipelineVar, ResourceStatus, ResourceTypeStatus,
+};
+pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
+
+/// Reason of every object that is suspended.
+pub const SUSPENDED: &str = "Suspended";

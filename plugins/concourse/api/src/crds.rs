@@ -1,0 +1,13 @@
+use ostler_sdk::crd::file;
+
+use crate::{InstanceSpec, PipelineSpec, TeamSpec};
+
+/// File name and text of every CRD of the pack.
+#[must_use]
+pub fn crds() -> Vec<(String, String)> {
+    vec![
+        file::<InstanceSpec>(),
+        file::<TeamSpec>(),
+        file::<PipelineSpec>(),
+    ]
+}
