@@ -45,6 +45,7 @@ mod http;
 pub mod mock;
 mod object;
 mod outcome;
+mod time;
 
 pub use bindings::exports::ostler::plugin::reconciler::{
     Failure, Next, Outcome, Request, Resolution,
@@ -60,6 +61,7 @@ pub use http::{RequestBuilder, Response, Upstream};
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Resource, gvk};
 pub use ostler_sdk_macros::{api, resource};
 pub use outcome::{ResultExt, duration};
+pub use time::rfc3339;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use schemars;

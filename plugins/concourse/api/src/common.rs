@@ -11,17 +11,6 @@ pub struct Reference {
     pub namespace: Option<String>,
 }
 
-impl Reference {
-    /// The namespace it means, seen from an object in `own`.
-    #[must_use]
-    pub fn namespace_or<'a>(&'a self, own: &'a str) -> &'a str {
-        match self.namespace.as_deref() {
-            None | Some("") => own,
-            Some(namespace) => namespace,
-        }
-    }
-}
-
 /// A key of a Secret in the object's own namespace.
 #[api]
 pub struct SecretKey {

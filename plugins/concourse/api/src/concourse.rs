@@ -1,35 +1,57 @@
-//! What Concourse's API has in common everywhere.
+//! What the reconcilers of all kinds do the same way.
 
-use ostler_sdk::{Failure, Response, serde_json::Value};
-use std::fmt::Write;
+use ostler_sdk::serde::Deserialize;
+use ostler_sdk::{
+    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response, ResultExt,
+    gvk, serde_json::Value,
+};
+
+use crate::{InstanceSpec, Reference};
+
+/// The outcome for an object that is suspended: nothing is called.
+#[must_use]
+pub fn suspended() -> Outcome {
+    let message = "Not reconciled while spec.suspend is true.";
+    Outcome::settled().with(Condition::no("Ready", "Suspended", message))
+}
+
+/// Names the `Upstream` of an Instance.
+#[must_use]
+pub fn upstream(namespace: &str, instance: &str) -> ObjectRef {
+    gvk("ostler.dev", "v1alpha1", "Upstream").named(namespace, instance)
+}
 
 /// A name as one segment of a path.
 #[must_use]
 pub fn escape(name: &str) -> String {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut escaped = String::new();
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 escaped.push(char::from(byte));
             }
-            // Writing into a String cannot fail.
-            _ => drop(write!(escaped, "%{byte:02X}")),
+            _ => {
+                escaped.push('%');
+                escaped.push(char::from(HEX[usize::from(byte >> 4)]));
+                escaped.push(char::from(HEX[usize::from(byte & 15)]));
+            }
         }
     }
     escaped
 }
 
-/// What an answer that is not the hoped-for one means. Bad input parks (400,
-/// 415), a server's fault and a rejected login are tried again.
+/// What an answer that is not the hoped-for one means. Bad input parks; a
+/// fault of the server and a refused login are tried again.
 #[must_use]
 pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     let status = response.status();
     let body = response.json::<Value>().unwrap_or_default();
-    let errors = texts(&body["errors"], |e| e.as_str());
+    let errors = texts(&body["errors"]).join("; ");
     let detail = match (errors.as_str(), status) {
-        ("", 401) => "Concourse does not accept the credentials.".to_owned(),
-        ("", 403) => "the account may not do this.".to_owned(),
-        ("", 400) => "Concourse finds the request malformed.".to_owned(),
+        ("", 401) => "Concourse does not accept the credentials".to_owned(),
+        ("", 403) => "the account may not do this".to_owned(),
+        ("", 400) => "Concourse finds the request malformed".to_owned(),
         ("", _) => first_line(&response.text()),
         (errors, _) => errors.to_owned(),
     };
@@ -40,23 +62,107 @@ pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     }
 }
 
-/// The warnings of an answer to a save, as one sentence; empty without any.
+/// The warnings in the answer to a save.
 #[must_use]
-pub fn warnings(body: &Value) -> String {
-    texts(&body["warnings"], |w| w["message"].as_str())
+pub fn warnings(body: &Value) -> Vec<String> {
+    [texts(&body["warnings"]), texts(&body["errors"])].concat()
 }
 
-fn texts(list: &Value, text: impl Fn(&Value) -> Option<&str>) -> String {
+/// The condition that says whether Concourse had warnings.
+#[must_use]
+pub fn config_warning(warnings: &[String]) -> Condition {
+    match warnings {
+        [] => Condition::no("ConfigWarning", "NoWarnings", "Concourse has no warnings."),
+        some => Condition::yes("ConfigWarning", "HasWarnings", some.join("; ")),
+    }
+}
+
+/// Strings, or objects with a `message`.
+fn texts(list: &Value) -> Vec<String> {
     let all = list.as_array().into_iter().flatten();
-    all.filter_map(text).collect::<Vec<_>>().join("; ")
+    all.filter_map(|text| text.as_str().or(text["message"].as_str()))
+        .map(|text| text.trim().to_owned())
+        .collect()
 }
 
 /// Enough of a page of HTML or a stack trace to recognise it.
 fn first_line(text: &str) -> String {
-    text.lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(200)
-        .collect()
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(200).collect()
+}
+
+/// Objects that refer to another; read leniently, for a deletion must not fail
+/// because some other object is not as it should be.
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Referrer {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+}
+
+/// Which objects of a kind still refer, by a field of their spec, to an object.
+///
+/// # Errors
+/// As `kubernetes.list`.
+pub fn remaining(
+    ctx: &Context,
+    kind: &Gvk,
+    field: &str,
+    target: &ObjectMeta,
+) -> Result<Vec<String>, Error> {
+    let all: Vec<Referrer> = ctx.list_of(kind, None, None)?;
+    let refers = all.into_iter().filter(|object| {
+        let reference = &object.spec[field];
+        let namespace = match reference["namespace"].as_str() {
+            None | Some("") => object.metadata.namespace.as_str(),
+            Some(namespace) => namespace,
+        };
+        reference["name"] == target.name.as_str() && namespace == target.namespace
+    });
+    Ok(refers
+        .map(|object| [&object.metadata.namespace, "/", &object.metadata.name].concat())
+        .collect())
+}
+
+/// Deletes something in Concourse because its object is being deleted. What
+/// cannot be reached any more, because Instance or Upstream are gone, is left
+/// behind with a warning: waiting for it would last for ever.
+///
+/// # Errors
+/// A fault that may pass; the deletion is never forgotten.
+pub fn delete(
+    ctx: &Context,
+    namespace: &str,
+    instance: &str,
+    path: &str,
+    what: &str,
+) -> Result<Outcome, Failure> {
+    match ctx.upstream_in(namespace, instance).delete(path).send() {
+        Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
+        Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
+        Err(Error::NotFound(missing)) => {
+            let object = ctx.get::<InstanceSpec>(namespace, instance)?;
+            let in_use = object.is_some_and(|i| i.metadata.deletion_timestamp.is_none());
+            // With both there it is a Secret that is missing, which may come back.
+            if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
+                return Err(Failure::yield_("DeleteFailed", ["Not found: ", &missing].concat()));
+            }
+            let note = [what, " stays in Concourse: its Instance is gone."].concat();
+            ctx.warn("Orphaned", &note);
+            Ok(Outcome::settled())
+        }
+        Err(error) => Err(error).reason("DeleteFailed"),
+    }
+}
+
+impl Reference {
+    /// The namespace it means, seen from an object in `own`.
+    #[must_use]
+    pub fn namespace_or<'a>(&'a self, own: &'a str) -> &'a str {
+        match self.namespace.as_deref() {
+            None | Some("") => own,
+            Some(namespace) => namespace,
+        }
+    }
 }

@@ -9,7 +9,7 @@ mod pipeline;
 mod team;
 
 pub use common::{ConfigMapKey, ContainerImage, Reference, ReclaimPolicy, SecretKey};
-pub use concourse::{escape, refused, warnings};
+pub use concourse::{config_warning, delete, escape, refused, remaining, suspended, upstream, warnings};
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use instance::{
@@ -20,6 +20,3 @@ pub use pipeline::{
     PipelineVar, ResourceStatus, ResourceTypeStatus,
 };
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
-
-/// Reason of every object that is suspended.
-pub const SUSPENDED: &str = "Suspended";

@@ -137,6 +137,8 @@ pub struct PipelineStatus {
     pub config_hash: Option<String>,
     /// Concourse's version of the config with that hash.
     pub config_version: Option<String>,
+    /// What Concourse had to say about that config.
+    pub warnings: Vec<String>,
     /// Whether it is paused.
     pub paused: Option<bool>,
     /// Whether everybody may see it.

@@ -90,4 +90,6 @@ pub struct TeamStatus {
     /// When the team was last written.
     #[schemars(extend("format" = "date-time"))]
     pub last_applied: Option<String>,
+    /// What Concourse had to say about it then.
+    pub warnings: Vec<String>,
 }

@@ -1,1 +1,256 @@
-//! Reconciles concourse-ci.org/v1alpha1 Instance.
+//! Reconciles `concourse-ci.org/v1alpha1` Instance: keeps the `Upstream` that
+//! Teams and Pipelines talk through, and looks at the server's health.
+
+use concourse_api::{
+    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, remaining, suspended,
+    upstream,
+};
+use ostler_sdk::serde::{Deserialize, de::IgnoredAny};
+use ostler_sdk::{Response, duration, prelude::*, serde_json::Value};
+use std::collections::BTreeMap;
+
+/// Reconciles Instances.
+pub struct Instances;
+
+impl Reconciler for Instances {
+    type Spec = InstanceSpec;
+    const FINALIZER: Option<&'static str> = Some("concourse-ci.org/instance-finalizer");
+
+    fn reconcile(&self, ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
+        if instance.spec.suspend {
+            return Ok(suspended());
+        }
+        ctx.apply_owned(&desired_upstream(instance)?)?;
+        probe(ctx, instance)
+    }
+
+    fn cleanup(&self, ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
+        // The Upstream goes with the Instance, and Teams need it to be deleted.
+        let teams = remaining(ctx, &TeamSpec::gvk(), "instanceRef", &instance.metadata)?;
+        if teams.is_empty() {
+            return Ok(Outcome::settled());
+        }
+        let message = format!("Waiting for Teams that use it: {}.", teams.join(", "));
+        Err(Failure::yield_("TeamsRemain", message))
+    }
+}
+
+fn desired_upstream(instance: &Instance) -> Result<Value, Failure> {
+    let spec = &instance.spec;
+    let secret = |key: &SecretKey| json!({ "name": key.name, "key": key.key });
+    let auth = match (&spec.auth.password, &spec.auth.token) {
+        (Some(password), None) => {
+            let mut grant = json!({
+                "tokenPath": "/sky/issuer/token",
+                "clientId": password.client_id.as_deref().unwrap_or("fly"),
+                "username": password.username,
+                "passwordSecretRef": secret(&password.password_ref),
+                "scopes": ["openid", "profile", "email", "federated:id", "groups"],
+            });
+            match &password.client_secret_ref {
+                Some(key) => grant["clientSecretRef"] = secret(key),
+                // Public: the client of Concourse's own command line.
+                None => grant["clientSecret"] = "Zmx5".into(),
+            }
+            json!({ "oauth2Password": grant })
+        }
+        (None, Some(token)) => json!({ "bearer": { "tokenSecretRef": secret(&token.token_ref) } }),
+        _ => {
+            let message = "Exactly one of auth.password and auth.token must be set.";
+            return Err(Failure::parked("InvalidSpec", message)
+                .with(Condition::no("Authenticated", "InvalidSpec", message)));
+        }
+    };
+    let mut wanted = json!({
+        "url": spec.url.trim_end_matches('/'),
+        "auth": auth,
+        "allowedNamespaces": spec.allowed_namespaces,
+        "timeoutSeconds": 30,
+    });
+    if let Some(tls) = &spec.tls {
+        let mut settings = json!({});
+        if let Some(key) = &tls.ca_ref {
+            settings["caSecretRef"] = secret(key);
+        }
+        if tls.insecure_skip_verify {
+            settings["insecureSkipVerify"] = true.into();
+        }
+        wanted["tls"] = settings;
+    }
+    let name = upstream(instance.namespace(), instance.name());
+    Ok(json!({
+        "apiVersion": name.gvk.api_version(),
+        "kind": name.gvk.kind,
+        "metadata": { "name": name.name, "namespace": name.namespace },
+        "spec": wanted,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Info {
+    version: String,
+    #[serde(default)]
+    worker_version: Option<String>,
+    #[serde(default)]
+    feature_flags: BTreeMap<String, bool>,
+    #[serde(default)]
+    external_url: Option<String>,
+    #[serde(default)]
+    cluster_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct User {
+    #[serde(default)]
+    user_name: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    is_admin: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Worker {
+    state: String,
+}
+
+fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
+    let concourse = ctx.upstream(instance.name());
+    let [info, user] =
+        concourse.send_all([concourse.get("/api/v1/info"), concourse.get("/api/v1/user")]);
+    // `info` answers without a login as well, so that only `user` proves one.
+    let info: Info = answer(info)?;
+    let user: User = answer(user)?;
+    let [workers, wall, teams, pipelines] = concourse.send_all([
+        concourse.get("/api/v1/workers"),
+        concourse.get("/api/v1/wall"),
+        concourse.get("/api/v1/teams"),
+        concourse.get("/api/v1/pipelines"),
+    ]);
+
+    let login = match user.user_name.as_str() {
+        "" => user.name,
+        name => name.to_owned(),
+    };
+    let mut status = InstanceStatus {
+        web_url: Some(
+            info.external_url
+                .as_deref()
+                .unwrap_or(&instance.spec.url)
+                .trim_end_matches('/')
+                .to_owned(),
+        ),
+        version: Some(info.version),
+        worker_version: info.worker_version,
+        cluster_name: info.cluster_name,
+        external_url: info.external_url,
+        feature_flags: info.feature_flags,
+        authenticated_user: Some(login.clone()),
+        authenticated_admin: Some(user.is_admin),
+        team_count: count(teams),
+        pipeline_count: count(pipelines),
+        ..InstanceStatus::default()
+    };
+    let workers = workers_healthy(workers, &mut status);
+    let wall = wall_active(wall, &mut status);
+    let interval = duration(&instance.spec.health_probe_interval)
+        .unwrap_or(300_000)
+        .clamp(30_000, 3_600_000);
+    Ok(Outcome::poll(interval)
+        .with(Condition::yes("Ready", "Ready", "Concourse answers."))
+        .with(Condition::yes(
+            "Authenticated",
+            "Authenticated",
+            format!("Logged in as {login}."),
+        ))
+        .with(workers)
+        .with(wall)
+        .status(&status))
+}
+
+/// Tells a refused login from a server that cannot be reached or is not Concourse.
+fn answer<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Result<T, Failure> {
+    let failed = |failure: Failure, kind: &str| {
+        let message = failure.message.clone();
+        let condition = match kind {
+            "AuthFailed" => Condition::no("Authenticated", kind, message),
+            _ => Condition::unknown("Authenticated", kind, message),
+        };
+        failure.reason(kind).with(condition)
+    };
+    let response = match result {
+        Ok(response) => response,
+        // The credentials' Secret is not there (yet).
+        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthFailed")),
+        Err(error @ Error::Denied(_)) => return Err(error.into()),
+        Err(error) => return Err(failed(error.into(), "InfoFailed")),
+    };
+    match response.status() {
+        200 => response.json().map_err(|error| {
+            let message = format!("This does not look like Concourse. {}", error.text());
+            failed(Failure::retry("InfoFailed", message), "InfoFailed")
+        }),
+        401 | 403 => {
+            let message = format!(
+                "Concourse does not accept the credentials (HTTP {}).",
+                response.status()
+            );
+            Err(failed(Failure::retry("AuthFailed", message), "AuthFailed"))
+        }
+        status => {
+            let message = format!("Concourse answers with HTTP {status}.");
+            Err(failed(Failure::retry("InfoFailed", message), "InfoFailed"))
+        }
+    }
+}
+
+/// The answer of a probe that Ready does not depend on.
+fn optional<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Option<T> {
+    let response = result.ok().filter(Response::is_success)?;
+    response.json().ok()
+}
+
+fn count(result: Result<Response, Error>) -> Option<i32> {
+    let items: Option<Vec<IgnoredAny>> = optional(result)?;
+    i32::try_from(items.unwrap_or_default().len()).ok()
+}
+
+fn workers_healthy(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
+    const TYPE: &str = "WorkersHealthy";
+    let Some(workers) = optional::<Option<Vec<Worker>>>(result) else {
+        return Condition::unknown(TYPE, "ListFailed", "The workers could not be listed.");
+    };
+    let workers = workers.unwrap_or_default();
+    let in_state = |state: &str| {
+        let number = workers.iter().filter(|w| w.state == state).count();
+        i32::try_from(number).unwrap_or(i32::MAX)
+    };
+    let stalled = in_state("stalled");
+    status.worker_count = i32::try_from(workers.len()).ok();
+    status.running_workers = Some(in_state("running"));
+    status.landing_workers = Some(in_state("landing"));
+    status.stalled_workers = Some(stalled);
+    match stalled {
+        0 => Condition::yes(TYPE, "AllRunning", "No worker is stalled."),
+        _ => Condition::no(TYPE, "WorkersStalled", format!("{stalled} stalled.")),
+    }
+}
+
+fn wall_active(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
+    const TYPE: &str = "WallActive";
+    let Some(wall) = optional::<Value>(result) else {
+        return Condition::unknown(TYPE, "ListFailed", "The wall could not be read.");
+    };
+    match wall["message"].as_str() {
+        Some(message) if !message.is_empty() => {
+            status.wall_message = Some(message.to_owned());
+            Condition::yes(TYPE, "WallSet", message)
+        }
+        _ => Condition::no(TYPE, "NoWall", "The wall is empty."),
+    }
+}
+
+ostler_sdk::plugin!(Instances);

@@ -1,1 +1,194 @@
-//! Reconciles concourse-ci.org/v1alpha1 Team.
+//! Reconciles `concourse-ci.org/v1alpha1` Team.
+
+use concourse_api::{
+    Instance, InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus,
+    config_warning, delete, escape, refused, remaining, suspended, warnings,
+};
+use ostler_sdk::serde::{Deserialize, Serialize};
+use ostler_sdk::{prelude::*, rfc3339, serde_json::Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+const POLL: u64 = 300_000;
+
+/// Reconciles Teams.
+pub struct Teams;
+
+/// Who belongs to which role; order and repetition mean nothing.
+type Auth = BTreeMap<String, Members>;
+
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Members {
+    #[serde(default)]
+    users: BTreeSet<String>,
+    #[serde(default)]
+    groups: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Found {
+    id: i32,
+    #[serde(default)]
+    auth: BTreeMap<String, MaybeMembers>,
+}
+
+/// Concourse writes `null` where it means none.
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct MaybeMembers {
+    #[serde(default)]
+    users: Option<BTreeSet<String>>,
+    #[serde(default)]
+    groups: Option<BTreeSet<String>>,
+}
+
+impl Reconciler for Teams {
+    type Spec = TeamSpec;
+    const FINALIZER: Option<&'static str> = Some("concourse-ci.org/team-finalizer");
+
+    fn reconcile(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
+        if team.spec.suspend {
+            return Ok(suspended());
+        }
+        let (namespace, name) = instance_of(team);
+        let instance = ctx
+            .require_ready::<InstanceSpec>(namespace, name)
+            .reason("InstanceNotReady")?;
+        allowed(&instance, team.namespace())?;
+        let wanted = wanted(&team.spec)?;
+
+        let concourse = ctx.upstream_in(namespace, name);
+        let path = path(team);
+        let response = concourse
+            .get(&path)
+            .send()
+            .reason("CreateOrUpdateFailed")?;
+        let found: Option<Found> = match response.status() {
+            200 => Some(response.json()?),
+            404 => None,
+            _ => return Err(refused(&response, "read the team", "CreateOrUpdateFailed")),
+        };
+        let mut status = TeamStatus {
+            team_id: found.as_ref().map(|f| f.id),
+            resolved_name: Some(team_name(team).to_owned()),
+            web_url: instance
+                .status
+                .web_url
+                .as_ref()
+                .map(|url| [url, "/teams/", &escape(team_name(team))].concat()),
+            ..team.status.clone()
+        };
+        if found.is_none_or(|found| members(found.auth) != wanted) {
+            let body = json!({ "auth": wanted });
+            let response = concourse
+                .put(&path)
+                .json(&body)
+                .send()
+                .reason("CreateOrUpdateFailed")?;
+            if !response.is_success() {
+                return Err(refused(&response, "write the team", "CreateOrUpdateFailed"));
+            }
+            let answer: Value = response.json()?;
+            status.team_id = answer["team"]["id"]
+                .as_i64()
+                .and_then(|id| id.try_into().ok());
+            status.last_applied = Some(rfc3339(ctx.now() / 1000));
+            status.warnings = warnings(&answer);
+        }
+        Ok(Outcome::poll(POLL)
+            .with(Condition::yes("Ready", "Ready", "The team is as wanted."))
+            .with(config_warning(&status.warnings))
+            .status(&status))
+    }
+
+    fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
+        let name = team_name(team);
+        if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
+            ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
+            return Ok(Outcome::settled());
+        }
+        if name == "main" && !team.spec.allow_destroy {
+            let message = "The team main is not deleted: set spec.allowDestroy to true to delete \
+                           it, or spec.reclaimPolicy to Orphan to keep it.";
+            return Err(Failure::parked("DeleteRefused", message));
+        }
+        let pipelines = remaining(ctx, &PipelineSpec::gvk(), "teamRef", &team.metadata)?;
+        if !pipelines.is_empty() {
+            let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
+            return Err(Failure::yield_("PipelinesRemain", message));
+        }
+        let (namespace, instance) = instance_of(team);
+        let what = ["team ", name].concat();
+        delete(ctx, namespace, instance, &path(team), &what)
+    }
+}
+
+fn instance_of(team: &Team) -> (&str, &str) {
+    let reference = &team.spec.instance_ref;
+    (
+        reference.namespace_or(team.namespace()),
+        &reference.name,
+    )
+}
+
+fn team_name(team: &Team) -> &str {
+    team.spec.team_name.as_deref().unwrap_or(team.name())
+}
+
+fn path(team: &Team) -> String {
+    ["/api/v1/teams/", &escape(team_name(team))].concat()
+}
+
+fn allowed(instance: &Instance, namespace: &str) -> Result<(), Failure> {
+    let allowed = &instance.spec.allowed_namespaces;
+    if instance.namespace() == namespace || allowed.iter().any(|a| a == "*" || a == namespace) {
+        return Ok(());
+    }
+    let message = format!(
+        "Instance {}/{} does not list the namespace {namespace} in allowedNamespaces.",
+        instance.namespace(),
+        instance.name()
+    );
+    Err(Failure::parked("NamespaceNotAllowed", message))
+}
+
+/// The roles as Concourse knows them. It answers a team without members, or a
+/// role without any, with a 400 that doesn't say why.
+fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
+    let mut auth = Auth::new();
+    for role in &spec.roles {
+        let name = match role.role {
+            Role::Owner => "owner",
+            Role::Member => "member",
+            Role::PipelineOperator => "pipeline-operator",
+            Role::Viewer => "viewer",
+        };
+        let members = auth.entry(name.to_owned()).or_default();
+        members.users.extend(role.users.iter().cloned());
+        members.groups.extend(role.groups.iter().cloned());
+    }
+    if auth.is_empty() {
+        let message = "spec.roles is empty: a team needs at least one role with users or groups.";
+        return Err(Failure::parked("InvalidSpec", message));
+    }
+    let empty = |members: &Members| members.users.is_empty() && members.groups.is_empty();
+    if let Some((role, _)) = auth.iter().find(|(_, members)| empty(members)) {
+        let message = format!("The role {role} in spec.roles has neither users nor groups.");
+        return Err(Failure::parked("InvalidSpec", message));
+    }
+    Ok(auth)
+}
+
+fn members(found: BTreeMap<String, MaybeMembers>) -> Auth {
+    let normal = |members: MaybeMembers| Members {
+        users: members.users.unwrap_or_default(),
+        groups: members.groups.unwrap_or_default(),
+    };
+    found
+        .into_iter()
+        .map(|(role, members)| (role, normal(members)))
+        .collect()
+}
+
+ostler_sdk::plugin!(Teams);
