@@ -1,1 +1,32 @@
 //! An embedded Kubernetes API server: the real protocol, in memory.
+//!
+//! A request goes [`server`] → [`answer`] (with [`request`]) → [`api`] → [`storage`]; watches follow the storage's
+//! history, the collector ([`garbage`]) follows its writes.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod api;
+mod apply;
+mod builtin;
+mod control;
+mod crd;
+mod discovery;
+mod faults;
+mod fields;
+mod garbage;
+mod metadata;
+mod patch;
+mod registry;
+mod request;
+mod review;
+mod schema;
+mod selector;
+mod server;
+mod status;
+mod storage;
+mod table;
+mod validation;
+mod watch;
+
+pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};
+pub use server::{Options, Server};

@@ -1,0 +1,974 @@
+//! What the verbs mean: create, update, patch, apply and delete, from a request's content to the storage.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::apply::{self, Writer};
+use crate::builtin;
+use crate::crd;
+use crate::patch;
+use crate::registry::{Kind, Registry, Version};
+use crate::request::PatchKind;
+use crate::status::{ApiError, Cause};
+use crate::storage::{Key, Refused, Resource, Storage, Stored};
+use crate::validation;
+
+/// The state behind all requests.
+#[derive(Debug)]
+pub struct Api {
+    /// Objects.
+    pub storage: Storage,
+    /// Kinds.
+    pub registry: Registry,
+}
+
+/// How unknown fields are met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Dropped.
+    Ignore,
+    /// Dropped with a warning.
+    Warn,
+    /// Refused.
+    Strict,
+}
+
+/// A write on one kind in one version through one door.
+#[derive(Debug, Clone)]
+pub struct Door<'a> {
+    /// The kind.
+    pub kind: &'a Kind,
+    /// The version.
+    pub version: &'a Version,
+    /// Subresource, empty for none.
+    pub subresource: &'a str,
+    /// `fieldManager`.
+    pub manager: &'a str,
+    /// `fieldValidation`.
+    pub validation: FieldValidation,
+    /// Answer without storing.
+    pub dry_run: bool,
+}
+
+/// What a request wants of an existing object.
+#[derive(Debug)]
+pub enum Edit {
+    /// Replace it.
+    Replace(Value),
+    /// Patch it.
+    Patch(PatchKind, Value),
+    /// Apply a configuration, perhaps by force.
+    Apply(Value, bool),
+}
+
+/// What a write left behind.
+#[derive(Debug)]
+pub struct Wrote {
+    /// The object, in the stored version.
+    pub object: Arc<Stored>,
+    /// Whether it is new.
+    pub created: bool,
+    /// What to warn about.
+    pub warnings: Vec<String>,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Default)]
+pub struct DeleteOptions {
+    /// `Background`, `Foreground` or `Orphan`.
+    pub propagation: Option<String>,
+    /// Only this object.
+    pub uid: Option<String>,
+    /// Only this state of it.
+    pub revision: Option<String>,
+    /// Answer without deleting.
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// From the request's body, with the query as the fallback.
+    pub fn read(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let orphan = body["orphanDependents"]
+            .as_bool()
+            .map(|orphan| if orphan { "Orphan" } else { "Background" });
+        let propagation = text(&body["propagationPolicy"])
+            .or_else(|| orphan.map(str::to_owned))
+            .or_else(|| query.get("propagationPolicy").map(str::to_owned));
+        if let Some(other) = propagation
+            .as_deref()
+            .filter(|policy| !matches!(*policy, "Background" | "Foreground" | "Orphan"))
+        {
+            return Err(ApiError::new(
+                422,
+                "Invalid",
+                format!(
+                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"{other}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                ),
+            ));
+        }
+        Ok(Self {
+            propagation,
+            uid: text(&body["preconditions"]["uid"]),
+            revision: text(&body["preconditions"]["resourceVersion"]),
+            dry_run: query.dry_run()?
+                || body["dryRun"]
+                    .as_array()
+                    .is_some_and(|stages| stages.iter().any(|stage| stage == "All")),
+        })
+    }
+}
+
+/// What a deletion left behind.
+#[derive(Debug)]
+pub enum Deleted {
+    /// The object is gone; its last state.
+    Gone(Arc<Stored>),
+    /// The object waits for its finalizers.
+    Waiting(Arc<Stored>),
+}
+
+/// The time as the API writes it.
+pub fn now() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}
+
+fn new_uid() -> String {
+    let bits = fastrand::u128(..);
+    let hex = format!(
+        "{:032x}",
+        bits & !(0xf << 76) | (0x4 << 76) & !(0b11 << 62) | (0b10 << 62)
+    );
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+fn suffix() -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    (0..5)
+        .map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())]))
+        .collect()
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// Everything but the fields that don't make a generation.
+fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+}
+
+impl Api {
+    /// Starts with the namespaces every cluster has.
+    pub fn new(storage: Storage) -> Self {
+        let api = Self {
+            storage,
+            registry: Registry::new(),
+        };
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            let namespace =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            let Some(kind) = api.registry.get("", "namespaces") else {
+                continue;
+            };
+            let Some(version) = kind.version("v1") else {
+                continue;
+            };
+            let door = Door {
+                kind: &kind,
+                version,
+                subresource: "",
+                manager: "ostler-apiserver",
+                validation: FieldValidation::Ignore,
+                dry_run: false,
+            };
+            // The storage is empty, so nothing can be in the way.
+            let _ = api.create(&door, None, namespace);
+        }
+        api
+    }
+
+    /// An object as a version shows it.
+    pub fn present(kind: &Kind, version: &Version, object: &Stored) -> Value {
+        let mut value = object.value.clone();
+        let wanted = kind.api_version(&version.name);
+        if value["apiVersion"] != wanted.as_str() {
+            value["apiVersion"] = wanted.into();
+            version.schema.fill(&mut value);
+        }
+        value
+    }
+
+    /// Creates an object.
+    pub fn create(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        mut object: Value,
+    ) -> Result<Wrote, ApiError> {
+        let warnings = self.receive(door, &mut object, true)?;
+        self.identify(door, namespace, None, &mut object)?;
+        if !text(&object, "resourceVersion").is_empty() {
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        let generated = text(&object, "name").is_empty();
+        for attempt in 0.. {
+            let mut candidate = object.clone();
+            if generated {
+                let prefix = text(&object, "generateName")
+                    .chars()
+                    .take(58)
+                    .collect::<String>();
+                candidate["metadata"]["name"] = if prefix.is_empty() {
+                    "".into()
+                } else {
+                    (prefix + &suffix()).into()
+                };
+            }
+            self.finish_create(door, &mut candidate)?;
+            let writer = self.writer(door);
+            apply::track(&door.version.schema, None, &mut candidate, &writer);
+            let key = Key::new(text(&candidate, "namespace"), text(&candidate, "name"));
+            match self.insert(door, key, candidate) {
+                Err(error) if generated && error.reason == "AlreadyExists" && attempt < 8 => {}
+                result => {
+                    return Ok(Wrote {
+                        object: result?,
+                        created: true,
+                        warnings,
+                    });
+                }
+            }
+        }
+        Err(ApiError::new(
+            500,
+            "InternalError",
+            "no free name was found",
+        ))
+    }
+
+    /// Changes an existing object, or applies a new one.
+    pub fn edit(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        edit: &Edit,
+    ) -> Result<Wrote, ApiError> {
+        let key = Key::new(namespace.unwrap_or_default(), name);
+        let subject = door.kind.subject(name);
+        loop {
+            let Some(live) = self.storage.get(&door.kind.resource, &key) else {
+                return match edit {
+                    Edit::Apply(config, _) if door.subresource.is_empty() => {
+                        match self.apply_new(door, namespace, name, config) {
+                            Err(error) if error.reason == "AlreadyExists" => continue,
+                            result => result,
+                        }
+                    }
+                    _ => Err(ApiError::not_found(subject)),
+                };
+            };
+            let shown = Self::present(door.kind, door.version, &live);
+            let (mut candidate, warnings) = self.candidate(door, namespace, name, &shown, edit)?;
+            match self.finish_edit(
+                door,
+                &live,
+                &shown,
+                &mut candidate,
+                matches!(edit, Edit::Apply(..)),
+            )? {
+                Ending::Same => {
+                    return Ok(Wrote {
+                        object: live,
+                        created: false,
+                        warnings,
+                    });
+                }
+                _ if door.dry_run => {
+                    let object = Arc::new(Stored::preview(candidate, live.revision));
+                    return Ok(Wrote {
+                        object,
+                        created: false,
+                        warnings,
+                    });
+                }
+                ending => {
+                    candidate["apiVersion"] =
+                        door.kind.api_version(&door.kind.storage_version).into();
+                    let stored = match ending {
+                        Ending::Gone => {
+                            self.storage
+                                .remove_as(&door.kind.resource, &live, candidate)
+                        }
+                        _ => self.storage.update(&door.kind.resource, &live, candidate),
+                    };
+                    match stored {
+                        Ok(object) => {
+                            self.after_write(&door.kind.resource, name);
+                            return Ok(Wrote {
+                                object,
+                                created: false,
+                                warnings,
+                            });
+                        }
+                        Err(_) => continue,
+                    }
+                }
+            }
+        }
+    }
+
+    /// The object as the edit wants it, before the system's own rules.
+    fn candidate(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        shown: &Value,
+        edit: &Edit,
+    ) -> Result<(Value, Vec<String>), ApiError> {
+        Ok(match edit {
+            Edit::Replace(object) => {
+                let mut object = object.clone();
+                let warnings = self.receive(door, &mut object, true)?;
+                self.identify(door, namespace, Some(name), &mut object)?;
+                if door.kind.conditional_update && text(&object, "resourceVersion").is_empty() {
+                    let cause = Cause::invalid(
+                        "metadata.resourceVersion",
+                        &0.into(),
+                        "must be specified for an update",
+                    );
+                    return Err(ApiError::invalid(door.kind.subject(name), vec![cause]));
+                }
+                (object, warnings)
+            }
+            Edit::Patch(kind, body) => {
+                let mut object = patch::patch(*kind, &door.version.schema, shown, body)?;
+                let warnings =
+                    self.receive(door, &mut object, false).map_err(|error| {
+                        match error.message.split_once("strict decoding error") {
+                            // A patch is blamed as a whole.
+                            Some((_, found)) => ApiError::invalid(
+                                crate::status::Subject {
+                                    group: "",
+                                    resource: "",
+                                    kind: "",
+                                    name: "",
+                                },
+                                vec![Cause::invalid(
+                                    "patch",
+                                    &body.to_string().into(),
+                                    format!("strict decoding error{found}"),
+                                )],
+                            ),
+                            None => error,
+                        }
+                    })?;
+                (object, warnings)
+            }
+            Edit::Apply(config, force) => {
+                let config = self.applied(door, namespace, name, config)?;
+                let writer = self.writer(door);
+                let mut object =
+                    apply::apply(&door.version.schema, Some(shown), &config, &writer, *force)?;
+                door.version.schema.fill(&mut object);
+                (object, Vec::new())
+            }
+        })
+    }
+
+    fn apply_new(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        config: &Value,
+    ) -> Result<Wrote, ApiError> {
+        let config = self.applied(door, namespace, name, config)?;
+        if !text(&config, "uid").is_empty() {
+            let message = format!(
+                "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                text(&config, "uid")
+            );
+            return Err(ApiError::conflict(door.kind.subject(name), message));
+        }
+        if !text(&config, "resourceVersion").is_empty() {
+            return Err(ApiError::not_found(door.kind.subject(name)));
+        }
+        let writer = self.writer(door);
+        let mut object = apply::apply(&door.version.schema, None, &config, &writer, true)?;
+        door.version.schema.fill(&mut object);
+        self.finish_create(door, &mut object)?;
+        let key = Key::new(namespace.unwrap_or_default(), name);
+        Ok(Wrote {
+            object: self.insert(door, key, object)?,
+            created: true,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Checks an applied configuration.
+    fn applied(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        config: &Value,
+    ) -> Result<Value, ApiError> {
+        let mut config = config.clone();
+        if door.manager.is_empty() {
+            let cause = Cause::required("fieldManager", "is required for apply patch");
+            return Err(ApiError::invalid(
+                crate::status::Subject {
+                    group: "meta.k8s.io",
+                    resource: "",
+                    kind: "PatchOptions",
+                    name: "",
+                },
+                vec![cause],
+            ));
+        }
+        self.identify(door, namespace, Some(name), &mut config)?;
+        if config["metadata"]
+            .get("managedFields")
+            .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
+        {
+            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+        }
+        let mut unknown = Vec::new();
+        door.version
+            .schema
+            .prune(&mut config.clone(), "", &mut unknown);
+        if let Some(field) = unknown.first() {
+            let place = namespace
+                .map(|namespace| format!("{namespace}/{name}"))
+                .unwrap_or_else(|| format!("/{name}"));
+            return Err(ApiError::new(
+                500,
+                "InternalError",
+                format!(
+                    "failed to create typed patch object ({place}; {}, Kind={}): .{field}: field not declared in schema",
+                    door.kind.api_version(&door.version.name),
+                    door.kind.kind
+                ),
+            ));
+        }
+        Ok(config)
+    }
+
+    /// Reads content: unknown fields are met as the request wishes, missing ones get their defaults.
+    fn receive(
+        &self,
+        door: &Door<'_>,
+        object: &mut Value,
+        whole: bool,
+    ) -> Result<Vec<String>, ApiError> {
+        let expected = door.kind.api_version(&door.version.name);
+        if !object.is_object() {
+            return Err(ApiError::bad_request("the body is not an object"));
+        }
+        if object["kind"].is_null() && whole {
+            object["kind"] = door.kind.kind.as_str().into();
+        }
+        if object["apiVersion"].is_null() && whole {
+            object["apiVersion"] = expected.as_str().into();
+        }
+        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
+            let (found_version, found_kind) = (
+                object["apiVersion"].as_str().unwrap_or_default(),
+                object["kind"].as_str().unwrap_or_default(),
+            );
+            return Err(ApiError::bad_request(if found_version == expected {
+                format!(
+                    "{} in version \"{}\" cannot be handled as a {}: no kind \"{found_kind}\" is registered for version \"{expected}\"",
+                    found_kind, door.version.name, door.kind.kind
+                )
+            } else {
+                format!(
+                    "the API version in the data ({found_version}) does not match the expected API version ({expected})"
+                )
+            }));
+        }
+        if !object["metadata"].is_object() {
+            if !object["metadata"].is_null() {
+                return Err(ApiError::bad_request(format!(
+                    "{} in version \"{}\" cannot be handled as a {}: metadata is not an object",
+                    door.kind.kind, door.version.name, door.kind.kind
+                )));
+            }
+            object["metadata"] = json!({});
+        }
+        let mut unknown = Vec::new();
+        door.version.schema.prune(object, "", &mut unknown);
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.retain(|_, value| !value.is_null());
+        }
+        let unknown: Vec<String> = unknown
+            .iter()
+            .map(|field| format!("unknown field \"{field}\""))
+            .collect();
+        if door.validation == FieldValidation::Strict && !unknown.is_empty() {
+            return Err(ApiError::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
+                door.kind.kind,
+                door.version.name,
+                door.kind.kind,
+                unknown.join(", ")
+            )));
+        }
+        door.version.schema.fill(object);
+        Ok(if door.validation == FieldValidation::Warn {
+            unknown
+        } else {
+            Vec::new()
+        })
+    }
+
+    /// Makes name and namespace agree with the path.
+    fn identify(
+        &self,
+        door: &Door<'_>,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        object: &mut Value,
+    ) -> Result<(), ApiError> {
+        let expected = door.kind.api_version(&door.version.name);
+        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
+            return Err(ApiError::bad_request(format!(
+                "the object provided is {}, Kind={}, expected {expected}, Kind={}",
+                object["apiVersion"].as_str().unwrap_or_default(),
+                object["kind"].as_str().unwrap_or_default(),
+                door.kind.kind
+            )));
+        }
+        if !object["metadata"].is_object() {
+            object["metadata"] = json!({});
+        }
+        let given = text(object, "namespace").to_owned();
+        match namespace {
+            Some(namespace) if given.is_empty() => {
+                object["metadata"]["namespace"] = namespace.into()
+            }
+            Some(namespace) if given != namespace => {
+                return Err(ApiError::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
+            }
+            None if !given.is_empty() => {
+                return Err(ApiError::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
+            }
+            _ => {}
+        }
+        let given = text(object, "name").to_owned();
+        match name {
+            Some(name) if given.is_empty() => object["metadata"]["name"] = name.into(),
+            Some(name) if given != name => {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({given}) does not match the name on the URL ({name})"
+                )));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish_create(&self, door: &Door<'_>, object: &mut Value) -> Result<(), ApiError> {
+        let time = now();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            for field in [
+                "deletionTimestamp",
+                "deletionGracePeriodSeconds",
+                "selfLink",
+                "resourceVersion",
+            ] {
+                metadata.remove(field);
+            }
+            metadata.insert("uid".into(), new_uid().into());
+            metadata.insert("creationTimestamp".into(), time.as_str().into());
+            if door.kind.generations {
+                metadata.insert("generation".into(), 1.into());
+            } else {
+                metadata.remove("generation");
+            }
+        }
+        if door.version.status
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
+        }
+        builtin::prepare(door.kind, None, object, &time);
+        self.check(door, object, None)
+    }
+
+    fn check(&self, door: &Door<'_>, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+        let mut causes = crate::metadata::check(door.kind, object);
+        if door.kind.custom {
+            causes.extend(validation::check(door.kind, door.version, object, old));
+        } else {
+            causes.extend(builtin::check(door.kind, object, old));
+        }
+        if causes.is_empty() {
+            Ok(())
+        } else {
+            Err(ApiError::invalid(
+                door.kind.subject(text(object, "name")),
+                causes,
+            ))
+        }
+    }
+
+    fn insert(
+        &self,
+        door: &Door<'_>,
+        key: Key,
+        mut object: Value,
+    ) -> Result<Arc<Stored>, ApiError> {
+        object["apiVersion"] = door.kind.api_version(&door.kind.storage_version).into();
+        let name = key.name.clone();
+        let namespace = key.namespace.clone();
+        let result = if door.dry_run {
+            self.storage
+                .can_create(&door.kind.resource, &key)
+                .map(|()| Arc::new(Stored::preview(object, 0)))
+        } else {
+            self.storage.create(&door.kind.resource, key, object)
+        };
+        let subject = door.kind.subject(&name);
+        let stored = result.map_err(|refused| match refused {
+            Refused::NoNamespace => ApiError::not_found(crate::status::Subject { group: "", resource: "namespaces", kind: "Namespace", name: &namespace }),
+            Refused::NamespaceTerminating => {
+                let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+                let mut error = ApiError::forbidden(subject, why);
+                if let Some(details) = &mut error.details {
+                    details["causes"] = json!([{"reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"), "field": "metadata.namespace"}]);
+                }
+                error
+            }
+            Refused::Exists | Refused::Changed => ApiError::already_exists(subject),
+        })?;
+        if !door.dry_run {
+            self.after_write(&door.kind.resource, &name);
+        }
+        Ok(stored)
+    }
+
+    /// Applies the rules every change of an object obeys, and says how it ends.
+    fn finish_edit(
+        &self,
+        door: &Door<'_>,
+        live: &Stored,
+        shown: &Value,
+        candidate: &mut Value,
+        applied: bool,
+    ) -> Result<Ending, ApiError> {
+        let name = text(shown, "name").to_owned();
+        let subject = door.kind.subject(&name);
+        let uid = text(candidate, "uid");
+        if !uid.is_empty() && uid != live.uid() {
+            return Err(ApiError::conflict(
+                subject,
+                format!(
+                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                    live.uid()
+                ),
+            ));
+        }
+        let revision = text(candidate, "resourceVersion");
+        if !revision.is_empty() && revision != live.revision.to_string() {
+            return Err(ApiError::modified(subject));
+        }
+        let managed = candidate["metadata"].get("managedFields").cloned();
+        self.keep_system_fields(door, shown, candidate);
+        if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
+            metadata.insert("managedFields".into(), managed);
+        }
+        let time = now();
+        if door.subresource.is_empty() {
+            builtin::prepare(door.kind, Some(shown), candidate, &time);
+        }
+        if live.terminating() {
+            let finalizers = |object: &Value| {
+                object["metadata"]["finalizers"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default()
+            };
+            let old = finalizers(shown);
+            let fresh: Vec<String> = finalizers(candidate)
+                .iter()
+                .filter(|one| !old.contains(one))
+                .map(ToString::to_string)
+                .collect();
+            if !fresh.is_empty() {
+                let why = format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    fresh.join(", ")
+                );
+                return Err(ApiError::invalid(
+                    subject,
+                    vec![Cause::forbidden("metadata.finalizers", why)],
+                ));
+            }
+        }
+        if door.kind.generations && !content(shown).eq(content(candidate)) {
+            candidate["metadata"]["generation"] =
+                (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
+        }
+        self.check(door, candidate, Some(shown))?;
+        if !applied {
+            let writer = self.writer(door);
+            apply::track(&door.version.schema, Some(shown), candidate, &writer);
+        }
+        if live.terminating() && !is_held(candidate) {
+            return Ok(Ending::Gone);
+        }
+        candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();
+        Ok(if same_but_for_times(candidate, shown) {
+            Ending::Same
+        } else {
+            Ending::Stored
+        })
+    }
+
+    /// What a client cannot change, and what this door doesn't lead to, stays as it is.
+    fn keep_system_fields(&self, door: &Door<'_>, shown: &Value, candidate: &mut Value) {
+        if door.subresource == "status" {
+            let status = candidate.get("status").cloned();
+            *candidate = shown.clone();
+            set(candidate, "status", status);
+            return;
+        }
+        if door.version.status && door.subresource.is_empty() {
+            set(candidate, "status", shown.get("status").cloned());
+        }
+        for field in [
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "selfLink",
+            "generateName",
+        ] {
+            let kept = shown["metadata"].get(field).cloned();
+            set(&mut candidate["metadata"], field, kept);
+        }
+    }
+
+    fn writer<'a>(&self, door: &Door<'a>) -> Writer<'a> {
+        Writer {
+            manager: door.manager,
+            api_version: door.kind.api_version(&door.version.name),
+            subresource: door.subresource,
+            status_apart: door.version.status,
+            now: now(),
+        }
+    }
+
+    /// Deletes an object, or marks it for its finalizers.
+    pub fn delete(
+        &self,
+        kind: &Kind,
+        key: &Key,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let subject = kind.subject(&key.name);
+        loop {
+            let live = self
+                .storage
+                .get(&kind.resource, key)
+                .ok_or_else(|| ApiError::not_found(subject))?;
+            if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != live.uid()) {
+                return Err(ApiError::conflict(
+                    subject,
+                    format!(
+                        "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                        live.uid()
+                    ),
+                ));
+            }
+            if let Some(revision) = options
+                .revision
+                .as_deref()
+                .filter(|revision| *revision != live.revision.to_string())
+            {
+                return Err(ApiError::conflict(
+                    subject,
+                    format!(
+                        "Precondition failed: ResourceVersion in precondition: {revision}, ResourceVersion in object meta: {}",
+                        live.revision
+                    ),
+                ));
+            }
+            let marked = mark(kind, &live.value, options);
+            let result = match marked {
+                Some(marked) if options.dry_run => {
+                    return Ok(Deleted::Waiting(Arc::new(Stored::preview(
+                        marked,
+                        live.revision,
+                    ))));
+                }
+                None if options.dry_run => return Ok(Deleted::Gone(live)),
+                Some(marked) if marked == live.value => return Ok(Deleted::Waiting(live)),
+                Some(marked) => self
+                    .storage
+                    .update(&kind.resource, &live, marked)
+                    .map(Deleted::Waiting),
+                None => self
+                    .storage
+                    .remove(&kind.resource, &live)
+                    .map(Deleted::Gone),
+            };
+            if let Ok(deleted) = result {
+                self.after_write(&kind.resource, &key.name);
+                return Ok(deleted);
+            }
+        }
+    }
+
+    /// Changes an object on the system's own behalf; `None` from `change` leaves it.
+    pub fn adjust(&self, resource: &Resource, key: &Key, change: impl Fn(&mut Value)) {
+        while let Some(live) = self.storage.get(resource, key) {
+            let mut value = live.value.clone();
+            change(&mut value);
+            if value == live.value {
+                return;
+            }
+            let result = if live.terminating() && !is_held(&value) {
+                self.storage.remove_as(resource, &live, value)
+            } else {
+                self.storage.update(resource, &live, value)
+            };
+            if result.is_ok() {
+                return self.after_write(resource, &key.name);
+            }
+        }
+    }
+
+    /// A definition that came, changed or went changes the kinds that are served.
+    fn after_write(&self, resource: &Resource, name: &str) {
+        if resource.plural != builtin::CRDS || resource.group != builtin::EXTENSIONS {
+            return;
+        }
+        match self.storage.get(resource, &Key::new("", name)) {
+            Some(definition) => {
+                if let Some(kind) = crd::kind(&definition.value) {
+                    self.registry.put(kind);
+                }
+            }
+            None => {
+                if let Some((plural, group)) = name.split_once('.') {
+                    self.registry.remove(&Resource::new(group, plural));
+                }
+            }
+        }
+    }
+}
+
+enum Ending {
+    Same,
+    Stored,
+    Gone,
+}
+
+fn set(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value),
+        None => fields.remove(field),
+    };
+}
+
+/// Whether something still has to happen before the object may go.
+fn is_held(object: &Value) -> bool {
+    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
+    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
+}
+
+/// Whether two states are one, times of managed fields aside.
+fn same_but_for_times(new: &Value, old: &Value) -> bool {
+    let without = |object: &Value| {
+        let mut object = object.clone();
+        for entry in object["metadata"]["managedFields"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+        {
+            set(entry, "time", None);
+        }
+        object
+    };
+    new == old || without(new) == without(old)
+}
+
+/// The object with its deletion begun; `None` if nothing holds it.
+fn mark(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
+    let mut marked = live.clone();
+    let mut finalizers = live["metadata"]["finalizers"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let wanted = match options.propagation.as_deref() {
+        Some("Orphan") => Some("orphan"),
+        Some("Foreground") => Some("foregroundDeletion"),
+        Some(_) => Some(""),
+        None => None,
+    };
+    if let Some(wanted) = wanted {
+        finalizers.retain(|one| one != "orphan" && one != "foregroundDeletion");
+        if !wanted.is_empty() {
+            finalizers.push(wanted.into());
+        }
+    }
+    let begun = live["metadata"]["deletionTimestamp"].is_string();
+    let definition =
+        kind.resource.group == builtin::EXTENSIONS && kind.resource.plural == builtin::CRDS;
+    if definition && !begun && !finalizers.iter().any(|one| one == crd::CLEANUP) {
+        finalizers.push(crd::CLEANUP.into());
+    }
+    let finalizers = if finalizers.is_empty() {
+        None
+    } else {
+        Some(Value::Array(finalizers))
+    };
+    set(&mut marked["metadata"], "finalizers", finalizers);
+    if !is_held(&marked) {
+        return None;
+    }
+    if !begun {
+        marked["metadata"]["deletionTimestamp"] = now().into();
+        marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        if let Some(generation) = marked["metadata"]["generation"]
+            .as_i64()
+            .filter(|generation| *generation > 0)
+        {
+            marked["metadata"]["generation"] = (generation + 1).into();
+        }
+        if kind.kind == "Namespace" && !kind.custom {
+            marked["status"]["phase"] = "Terminating".into();
+        }
+    }
+    Some(marked)
+}

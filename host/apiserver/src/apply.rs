@@ -1,0 +1,445 @@
+//! Who manages which field: server-side apply, and the bookkeeping of every other write.
+
+use serde_json::{Value, json};
+
+use crate::fields::{self, FieldSet};
+use crate::schema::Schema;
+use crate::status::ApiError;
+
+/// Who writes, through which door.
+#[derive(Debug, Clone)]
+pub struct Writer<'a> {
+    /// `fieldManager`.
+    pub manager: &'a str,
+    /// API version of the request.
+    pub api_version: String,
+    /// Subresource of the request, empty for none.
+    pub subresource: &'a str,
+    /// Whether writes to the main resource leave status alone.
+    pub status_apart: bool,
+    /// Time of the write.
+    pub now: String,
+}
+
+impl Writer<'_> {
+    /// Whether this door leads to a top-level field.
+    fn reaches(&self, field: &str) -> bool {
+        match self.subresource {
+            "status" => field == "status",
+            _ => !(self.status_apart && field == "status"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Manager {
+    name: String,
+    operation: String,
+    api_version: String,
+    subresource: String,
+    time: String,
+    fields: FieldSet,
+}
+
+impl Manager {
+    fn read(entry: &Value) -> Self {
+        let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+        Self {
+            name: text("manager"),
+            operation: text("operation"),
+            api_version: text("apiVersion"),
+            subresource: text("subresource"),
+            time: text("time"),
+            fields: FieldSet::from_json(&entry["fieldsV1"]),
+        }
+    }
+
+    fn write(&self) -> Value {
+        let mut entry = json!({
+            "manager": self.name, "operation": self.operation, "apiVersion": self.api_version,
+            "fieldsType": "FieldsV1", "fieldsV1": self.fields.to_json(),
+        });
+        if !self.time.is_empty() {
+            entry["time"] = self.time.as_str().into();
+        }
+        if !self.subresource.is_empty() {
+            entry["subresource"] = self.subresource.as_str().into();
+        }
+        entry
+    }
+
+    /// An applier is the same in every version of the kind, an updater isn't.
+    fn is(&self, operation: &str, writer: &Writer<'_>) -> bool {
+        self.operation == operation
+            && self.name == writer.manager
+            && self.subresource == writer.subresource
+            && (operation == "Apply" || self.api_version == writer.api_version)
+    }
+
+    fn spoken(&self) -> String {
+        let mut text = format!("{:?}", self.name);
+        if !self.subresource.is_empty() {
+            text += &format!(" with subresource {:?}", self.subresource);
+        }
+        if self.operation == "Update" {
+            text += &format!(" using {}", self.api_version);
+        }
+        text
+    }
+}
+
+fn read(object: &Value) -> Vec<Manager> {
+    object["metadata"]["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(Manager::read)
+        .collect()
+}
+
+fn store(object: &mut Value, mut managers: Vec<Manager>) {
+    managers.retain(|manager| !manager.fields.is_empty());
+    managers.sort_by(|a, b| {
+        (
+            &a.operation,
+            &a.time,
+            &a.name,
+            &a.api_version,
+            &a.subresource,
+        )
+            .cmp(&(
+                &b.operation,
+                &b.time,
+                &b.name,
+                &b.api_version,
+                &b.subresource,
+            ))
+    });
+    if managers.is_empty() {
+        object["metadata"]
+            .as_object_mut()
+            .map(|metadata| metadata.remove("managedFields"));
+    } else {
+        object["metadata"]["managedFields"] = managers.iter().map(Manager::write).collect();
+    }
+}
+
+/// Books a create, update or patch: what it changed now belongs to the writer alone.
+pub fn track(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
+    let given = new["metadata"]["managedFields"].as_array();
+    // An explicit empty entry forgets all managers; an empty list says nothing.
+    let reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
+    let mut managers = match given {
+        _ if reset => Vec::new(),
+        Some(entries) if !entries.is_empty() => read(new),
+        _ => live.map(read).unwrap_or_default(),
+    };
+    if reset {
+        return store(new, managers);
+    }
+    let nothing = json!({});
+    let mut difference = fields::compare(schema, live.unwrap_or(&nothing), new);
+    for set in [&mut difference.changed, &mut difference.removed] {
+        set.strip_system();
+        set.retain(|field| writer.reaches(field));
+    }
+    let touched = difference.changed.clone().union(&difference.removed);
+    if !touched.is_empty() {
+        let mine = managers
+            .iter()
+            .position(|manager| manager.is("Update", writer));
+        for (index, manager) in managers.iter_mut().enumerate() {
+            if Some(index) != mine {
+                manager.fields = manager.fields.difference(&touched);
+            }
+        }
+        let held = mine.map(|index| managers.remove(index));
+        let before = held
+            .as_ref()
+            .map(|held| held.fields.clone())
+            .unwrap_or_default();
+        let fields = before
+            .clone()
+            .union(&difference.changed)
+            .difference(&difference.removed);
+        let time = held
+            .filter(|_| fields == before)
+            .map_or_else(|| writer.now.clone(), |held| held.time);
+        managers.push(Manager {
+            name: writer.manager.into(),
+            operation: "Update".into(),
+            api_version: writer.api_version.clone(),
+            subresource: writer.subresource.into(),
+            time,
+            fields,
+        });
+    }
+    store(new, managers);
+}
+
+/// Applies a configuration: merges it, takes away what its manager no longer mentions and nobody else holds, and
+/// refuses to change what another manager holds unless forced.
+pub fn apply(
+    schema: &Schema,
+    live: Option<&Value>,
+    applied: &Value,
+    writer: &Writer<'_>,
+    force: bool,
+) -> Result<Value, ApiError> {
+    let nothing = json!({});
+    let before = live.unwrap_or(&nothing);
+    let mut managers = read(before);
+    if live.is_some() && managers.is_empty() {
+        let mut fields = fields::owned(schema, before);
+        fields.strip_system();
+        managers.push(Manager {
+            name: "before-first-apply".into(),
+            operation: "Update".into(),
+            api_version: writer.api_version.clone(),
+            subresource: String::new(),
+            time: String::new(),
+            fields,
+        });
+    }
+    let mut config = applied.clone();
+    if let Some(config) = config.as_object_mut() {
+        config.retain(|field, _| {
+            matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.reaches(field)
+        });
+        if writer.subresource == "status" {
+            config.remove("metadata");
+        }
+    }
+    let mut wanted = fields::owned(schema, &config);
+    wanted.strip_system();
+    let mine = managers
+        .iter()
+        .position(|manager| manager.is("Apply", writer))
+        .map(|index| managers.remove(index));
+
+    let mut after = fields::merge(schema, before, &config);
+    if let Some(mine) = &mine {
+        let kept = managers
+            .iter()
+            .fold(wanted.clone(), |kept, manager| kept.union(&manager.fields));
+        let gone = mine.fields.difference(&kept);
+        fields::remove(schema, &mut after, &gone, &kept);
+    }
+
+    let mut difference = fields::compare(schema, before, &after);
+    difference.changed.strip_system();
+    let mut conflicts = Vec::new();
+    for manager in &mut managers {
+        let conflict = manager.fields.intersection(&difference.changed);
+        if !conflict.is_empty() {
+            conflicts.push((manager.spoken(), conflict.paths()));
+            manager.fields = manager.fields.difference(&conflict);
+        }
+        manager.fields = manager.fields.difference(&difference.removed);
+    }
+    if !conflicts.is_empty() && !force {
+        return Err(conflict_error(conflicts));
+    }
+    let time = match &mine {
+        Some(mine)
+            if mine.fields == wanted
+                && mine.api_version == writer.api_version
+                && before == &after =>
+        {
+            mine.time.clone()
+        }
+        _ => writer.now.clone(),
+    };
+    managers.push(Manager {
+        name: writer.manager.into(),
+        operation: "Apply".into(),
+        api_version: writer.api_version.clone(),
+        subresource: writer.subresource.into(),
+        time,
+        fields: wanted,
+    });
+    store(&mut after, managers);
+    Ok(after)
+}
+
+fn conflict_error(mut conflicts: Vec<(String, Vec<String>)>) -> ApiError {
+    conflicts.sort();
+    let count: usize = conflicts.iter().map(|(_, paths)| paths.len()).sum();
+    let message = match conflicts.as_slice() {
+        [(manager, paths)] if count == 1 => format!(
+            "Apply failed with 1 conflict: conflict with {manager}: {}",
+            paths.concat()
+        ),
+        _ => {
+            let lines = conflicts.iter().flat_map(|(manager, paths)| {
+                std::iter::once(format!("conflicts with {manager}:"))
+                    .chain(paths.iter().map(|path| format!("- {path}")))
+            });
+            format!(
+                "Apply failed with {count} conflicts: {}",
+                lines.collect::<Vec<_>>().join("\n")
+            )
+        }
+    };
+    let causes: Vec<Value> = conflicts
+        .iter()
+        .flat_map(|(manager, paths)| {
+            paths.iter().map(move |path| {
+                json!({"reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": path})
+            })
+        })
+        .collect();
+    ApiError {
+        details: Some(json!({"causes": causes})),
+        ..ApiError::new(409, "Conflict", message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Schema {
+        Schema::parse_root(&json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "integer"}}},
+            "status": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
+        }}))
+        .unwrap()
+    }
+
+    fn writer(manager: &'static str) -> Writer<'static> {
+        Writer {
+            manager,
+            api_version: "g/v1".into(),
+            subresource: "",
+            status_apart: true,
+            now: "2026-01-01T00:00:00Z".into(),
+        }
+    }
+
+    fn config(spec: Value) -> Value {
+        json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "x"}, "spec": spec})
+    }
+
+    #[test]
+    fn appliers_own_share_and_give_up_fields() {
+        let schema = schema();
+        let one = apply(
+            &schema,
+            None,
+            &config(json!({"a": 1, "b": 1})),
+            &writer("one"),
+            false,
+        )
+        .unwrap();
+        let same = apply(
+            &schema,
+            Some(&one),
+            &config(json!({"a": 1, "b": 1})),
+            &writer("one"),
+            false,
+        )
+        .unwrap();
+        assert_eq!(same, one, "applying the same again changes nothing");
+
+        let shared = apply(
+            &schema,
+            Some(&one),
+            &config(json!({"a": 1})),
+            &writer("two"),
+            false,
+        )
+        .unwrap();
+        let error = apply(
+            &schema,
+            Some(&shared),
+            &config(json!({"a": 2})),
+            &writer("two"),
+            false,
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.message,
+            "Apply failed with 1 conflict: conflict with \"one\": .spec.a"
+        );
+        assert_eq!(error.code, 409);
+        let forced = apply(
+            &schema,
+            Some(&shared),
+            &config(json!({"a": 2})),
+            &writer("two"),
+            true,
+        )
+        .unwrap();
+        assert_eq!(forced["spec"], json!({"a": 2, "b": 1}));
+
+        let without = apply(
+            &schema,
+            Some(&forced),
+            &config(json!({})),
+            &writer("one"),
+            false,
+        )
+        .unwrap();
+        assert_eq!(
+            without["spec"],
+            json!({"a": 2}),
+            "b was one's alone and goes, a is two's and stays"
+        );
+    }
+
+    #[test]
+    fn an_update_takes_over_what_it_changes() {
+        let schema = schema();
+        let one = apply(
+            &schema,
+            None,
+            &config(json!({"a": 1, "b": 1})),
+            &writer("one"),
+            false,
+        )
+        .unwrap();
+        let mut edited = one.clone();
+        edited["spec"]["a"] = 5.into();
+        track(&schema, Some(&one), &mut edited, &writer("editor"));
+        let managers = read(&edited);
+        assert_eq!(managers[0].fields.to_json(), json!({"f:spec": {"f:b": {}}}));
+        assert_eq!(managers[1].fields.to_json(), json!({"f:spec": {"f:a": {}}}));
+        let error = apply(
+            &schema,
+            Some(&edited),
+            &config(json!({"a": 1, "b": 1})),
+            &writer("one"),
+            false,
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.message,
+            "Apply failed with 1 conflict: conflict with \"editor\" using g/v1: .spec.a"
+        );
+        let mut same = edited.clone();
+        track(&schema, Some(&edited), &mut same, &writer("editor"));
+        assert_eq!(same, edited);
+    }
+
+    #[test]
+    fn resetting_managed_fields_forgets_everybody() {
+        let schema = schema();
+        let one = apply(
+            &schema,
+            None,
+            &config(json!({"a": 1})),
+            &writer("one"),
+            false,
+        )
+        .unwrap();
+        let mut reset = one.clone();
+        reset["metadata"]["managedFields"] = json!([{}]);
+        track(&schema, Some(&one), &mut reset, &writer("editor"));
+        assert_eq!(reset["metadata"].get("managedFields"), None);
+        let mut silent = one.clone();
+        silent["metadata"]["managedFields"] = json!([]);
+        track(&schema, Some(&one), &mut silent, &writer("editor"));
+        assert_eq!(silent, one);
+    }
+}

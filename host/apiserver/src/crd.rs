@@ -1,0 +1,364 @@
+//! CustomResourceDefinitions: completing and checking them, and making kinds of them.
+
+use kube_cel::compile_schema;
+use serde_json::{Value, json};
+
+use crate::registry::{Column, Kind, Version};
+use crate::schema::Schema;
+use crate::status::Cause;
+use crate::storage::Resource;
+
+/// Finalizer that keeps a definition until its objects are gone.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// Fills in what an author may leave out.
+pub fn fill(object: &mut Value) {
+    let kind = text(object, "/spec/names/kind").to_owned();
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    spec.entry("conversion")
+        .or_insert_with(|| json!({"strategy": "None"}));
+    if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
+        names
+            .entry("singular")
+            .or_insert_with(|| kind.to_lowercase().into());
+        names
+            .entry("listKind")
+            .or_insert_with(|| format!("{kind}List").into());
+    }
+}
+
+/// What the author got wrong.
+pub fn check(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (field, pointer) in [
+        ("spec.group", "/spec/group"),
+        ("spec.scope", "/spec/scope"),
+        ("spec.names.plural", "/spec/names/plural"),
+        ("spec.names.kind", "/spec/names/kind"),
+    ] {
+        if text(object, pointer).is_empty() {
+            causes.push(Cause::required(field, ""));
+        }
+    }
+    let expected = format!(
+        "{}.{}",
+        text(object, "/spec/names/plural"),
+        text(object, "/spec/group")
+    );
+    if text(object, "/metadata/name") != expected {
+        causes.push(Cause::invalid(
+            "metadata.name",
+            &object["metadata"]["name"],
+            "must be spec.names.plural+\".\"+spec.group",
+        ));
+    }
+    let scope = &object["spec"]["scope"];
+    if scope.is_string() && !matches!(scope.as_str(), Some("Cluster" | "Namespaced")) {
+        causes.push(Cause::unsupported(
+            "spec.scope",
+            scope,
+            &["Cluster".into(), "Namespaced".into()],
+        ));
+    }
+    let versions = object["spec"]["versions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if versions
+        .iter()
+        .filter(|version| version["storage"] == true)
+        .count()
+        != 1
+    {
+        causes.push(Cause::invalid(
+            "spec.versions",
+            &object["spec"]["versions"],
+            "must have exactly one version marked as storage version",
+        ));
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        let schema = &version["schema"]["openAPIV3Schema"];
+        if !schema.is_object() {
+            causes.push(Cause::required(&field, "schemas are required"));
+        } else if schema["type"] != "object" {
+            causes.push(Cause::invalid(
+                &format!("{field}.type"),
+                &schema["type"],
+                "must be object at the root",
+            ));
+        } else {
+            check_schema(schema, &field, &mut causes);
+        }
+    }
+    causes
+}
+
+/// What makes a schema structural, as far as mistakes are likely: a type everywhere, keys for keyed lists, rules that
+/// compile, defaults that are not forbidden.
+fn check_schema(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    if let Err(error) = Schema::parse(schema) {
+        return causes.push(Cause::invalid(path, schema, error));
+    }
+    let free = schema["x-kubernetes-int-or-string"] == true
+        || schema["x-kubernetes-preserve-unknown-fields"] == true;
+    if schema["type"].as_str().is_none_or(str::is_empty) && !free {
+        causes.push(Cause::required(
+            &format!("{path}.type"),
+            "must not be empty for specified object fields",
+        ));
+    }
+    if schema["x-kubernetes-list-type"] == "map"
+        && schema["x-kubernetes-list-map-keys"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+    {
+        causes.push(Cause::required(
+            &format!("{path}.x-kubernetes-list-map-keys"),
+            "must not be empty if x-kubernetes-list-type is map",
+        ));
+    }
+    if let Some(pattern) = schema["pattern"].as_str()
+        && let Err(error) = regex::Regex::new(pattern)
+    {
+        causes.push(Cause::invalid(
+            &format!("{path}.pattern"),
+            &schema["pattern"],
+            format!("must be a valid regular expression, but isn't: {error}"),
+        ));
+    }
+    for (index, rule) in schema["x-kubernetes-validations"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        let compiled = rule["rule"].as_str().map(kube_cel::cel::Program::compile);
+        if let Some(Err(error)) = compiled {
+            causes.push(Cause::invalid(
+                &format!("{path}.x-kubernetes-validations[{index}].rule"),
+                &rule["rule"],
+                format!("compilation failed: {error}"),
+            ));
+        }
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        // The system's own metadata is never described in full.
+        if path.ends_with("openAPIV3Schema") && name == "metadata" {
+            continue;
+        }
+        check_schema(property, &format!("{path}.properties[{name}]"), causes);
+    }
+    for (field, label) in [
+        ("items", "items"),
+        ("additionalProperties", "additionalProperties"),
+    ] {
+        if schema[field].is_object() {
+            check_schema(&schema[field], &format!("{path}.{label}"), causes);
+        }
+    }
+    if schema["type"] == "array" && !schema["items"].is_object() {
+        causes.push(Cause::required(
+            &format!("{path}.items"),
+            "must be specified",
+        ));
+    }
+}
+
+/// Sets the status a served definition has.
+pub fn establish(object: &mut Value, now: &str) {
+    let stored: Vec<Value> = object["spec"]["versions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|version| version["storage"] == true)
+        .map(|version| version["name"].clone())
+        .collect();
+    let names = object["spec"]["names"].clone();
+    let known = object["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let condition = |kind: &str, reason: &str, message: &str| {
+        let since = known
+            .iter()
+            .find(|condition| condition["type"] == kind)
+            .map(|condition| condition["lastTransitionTime"].clone());
+        json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since.unwrap_or_else(|| now.into())})
+    };
+    let mut versions = object["status"]["storedVersions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    versions.extend(
+        stored
+            .into_iter()
+            .filter(|version| !versions.contains(version))
+            .collect::<Vec<_>>(),
+    );
+    let mut conditions = vec![
+        condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+        condition(
+            "Established",
+            "InitialNamesAccepted",
+            "the initial names have been accepted",
+        ),
+    ];
+    conditions.extend(
+        known
+            .iter()
+            .filter(|condition| condition["type"] == "Terminating")
+            .cloned(),
+    );
+    object["status"] =
+        json!({"acceptedNames": names, "conditions": conditions, "storedVersions": versions});
+}
+
+/// The kind a definition makes; `None` if it makes none.
+pub fn kind(object: &Value) -> Option<Kind> {
+    let spec = &object["spec"];
+    let names = &spec["names"];
+    let strings = |value: &Value| -> Vec<String> {
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|item| item.as_str().map(str::to_owned))
+            .collect()
+    };
+    let mut versions: Vec<Version> = spec["versions"]
+        .as_array()?
+        .iter()
+        .filter_map(version)
+        .collect();
+    versions.sort_by_key(|version| std::cmp::Reverse(priority(&version.name)));
+    let stored = spec["versions"]
+        .as_array()?
+        .iter()
+        .find(|version| version["storage"] == true)?;
+    Some(Kind {
+        resource: Resource::new(spec["group"].as_str()?, names["plural"].as_str()?),
+        kind: names["kind"].as_str()?.into(),
+        list_kind: names["listKind"].as_str()?.into(),
+        singular: names["singular"].as_str()?.into(),
+        short_names: strings(&names["shortNames"]),
+        categories: strings(&names["categories"]),
+        namespaced: spec["scope"] == "Namespaced",
+        custom: true,
+        conditional_update: true,
+        generations: true,
+        storage_version: stored["name"].as_str()?.into(),
+        versions,
+    })
+}
+
+fn version(version: &Value) -> Option<Version> {
+    let openapi = version["schema"]["openAPIV3Schema"].clone();
+    let columns = version["additionalPrinterColumns"]
+        .as_array()
+        .map(|columns| {
+            let text =
+                |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
+            columns
+                .iter()
+                .map(|column| Column {
+                    name: text(column, "name"),
+                    kind: text(column, "type"),
+                    format: text(column, "format"),
+                    description: text(column, "description"),
+                    priority: column["priority"].as_i64().unwrap_or_default(),
+                    path: text(column, "jsonPath"),
+                })
+                .collect()
+        });
+    let selectable = version["selectableFields"].as_array().into_iter().flatten();
+    Some(Version {
+        name: version["name"].as_str()?.into(),
+        served: version["served"] != false,
+        schema: Schema::parse_root(&openapi).ok()?,
+        rules: openapi
+            .to_string()
+            .contains("x-kubernetes-validations")
+            .then(|| compile_schema(&openapi)),
+        openapi,
+        status: version["subresources"]["status"].is_object(),
+        columns,
+        selectable: selectable
+            .filter_map(|field| {
+                Some(
+                    field["jsonPath"]
+                        .as_str()?
+                        .trim_start_matches('.')
+                        .to_owned(),
+                )
+            })
+            .collect(),
+    })
+}
+
+/// Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the rest by name.
+fn priority(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
+    let rest = |stage, major: &str, minor: &str| {
+        let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+        Some((stage, major, minor, std::cmp::Reverse(String::new())))
+    };
+    let parsed = name.strip_prefix('v').and_then(|number| {
+        if let Some((major, minor)) = number.split_once("beta") {
+            rest(2, major, minor)
+        } else if let Some((major, minor)) = number.split_once("alpha") {
+            rest(1, major, minor)
+        } else {
+            rest(3, number, "0")
+        }
+    });
+    parsed.unwrap_or_else(|| (0, 0, 0, std::cmp::Reverse(name.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_as_kubernetes_does() {
+        let mut names = ["v1alpha1", "foo", "v2", "v1beta1", "v1", "v10", "v1beta2"];
+        names.sort_by_key(|name| std::cmp::Reverse(priority(name)));
+        assert_eq!(
+            names,
+            ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let mut object = json!({"metadata": {"name": "things.g.io"}, "spec": {
+            "group": "g.io", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": {"type": "object", "properties": {"a": {}, "l": {"type": "array"}}, "x-kubernetes-validations": [{"rule": "self.a >"}]},
+            }}}}],
+        }});
+        fill(&mut object);
+        let fields: Vec<String> = check(&object)
+            .into_iter()
+            .map(|cause| cause.field)
+            .collect();
+        let prefix = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
+        assert_eq!(
+            fields,
+            [
+                format!("{prefix}.x-kubernetes-validations[0].rule"),
+                format!("{prefix}.properties[a].type"),
+                format!("{prefix}.properties[l].items"),
+            ]
+        );
+        assert_eq!(object["spec"]["names"]["listKind"], "ThingList");
+    }
+}

@@ -1,0 +1,542 @@
+//! Sets of field paths, as `fieldsV1` writes them, and what can be done to an object along such paths.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::schema::{ListType, Schema};
+
+/// A set of field paths. An element is written as in `fieldsV1`: `f:name`, `k:{…}`, `v:…`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldSet(BTreeMap<String, Node>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Node {
+    member: bool,
+    children: FieldSet,
+}
+
+impl FieldSet {
+    /// Whether the set has no path.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reads `fieldsV1`.
+    pub fn from_json(value: &Value) -> Self {
+        let fields = value
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(element, _)| *element != ".");
+        Self(
+            fields
+                .map(|(element, below)| {
+                    let children = Self::from_json(below);
+                    let member = below.get(".").is_some() || children.is_empty();
+                    (element.clone(), Node { member, children })
+                })
+                .collect(),
+        )
+    }
+
+    /// Writes `fieldsV1`.
+    pub fn to_json(&self) -> Value {
+        let fields = self.0.iter().map(|(element, node)| {
+            let mut below = node.children.to_json();
+            if node.member && !node.children.is_empty() {
+                below["."] = json!({});
+            }
+            (element.clone(), below)
+        });
+        Value::Object(fields.collect())
+    }
+
+    fn insert(&mut self, path: &[String]) {
+        let [parents @ .., last] = path else { return };
+        let mut set = self;
+        for element in parents {
+            set = &mut set.0.entry(element.clone()).or_default().children;
+        }
+        set.0.entry(last.clone()).or_default().member = true;
+    }
+
+    /// Paths in either set.
+    pub fn union(mut self, other: &Self) -> Self {
+        for (element, node) in &other.0 {
+            let mine = self.0.entry(element.clone()).or_default();
+            mine.member |= node.member;
+            mine.children = std::mem::take(&mut mine.children).union(&node.children);
+        }
+        self
+    }
+
+    /// Paths in this set and not in the other.
+    pub fn difference(&self, other: &Self) -> Self {
+        self.combine(other, |mine, theirs| mine && !theirs)
+    }
+
+    /// Paths in both sets.
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.combine(other, |mine, theirs| mine && theirs)
+    }
+
+    fn combine(&self, other: &Self, keep: fn(bool, bool) -> bool) -> Self {
+        let none = Node::default();
+        let nodes = self.0.iter().filter_map(|(element, node)| {
+            let theirs = other.0.get(element).unwrap_or(&none);
+            let member = keep(node.member, theirs.member);
+            let children = node.children.combine(&theirs.children, keep);
+            (member || !children.is_empty()).then(|| (element.clone(), Node { member, children }))
+        });
+        Self(nodes.collect())
+    }
+
+    /// Keeps the top-level fields for which `keep` holds.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.0
+            .retain(|element, _| keep(element.strip_prefix("f:").unwrap_or(element)));
+    }
+
+    /// Drops what no manager owns: the object's identity and the system's own metadata.
+    pub fn strip_system(&mut self) {
+        self.retain(|field| field != "apiVersion" && field != "kind");
+        if let Some(metadata) = self.0.get_mut("f:metadata") {
+            metadata.member = false;
+            metadata.children.retain(|field| {
+                !matches!(
+                    field,
+                    "name"
+                        | "namespace"
+                        | "creationTimestamp"
+                        | "selfLink"
+                        | "uid"
+                        | "generation"
+                        | "managedFields"
+                        | "resourceVersion"
+                )
+            });
+            if metadata.children.is_empty() {
+                self.0.remove("f:metadata");
+            }
+        }
+    }
+
+    /// Every path, as conflicts name them: `.spec.list[name="x"].field`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        for (element, node) in &self.0 {
+            let path = format!("{prefix}{}", spoken(element));
+            if node.member {
+                paths.push(path.clone());
+            }
+            node.children.collect_paths(&path, paths);
+        }
+    }
+}
+
+fn spoken(element: &str) -> String {
+    match element.split_at(2.min(element.len())) {
+        ("f:", name) => format!(".{name}"),
+        ("k:", keys) => {
+            let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+            let keys: Vec<String> = keys
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            format!("[{}]", keys.join(","))
+        }
+        ("v:", value) => format!("[={value}]"),
+        (_, rest) => format!("[{rest}]"),
+    }
+}
+
+/// The name of a list item within its list: by key fields or by value.
+pub fn item_element(schema: &Schema, item: &Value) -> String {
+    if schema.list() == ListType::Set {
+        return format!("v:{item}");
+    }
+    let mut keys = schema.list_keys.clone();
+    keys.sort();
+    let defaults = schema.items.as_deref();
+    let pairs: Vec<String> = keys
+        .iter()
+        .filter_map(|key| {
+            let default = || defaults?.properties.get(key)?.default.as_ref();
+            let value = item.get(key).or_else(default)?;
+            Some(format!("{}:{value}", Value::from(key.as_str())))
+        })
+        .collect();
+    format!("k:{{{}}}", pairs.join(","))
+}
+
+/// How a value is walked.
+enum Walk<'a> {
+    Leaf,
+    Map(&'a Map<String, Value>),
+    List(&'a [Value]),
+}
+
+fn walk<'a>(schema: &Schema, value: &'a Value) -> Walk<'a> {
+    match value {
+        Value::Object(map) if !schema.atomic_map() => Walk::Map(map),
+        Value::Array(items) if schema.list() != ListType::Atomic => Walk::List(items),
+        _ => Walk::Leaf,
+    }
+}
+
+fn below<'a>(schema: &'a Schema, unknown: &'a Schema, field: &str) -> &'a Schema {
+    schema.field(field).unwrap_or(unknown)
+}
+
+fn item_schema<'a>(schema: &'a Schema, unknown: &'a Schema) -> &'a Schema {
+    schema.items.as_deref().unwrap_or(unknown)
+}
+
+/// The paths an applied configuration speaks of.
+pub fn owned(schema: &Schema, value: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    own(schema, value, &mut Vec::new(), &mut set);
+    set
+}
+
+fn own(schema: &Schema, value: &Value, path: &mut Vec<String>, set: &mut FieldSet) {
+    let unknown = Schema::default();
+    match walk(schema, value) {
+        Walk::Leaf => set.insert(path),
+        Walk::Map(map) => {
+            for (name, value) in map {
+                path.push(format!("f:{name}"));
+                // A key of a map exists by being applied, a declared field only by its content.
+                let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if empty || !schema.declares(name) {
+                    set.insert(path);
+                }
+                own(below(schema, &unknown, name), value, path, set);
+                path.pop();
+            }
+        }
+        Walk::List(items) => {
+            for item in items {
+                path.push(item_element(schema, item));
+                set.insert(path);
+                own(item_schema(schema, &unknown), item, path, set);
+                path.pop();
+            }
+        }
+    }
+}
+
+/// What differs between two states.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// Paths that are new or have another value.
+    pub changed: FieldSet,
+    /// Paths that are gone.
+    pub removed: FieldSet,
+}
+
+/// Compares two states of an object.
+pub fn compare(schema: &Schema, before: &Value, after: &Value) -> Comparison {
+    let mut comparison = Comparison::default();
+    compare_at(
+        schema,
+        Some(before),
+        Some(after),
+        &mut Vec::new(),
+        &mut comparison,
+    );
+    comparison
+}
+
+fn compare_at(
+    schema: &Schema,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    path: &mut Vec<String>,
+    out: &mut Comparison,
+) {
+    let unknown = Schema::default();
+    let shape = |value: Option<&Value>| match value.map(|value| walk(schema, value)) {
+        None => 0,
+        Some(Walk::Leaf) => 1,
+        Some(Walk::Map(_)) => 2,
+        Some(Walk::List(_)) => 3,
+    };
+    match (shape(before), shape(after)) {
+        (2, 2) | (2, 0) | (0, 2) => {
+            let empty = Map::new();
+            let (old, new) = (
+                fields(before).unwrap_or(&empty),
+                fields(after).unwrap_or(&empty),
+            );
+            for name in old
+                .keys()
+                .chain(new.keys().filter(|name| !old.contains_key(*name)))
+            {
+                path.push(format!("f:{name}"));
+                compare_at(
+                    below(schema, &unknown, name),
+                    old.get(name),
+                    new.get(name),
+                    path,
+                    out,
+                );
+                path.pop();
+            }
+        }
+        (3, 3) | (3, 0) | (0, 3) => {
+            let index = |value: Option<&'_ Value>| -> BTreeMap<String, Value> {
+                let items = value.and_then(Value::as_array).into_iter().flatten();
+                items
+                    .map(|item| (item_element(schema, item), item.clone()))
+                    .collect()
+            };
+            let (old, new) = (index(before), index(after));
+            for element in old
+                .keys()
+                .chain(new.keys().filter(|element| !old.contains_key(*element)))
+            {
+                path.push(element.clone());
+                compare_at(
+                    item_schema(schema, &unknown),
+                    old.get(element),
+                    new.get(element),
+                    path,
+                    out,
+                );
+                path.pop();
+            }
+        }
+        _ if before.is_some() && after.is_some() && before != after => {
+            return out.changed.insert(path);
+        }
+        _ => {}
+    }
+    match (before, after) {
+        (None, Some(_)) => out.changed.insert(path),
+        (Some(_), None) => out.removed.insert(path),
+        _ => {}
+    }
+}
+
+fn fields(value: Option<&Value>) -> Option<&Map<String, Value>> {
+    value.and_then(Value::as_object)
+}
+
+/// Merges an applied configuration into the live object.
+pub fn merge(schema: &Schema, live: &Value, applied: &Value) -> Value {
+    let unknown = Schema::default();
+    match (walk(schema, live), walk(schema, applied)) {
+        (Walk::Map(old), Walk::Map(new)) => {
+            let mut merged = old.clone();
+            for (name, value) in new {
+                let value = match old.get(name) {
+                    Some(old) => merge(below(schema, &unknown, name), old, value),
+                    None => value.clone(),
+                };
+                merged.insert(name.clone(), value);
+            }
+            Value::Object(merged)
+        }
+        (Walk::List(old), Walk::List(new)) => Value::Array(merge_lists(schema, old, new)),
+        _ => applied.clone(),
+    }
+}
+
+/// Applied items come in their own order; live items that aren't applied keep their place between those that are.
+fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
+    let unknown = Schema::default();
+    let name = |item: &Value| item_element(schema, item);
+    let old_index: BTreeMap<String, &Value> = old.iter().map(|item| (name(item), item)).collect();
+    let new_names: Vec<String> = new.iter().map(name).collect();
+    let mut shared = new_names
+        .iter()
+        .filter(|name| old_index.contains_key(*name))
+        .peekable();
+    let mut merged = Vec::with_capacity(old.len() + new.len());
+    let (mut left, mut right) = (0, 0);
+    while left < old.len() || right < new.len() {
+        if let Some(item) = old.get(left) {
+            let this = name(item);
+            if !new_names.contains(&this) {
+                merged.push(item.clone());
+                left += 1;
+                continue;
+            }
+            // Applied too, but another applied item comes first: it will be taken at its applied place.
+            if right >= new.len() || (new_names[right] != this && shared.peek() != Some(&&this)) {
+                left += 1;
+                continue;
+            }
+        }
+        let this = &new_names[right];
+        merged.push(match old_index.get(this) {
+            Some(item) => merge(item_schema(schema, &unknown), item, &new[right]),
+            None => new[right].clone(),
+        });
+        if shared.peek() == Some(&this) {
+            shared.next();
+        }
+        if old.get(left).is_some_and(|item| name(item) == *this) {
+            left += 1;
+        }
+        right += 1;
+    }
+    merged
+}
+
+/// Removes the paths of `gone`; a container some path of `kept` reaches into stays.
+pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldSet) {
+    let (unknown, none) = (Schema::default(), Node::default());
+    match value {
+        Value::Object(map) if !schema.atomic_map() => {
+            let mut emptied = Vec::new();
+            map.retain(|name, value| {
+                let element = format!("f:{name}");
+                let Some(node) = gone.0.get(&element) else {
+                    return true;
+                };
+                let keep = kept.0.get(&element).unwrap_or(&none);
+                if node.member && !keep.member && keep.children.is_empty() {
+                    return false;
+                }
+                let was_empty = is_empty(value);
+                remove(
+                    below(schema, &unknown, name),
+                    value,
+                    &node.children,
+                    &keep.children,
+                );
+                if !was_empty && is_empty(value) && !keep.member {
+                    emptied.push(name.clone());
+                }
+                true
+            });
+            // A container that only held what is gone goes with it.
+            for name in emptied {
+                map.remove(&name);
+            }
+        }
+        Value::Array(items) if schema.list() != ListType::Atomic => items.retain_mut(|item| {
+            let element = item_element(schema, item);
+            let Some(node) = gone.0.get(&element) else {
+                return true;
+            };
+            let keep = kept.0.get(&element).unwrap_or(&none);
+            if node.member && !keep.member && keep.children.is_empty() {
+                return false;
+            }
+            remove(
+                item_schema(schema, &unknown),
+                item,
+                &node.children,
+                &keep.children,
+            );
+            true
+        }),
+        _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Schema {
+        Schema::parse(&json!({"type": "object", "properties": {
+            "a": {"type": "string"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                     "items": {"type": "object", "properties": {"name": {"type": "string"}, "v": {"type": "integer"}}}},
+            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "atomic": {"type": "array", "items": {"type": "string"}},
+        }}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_configuration_owns_its_leaves() {
+        let set = owned(
+            &schema(),
+            &json!({"a": "x", "labels": {"k": "v"}, "list": [{"name": "n", "v": 1}], "set": ["s"], "atomic": ["q"]}),
+        );
+        let expected = json!({
+            "f:a": {}, "f:labels": {"f:k": {}}, "f:list": {"k:{\"name\":\"n\"}": {".": {}, "f:name": {}, "f:v": {}}},
+            "f:set": {"v:\"s\"": {}}, "f:atomic": {},
+        });
+        assert_eq!(set.to_json(), expected);
+        assert_eq!(FieldSet::from_json(&expected), set);
+        assert!(set.paths().contains(&".list[name=\"n\"].v".to_owned()));
+    }
+
+    #[test]
+    fn comparison_names_new_containers_too() {
+        let difference = compare(
+            &schema(),
+            &json!({"a": "x"}),
+            &json!({"a": "y", "labels": {"k": "v"}}),
+        );
+        assert_eq!(
+            difference.changed.to_json(),
+            json!({"f:a": {}, "f:labels": {".": {}, "f:k": {}}})
+        );
+        assert!(difference.removed.is_empty());
+        assert!(
+            compare(&schema(), &json!({"a": "x"}), &json!({"a": "x"}))
+                .changed
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn lists_merge_by_key_and_keep_strangers() {
+        let live = json!({"list": [{"name": "a", "v": 1}, {"name": "b", "v": 2}], "set": ["x"], "atomic": ["1"]});
+        let merged = merge(
+            &schema(),
+            &live,
+            &json!({"list": [{"name": "b", "v": 3}, {"name": "c"}], "set": ["y"], "atomic": ["2"]}),
+        );
+        assert_eq!(
+            merged["list"],
+            json!([{"name": "a", "v": 1}, {"name": "b", "v": 3}, {"name": "c"}])
+        );
+        assert_eq!(merged["set"], json!(["x", "y"]));
+        assert_eq!(merged["atomic"], json!(["2"]));
+        let reordered = merge(
+            &schema(),
+            &live,
+            &json!({"list": [{"name": "b"}, {"name": "a"}]}),
+        );
+        assert_eq!(
+            reordered["list"],
+            json!([{"name": "b", "v": 2}, {"name": "a", "v": 1}])
+        );
+    }
+
+    #[test]
+    fn removal_spares_what_others_hold() {
+        let mut value =
+            json!({"a": "x", "list": [{"name": "a", "v": 1}, {"name": "b"}], "labels": {"k": "v"}});
+        let gone = owned(
+            &schema(),
+            &json!({"a": "x", "list": [{"name": "a", "v": 1}, {"name": "b"}], "labels": {"k": "v"}}),
+        );
+        let kept = owned(&schema(), &json!({"list": [{"name": "a"}]}));
+        remove(&schema(), &mut value, &gone.difference(&kept), &kept);
+        assert_eq!(value, json!({"list": [{"name": "a"}]}));
+    }
+}

@@ -1,0 +1,181 @@
+//! Patches that need no bookkeeping of their own. Server-side apply is in [`crate::apply`].
+
+use serde_json::{Map, Value};
+
+use crate::fields::item_element;
+use crate::request::PatchKind;
+use crate::schema::{ListType, Schema};
+use crate::status::ApiError;
+
+/// The object as patched.
+pub fn patch(
+    kind: PatchKind,
+    schema: &Schema,
+    object: &Value,
+    body: &Value,
+) -> Result<Value, ApiError> {
+    let mut patched = object.clone();
+    match kind {
+        PatchKind::Json => {
+            let operations: Vec<json_patch::PatchOperation> = serde_json::from_value(body.clone())
+                .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+            json_patch::patch(&mut patched, &operations).map_err(|error| {
+                ApiError::new(
+                    422,
+                    "Invalid",
+                    format!(
+                        "the server rejected our request due to an error in our request: {error}"
+                    ),
+                )
+            })?;
+        }
+        PatchKind::Merge | PatchKind::Apply => json_patch::merge(&mut patched, body),
+        PatchKind::Strategic => strategic(schema, &mut patched, body),
+    }
+    if patched.is_object() {
+        Ok(patched)
+    } else {
+        Err(ApiError::bad_request("the patch does not leave an object"))
+    }
+}
+
+/// A merge patch that knows keyed lists and sets, and the `$patch`, `$retainKeys` and `$deleteFromPrimitiveList`
+/// directives. Keys come from the same schema that server-side apply uses.
+fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
+    let Value::Object(changes) = body else {
+        *target = body.clone();
+        return;
+    };
+    if changes
+        .get("$patch")
+        .is_some_and(|directive| directive == "replace")
+    {
+        *target = Value::Object(
+            changes
+                .iter()
+                .filter(|(name, _)| !name.starts_with('$'))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        );
+        return;
+    }
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = target else {
+        return;
+    };
+    if let Some(kept) = changes.get("$retainKeys").and_then(Value::as_array) {
+        fields.retain(|name, _| kept.iter().any(|keep| keep == name));
+    }
+    let unknown = Schema::default();
+    for (name, value) in changes {
+        if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
+            if let (Some(Value::Array(items)), Some(gone)) =
+                (fields.get_mut(list), value.as_array())
+            {
+                items.retain(|item| !gone.contains(item));
+            }
+            continue;
+        }
+        if name.starts_with('$') {
+            continue;
+        }
+        let below = schema.field(name).unwrap_or(&unknown);
+        match value {
+            Value::Null => {
+                fields.remove(name);
+            }
+            Value::Object(_) => strategic(
+                below,
+                fields.entry(name.clone()).or_insert(Value::Null),
+                value,
+            ),
+            Value::Array(items) if below.list() != ListType::Atomic => {
+                let list = fields
+                    .entry(name.clone())
+                    .or_insert_with(|| Value::Array(Vec::new()));
+                if let Value::Array(list) = list {
+                    strategic_list(below, list, items);
+                }
+            }
+            _ => {
+                fields.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
+    if changes.iter().any(|change| change["$patch"] == "replace") {
+        *list = changes
+            .iter()
+            .filter(|change| change.get("$patch").is_none())
+            .cloned()
+            .collect();
+        return;
+    }
+    let unknown = Schema::default();
+    for change in changes {
+        let element = item_element(schema, change);
+        let at = list
+            .iter()
+            .position(|item| item_element(schema, item) == element);
+        match (at, change["$patch"] == "delete") {
+            (Some(at), true) => drop(list.remove(at)),
+            (Some(at), false) => strategic(
+                schema.items.as_deref().unwrap_or(&unknown),
+                &mut list[at],
+                change,
+            ),
+            (None, true) => {}
+            (None, false) => list.push(change.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> Schema {
+        Schema::parse(&json!({"type": "object", "properties": {
+            "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {"type": "object"}},
+            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        }}))
+        .unwrap()
+    }
+
+    #[test]
+    fn strategic_patches_merge_lists_by_key() {
+        let object = json!({"list": [{"name": "a", "v": 1}, {"name": "b"}], "set": ["x", "y"], "map": {"k": 1, "gone": 2}});
+        let body = json!({
+            "list": [{"name": "a", "w": 2}, {"name": "b", "$patch": "delete"}, {"name": "c"}],
+            "$deleteFromPrimitiveList/set": ["x"], "map": {"gone": null},
+        });
+        let patched = patch(PatchKind::Strategic, &schema(), &object, &body).unwrap();
+        assert_eq!(
+            patched,
+            json!({"list": [{"name": "a", "v": 1, "w": 2}, {"name": "c"}], "set": ["y"], "map": {"k": 1}})
+        );
+    }
+
+    #[test]
+    fn json_patches_test_before_they_change() {
+        let object = json!({"a": 1});
+        let body = json!([{"op": "test", "path": "/a", "value": 2}, {"op": "replace", "path": "/a", "value": 3}]);
+        assert_eq!(
+            patch(PatchKind::Json, &schema(), &object, &body)
+                .unwrap_err()
+                .code,
+            422
+        );
+        assert_eq!(
+            patch(PatchKind::Json, &schema(), &object, &json!("x"))
+                .unwrap_err()
+                .code,
+            400
+        );
+    }
+}

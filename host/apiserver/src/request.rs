@@ -1,0 +1,394 @@
+//! From HTTP to intent: which verb, on what, with which options.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
+
+use crate::selector::{FieldSelector, LabelSelector};
+use crate::status::ApiError;
+
+/// What a path names below `/api/v1` or `/apis/GROUP/VERSION`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Target {
+    /// API group, empty for core.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural resource name.
+    pub resource: String,
+    /// Namespace, if the path has one.
+    pub namespace: Option<String>,
+    /// Object name, if the path has one.
+    pub name: Option<String>,
+    /// Subresource, if the path has one.
+    pub subresource: Option<String>,
+}
+
+impl Target {
+    /// Reads a path; `None` for one that names no resource.
+    pub fn parse(path: &str) -> Option<Self> {
+        let decoded: Vec<String> = path
+            .trim_matches('/')
+            .split('/')
+            .map(|part| {
+                percent_decode_str(part)
+                    .decode_utf8()
+                    .map(|text| text.into_owned())
+            })
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return None,
+        };
+        let (namespace, resource, rest) = match rest {
+            ["namespaces", name, sub @ ("status" | "finalize")] => {
+                return Some(Self {
+                    group: group.into(),
+                    version: version.into(),
+                    resource: "namespaces".into(),
+                    namespace: None,
+                    name: Some((*name).into()),
+                    subresource: Some((*sub).into()),
+                });
+            }
+            ["namespaces", namespace, resource, rest @ ..] => (Some(*namespace), *resource, rest),
+            [resource, rest @ ..] => (None, *resource, rest),
+            [] => return None,
+        };
+        let (name, subresource) = match rest {
+            [] => (None, None),
+            [name] => (Some(*name), None),
+            [name, sub] => (Some(*name), Some(*sub)),
+            _ => return None,
+        };
+        Some(Self {
+            group: group.into(),
+            version: version.into(),
+            resource: resource.into(),
+            namespace: namespace.map(Into::into),
+            name: name.map(Into::into),
+            subresource: subresource.map(Into::into),
+        })
+    }
+
+    /// `resource` or `resource/subresource`.
+    pub fn counted_as(&self) -> String {
+        match &self.subresource {
+            Some(sub) => format!("{}/{sub}", self.resource),
+            None => self.resource.clone(),
+        }
+    }
+}
+
+/// How a patch body is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own merge, with lists merged by key.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Read one.
+    Get,
+    /// Read many.
+    List,
+    /// Follow changes.
+    Watch,
+    /// Make one.
+    Create,
+    /// Replace one.
+    Update,
+    /// Change one.
+    Patch(PatchKind),
+    /// Delete one.
+    Delete,
+    /// Delete many.
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The verb of a request on `target`.
+    pub fn of(
+        method: &http::Method,
+        target: &Target,
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Self, ApiError> {
+        Ok(match (method.as_str(), &target.name) {
+            ("GET", _) if query.flag("watch") && target.subresource.is_none() => Self::Watch,
+            ("GET", Some(_)) => Self::Get,
+            ("GET", None) => Self::List,
+            ("POST", None) => Self::Create,
+            // Subresources such as pods/eviction are created on a name.
+            ("POST", Some(_)) if target.subresource.is_some() => Self::Create,
+            ("PUT", Some(_)) => Self::Update,
+            ("DELETE", Some(_)) => Self::Delete,
+            ("DELETE", None) => Self::DeleteCollection,
+            ("PATCH", Some(_)) => {
+                let kind = headers
+                    .get(http::header::CONTENT_TYPE)
+                    .and_then(|kind| kind.to_str().ok())
+                    .unwrap_or_default();
+                Self::Patch(match kind.split(';').next().unwrap_or_default().trim() {
+                    "application/json-patch+json" => PatchKind::Json,
+                    "application/merge-patch+json" => PatchKind::Merge,
+                    "application/strategic-merge-patch+json" => PatchKind::Strategic,
+                    "application/apply-patch+yaml" | "application/apply-patch+json" => {
+                        PatchKind::Apply
+                    }
+                    _ => {
+                        return Err(ApiError::unsupported_media_type(
+                            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
+                        ));
+                    }
+                })
+            }
+            _ => return Err(ApiError::method_not_allowed()),
+        })
+    }
+
+    /// The verb's name in counters, faults and RBAC.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch(PatchKind::Apply) => "apply",
+            Self::Patch(_) => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+
+    /// Whether the verb may change an object.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+/// The query string.
+#[derive(Debug, Clone, Default)]
+pub struct Query(BTreeMap<String, String>);
+
+impl Query {
+    /// Reads a query string; of a repeated key, the first counts.
+    pub fn parse(query: Option<&str>) -> Self {
+        let mut pairs = BTreeMap::new();
+        for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+            pairs
+                .entry(key.into_owned())
+                .or_insert_with(|| value.into_owned());
+        }
+        Self(pairs)
+    }
+
+    /// A value that isn't empty.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0
+            .get(key)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// A boolean as Go's converter reads it: present and not `0` or `false`.
+    pub fn flag(&self, key: &str) -> bool {
+        self.0
+            .get(key)
+            .is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "0" | "false"))
+    }
+
+    fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
+        self.get(key)
+            .map(|text| {
+                text.parse().map_err(|_| {
+                    ApiError::bad_request(format!("invalid value for {key}: \"{text}\""))
+                })
+            })
+            .transpose()
+    }
+
+    /// Whether the request only asks what would happen.
+    pub fn dry_run(&self) -> Result<bool, ApiError> {
+        match self.get("dryRun") {
+            None => Ok(false),
+            Some("All") => Ok(true),
+            Some(other) => Err(ApiError::new(
+                422,
+                "Invalid",
+                format!("dryRun: Unsupported value: \"{other}\": supported values: \"All\""),
+            )),
+        }
+    }
+
+    /// The options of a list or a watch.
+    pub fn list_options(&self) -> Result<ListOptions, ApiError> {
+        let revision = match self.get("resourceVersion") {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| {
+                ApiError::bad_request(format!("invalid resource version \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+            })?),
+        };
+        let revision_match = self.get("resourceVersionMatch").map(str::to_owned);
+        Ok(ListOptions {
+            labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default())?,
+            fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default())?,
+            limit: self.number("limit")?.filter(|limit| *limit > 0),
+            resume: self.get("continue").map(str::to_owned),
+            revision,
+            exact: revision_match.as_deref() == Some("Exact"),
+            revision_match,
+            bookmarks: self.flag("allowWatchBookmarks"),
+            initial_events: self
+                .0
+                .contains_key("sendInitialEvents")
+                .then(|| self.flag("sendInitialEvents")),
+            timeout: self.number("timeoutSeconds")?.map(Duration::from_secs),
+        })
+    }
+}
+
+/// The options of a list or a watch.
+#[derive(Debug, Clone, Default)]
+pub struct ListOptions {
+    /// Which labels.
+    pub labels: LabelSelector,
+    /// Which fields.
+    pub fields: FieldSelector,
+    /// Page size.
+    pub limit: Option<usize>,
+    /// Token of the next page.
+    pub resume: Option<String>,
+    /// `resourceVersion`.
+    pub revision: Option<u64>,
+    /// `resourceVersionMatch=Exact`.
+    pub exact: bool,
+    /// `resourceVersionMatch` as given.
+    pub revision_match: Option<String>,
+    /// `allowWatchBookmarks`.
+    pub bookmarks: bool,
+    /// `sendInitialEvents`, if given.
+    pub initial_events: Option<bool>,
+    /// `timeoutSeconds`.
+    pub timeout: Option<Duration>,
+}
+
+/// In which shape objects are to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// As they are.
+    Object,
+    /// `PartialObjectMetadata`: metadata only.
+    Partial,
+    /// `Table`: what kubectl prints.
+    Table,
+}
+
+impl Shape {
+    /// The first shape of the `Accept` header that this server can send.
+    pub fn accepted(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let Some(accept) = headers
+            .get(http::header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok())
+        else {
+            return Ok(Self::Object);
+        };
+        for offer in accept.split(',') {
+            let mut parts = offer.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            if !matches!(media, "application/json" | "*/*" | "application/*" | "") {
+                continue;
+            }
+            let options: BTreeMap<&str, &str> =
+                parts.filter_map(|part| part.split_once('=')).collect();
+            let known_version = matches!(options.get("v"), Some(&"v1" | &"v1beta1"));
+            match options.get("as") {
+                None => return Ok(Self::Object),
+                Some(&"Table") if known_version => return Ok(Self::Table),
+                Some(&("PartialObjectMetadata" | "PartialObjectMetadataList")) if known_version => {
+                    return Ok(Self::Partial);
+                }
+                Some(_) => {}
+            }
+        }
+        Err(ApiError::new(
+            406,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json, application/yaml",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_resources() {
+        let pod = Target::parse("/api/v1/namespaces/a/pods/x/status").unwrap();
+        assert_eq!(
+            (
+                pod.resource.as_str(),
+                pod.namespace.as_deref(),
+                pod.subresource.as_deref()
+            ),
+            ("pods", Some("a"), Some("status"))
+        );
+        let ns = Target::parse("/api/v1/namespaces/a/finalize").unwrap();
+        assert_eq!(
+            (
+                ns.resource.as_str(),
+                ns.name.as_deref(),
+                ns.subresource.as_deref()
+            ),
+            ("namespaces", Some("a"), Some("finalize"))
+        );
+        let team = Target::parse("/apis/concourse-ci.org/v1alpha1/teams").unwrap();
+        assert_eq!(
+            (team.group.as_str(), team.resource.as_str(), team.name),
+            ("concourse-ci.org", "teams", None)
+        );
+        assert_eq!(Target::parse("/apis/concourse-ci.org/v1alpha1"), None);
+        assert_eq!(Target::parse("/version"), None);
+    }
+
+    #[test]
+    fn the_first_acceptable_shape_wins() {
+        let accept = |text: &'static str| {
+            Shape::accepted(&HeaderMap::from_iter([(
+                http::header::ACCEPT,
+                http::HeaderValue::from_static(text),
+            )]))
+        };
+        assert_eq!(
+            accept("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
+            Ok(Shape::Table)
+        );
+        assert_eq!(
+            accept("application/vnd.kubernetes.protobuf,application/json"),
+            Ok(Shape::Object)
+        );
+        assert_eq!(
+            accept("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Ok(Shape::Partial)
+        );
+        assert_eq!(
+            accept("application/vnd.kubernetes.protobuf").map_err(|e| e.code),
+            Err(406)
+        );
+    }
+}

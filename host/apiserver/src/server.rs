@@ -1,0 +1,191 @@
+//! The listener: connections in, requests through, and the handle a test holds.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::api::Api;
+use crate::faults::{Counters, Faults};
+use crate::storage::Storage;
+use crate::{answer, garbage};
+
+/// A response body: whole, or a stream of lines.
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// How to start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Address to listen on; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// How often watches that ask for bookmarks get one.
+    pub bookmark_interval: Duration,
+    /// How many changes per resource a watch can go back.
+    pub history: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            bookmark_interval: Duration::from_secs(10),
+            history: 10_000,
+        }
+    }
+}
+
+/// What requests share.
+#[derive(Debug)]
+pub struct State {
+    /// Objects and kinds.
+    pub api: Api,
+    /// Faults on demand.
+    pub faults: Faults,
+    /// What was asked.
+    pub counters: Counters,
+    /// See [`Options::bookmark_interval`].
+    pub bookmark_interval: Duration,
+    /// Where the server listens.
+    pub address: SocketAddr,
+}
+
+/// A running server; dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    state: Arc<State>,
+    listener: tokio::task::JoinHandle<()>,
+    collector: tokio::task::JoinHandle<()>,
+    stop: DropGuard,
+}
+
+impl Server {
+    /// Starts listening.
+    pub async fn start(options: Options) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(options.listen)
+            .await
+            .with_context(|| format!("listening on {}", options.listen))?;
+        let (storage, written) = Storage::new(options.history);
+        let state = Arc::new(State {
+            api: Api::new(storage),
+            faults: Faults::default(),
+            counters: Counters::default(),
+            bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),
+            address: listener
+                .local_addr()
+                .context("reading the address listened on")?,
+        });
+        let stop = CancellationToken::new();
+        let collector = tokio::spawn({
+            let (state, stop) = (state.clone(), stop.clone());
+            async move {
+                tokio::select! {
+                    () = garbage::run(state, written) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+        });
+        let listener = tokio::spawn(listen(state.clone(), listener, stop.clone()));
+        Ok(Self {
+            state,
+            listener,
+            collector,
+            stop: stop.drop_guard(),
+        })
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.state.address)
+    }
+
+    /// A kubeconfig for kubectl, kube and client-go.
+    pub fn kubeconfig(&self) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\nusers:\n- name: ostler\n  user: {{}}\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
+            self.url()
+        )
+    }
+
+    /// The switchboard of faults.
+    pub fn faults(&self) -> &Faults {
+        &self.state.faults
+    }
+
+    /// Counts of requests.
+    pub fn counters(&self) -> &Counters {
+        &self.state.counters
+    }
+
+    /// Forgets all history, so that watches and page tokens from before are answered 410.
+    pub fn compact(&self) {
+        self.state.api.storage.compact();
+    }
+
+    /// Stops, and waits until nothing runs any more.
+    pub async fn shutdown(self) {
+        drop(self.stop);
+        // A task that panicked has been reported by the runtime.
+        let _ = self.listener.await;
+        let _ = self.collector.await;
+    }
+}
+
+async fn listen(state: Arc<State>, listener: TcpListener, stop: CancellationToken) {
+    let connections = tokio_util::task::TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, _)) if *state.faults.refusing.borrow() => drop(stream),
+            Ok((stream, _)) => {
+                drop(connections.spawn(connection(state.clone(), stream, stop.clone())))
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: others must end first.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn connection(state: Arc<State>, stream: TcpStream, stop: CancellationToken) {
+    let mut restarts = state.faults.restarts.subscribe();
+    // Small answers must not wait for more.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request: Request<Incoming>| serve(state.clone(), request));
+    let builder = Builder::new(TokioExecutor::new());
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        served = serving => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        }
+        _ = restarts.changed() => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// An error closes the connection without an answer.
+async fn serve(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Body>, io::Error> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    answer::answer(state, parts, body).await
+}

@@ -1,0 +1,304 @@
+//! Kubernetes errors: the `Status` object with the real server's codes, reasons and words.
+
+use serde_json::{Value, json};
+
+/// A request that failed, as the client will see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, such as `NotFound`.
+    pub reason: String,
+    /// Words for a person.
+    pub message: String,
+    /// `Status.details`.
+    pub details: Option<Value>,
+    /// Seconds for the `Retry-After` header.
+    pub retry_after: Option<u32>,
+}
+
+/// What the error is about: a kind in a group, and the object's name.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Plural resource name.
+    pub resource: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+    /// Object name.
+    pub name: &'a str,
+}
+
+impl Subject<'_> {
+    fn qualified(&self, word: &str) -> String {
+        match self.group {
+            "" => word.to_owned(),
+            group => format!("{word}.{group}"),
+        }
+    }
+
+    fn details(&self, kind: &str) -> Value {
+        let mut details = json!({"name": self.name, "kind": kind});
+        if !self.group.is_empty() {
+            details["group"] = self.group.into();
+        }
+        details
+    }
+}
+
+/// One broken rule of an Invalid error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Field path, such as `spec.url`.
+    pub field: String,
+    /// Reason, such as `FieldValueRequired`.
+    pub reason: &'static str,
+    /// Words, without the field.
+    pub message: String,
+}
+
+impl Cause {
+    /// `Required value: …`.
+    pub fn required(field: &str, why: &str) -> Self {
+        let message = if why.is_empty() {
+            "Required value".into()
+        } else {
+            format!("Required value: {why}")
+        };
+        Self {
+            field: field.into(),
+            reason: "FieldValueRequired",
+            message,
+        }
+    }
+
+    /// `Invalid value: "x": …`.
+    pub fn invalid(field: &str, value: &Value, why: impl std::fmt::Display) -> Self {
+        let message = format!("Invalid value: {}: {why}", shown(value));
+        Self {
+            field: field.into(),
+            reason: "FieldValueInvalid",
+            message,
+        }
+    }
+
+    /// `Forbidden: …`.
+    pub fn forbidden(field: &str, why: impl std::fmt::Display) -> Self {
+        Self {
+            field: field.into(),
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+        }
+    }
+
+    /// `Unsupported value: "x": supported values: "a", "b"`.
+    pub fn unsupported(field: &str, value: &Value, supported: &[Value]) -> Self {
+        let supported: Vec<String> = supported.iter().map(shown).collect();
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            shown(value),
+            supported.join(", ")
+        );
+        Self {
+            field: field.into(),
+            reason: "FieldValueNotSupported",
+            message,
+        }
+    }
+
+    /// `Duplicate value: …`.
+    pub fn duplicate(field: &str, value: &Value) -> Self {
+        Self {
+            field: field.into(),
+            reason: "FieldValueDuplicate",
+            message: format!("Duplicate value: {}", shown(value)),
+        }
+    }
+
+    /// `Invalid value: "integer": …`: the named type stands where the value would.
+    pub fn wrong_type(field: &str, found: &str, expected: &str) -> Self {
+        let why = format!("{field} in body must be of type {expected}: \"{found}\"");
+        Self {
+            field: field.into(),
+            reason: "FieldValueTypeInvalid",
+            message: format!("Invalid value: \"{found}\": {why}"),
+        }
+    }
+}
+
+/// A value as Go's field errors print it: strings and composites as JSON text.
+fn shown(value: &Value) -> String {
+    value.to_string()
+}
+
+impl ApiError {
+    /// An error with neither details nor retry hint.
+    pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason: reason.into(),
+            message: message.into(),
+            details: None,
+            retry_after: None,
+        }
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    /// 404 for an object.
+    pub fn not_found(subject: Subject<'_>) -> Self {
+        let message = format!(
+            "{} \"{}\" not found",
+            subject.qualified(subject.resource),
+            subject.name
+        );
+        Self {
+            details: Some(subject.details(subject.resource)),
+            ..Self::new(404, "NotFound", message)
+        }
+    }
+
+    /// 404 for a path that no resource answers.
+    pub fn no_such_path() -> Self {
+        Self {
+            details: Some(json!({})),
+            ..Self::new(
+                404,
+                "NotFound",
+                "the server could not find the requested resource",
+            )
+        }
+    }
+
+    /// 409: the name is taken.
+    pub fn already_exists(subject: Subject<'_>) -> Self {
+        let message = format!(
+            "{} \"{}\" already exists",
+            subject.qualified(subject.resource),
+            subject.name
+        );
+        Self {
+            details: Some(subject.details(subject.resource)),
+            ..Self::new(409, "AlreadyExists", message)
+        }
+    }
+
+    /// 409: an operation that cannot be fulfilled, and why.
+    pub fn conflict(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{}\": {why}",
+            subject.qualified(subject.resource),
+            subject.name
+        );
+        Self {
+            details: Some(subject.details(subject.resource)),
+            ..Self::new(409, "Conflict", message)
+        }
+    }
+
+    /// 409: somebody wrote in between.
+    pub fn modified(subject: Subject<'_>) -> Self {
+        Self::conflict(
+            subject,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 403.
+    pub fn forbidden(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
+        let message = format!(
+            "{} \"{}\" is forbidden: {why}",
+            subject.qualified(subject.resource),
+            subject.name
+        );
+        Self {
+            details: Some(subject.details(subject.resource)),
+            ..Self::new(403, "Forbidden", message)
+        }
+    }
+
+    /// 422 with its causes.
+    pub fn invalid(subject: Subject<'_>, causes: Vec<Cause>) -> Self {
+        let said: Vec<String> = causes
+            .iter()
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect();
+        let said = if said.len() == 1 {
+            said.concat()
+        } else {
+            format!("[{}]", said.join(", "))
+        };
+        let message = format!(
+            "{} \"{}\" is invalid: {said}",
+            subject.qualified(subject.kind),
+            subject.name
+        );
+        let mut details = subject.details(subject.kind);
+        details["causes"] = causes
+            .iter()
+            .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
+            .collect();
+        Self {
+            details: Some(details),
+            ..Self::new(422, "Invalid", message)
+        }
+    }
+
+    /// 410: the asked-for revision is no longer kept.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    /// 405.
+    pub fn method_not_allowed() -> Self {
+        Self {
+            details: Some(json!({})),
+            ..Self::new(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
+        }
+    }
+
+    /// 415.
+    pub fn unsupported_media_type(supported: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {supported}"
+        );
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 504: the server has not reached the asked-for revision.
+    pub fn too_large_revision(asked: u64, current: u64) -> Self {
+        let details = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1});
+        Self {
+            details: Some(details),
+            retry_after: Some(1),
+            ..Self::new(
+                504,
+                "Timeout",
+                format!("Too large resource version: {asked}, current: {current}"),
+            )
+        }
+    }
+
+    /// The `Status` object.
+    pub fn to_value(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            status["details"] = details.clone();
+        }
+        if let Some(seconds) = self.retry_after {
+            status["details"]["retryAfterSeconds"] = seconds.into();
+        }
+        status
+    }
+}

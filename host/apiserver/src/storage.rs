@@ -1,0 +1,597 @@
+//! The data: objects by resource and name, one revision counter, and a bounded history per resource.
+//!
+//! Objects are immutable once stored and shared by reference, so that a list or a hundred watches cost no copies.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+/// Group and plural name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resource {
+    /// API group, empty for core.
+    pub group: String,
+    /// Plural resource name.
+    pub plural: String,
+}
+
+impl Resource {
+    /// A resource by its names.
+    pub fn new(group: &str, plural: &str) -> Self {
+        Self {
+            group: group.into(),
+            plural: plural.into(),
+        }
+    }
+}
+
+/// Namespace (empty for cluster scope) and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace, empty for cluster scope.
+    pub namespace: String,
+    /// Object name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key by its names.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// An object as stored.
+#[derive(Debug)]
+pub struct Stored {
+    /// The whole object.
+    pub value: Value,
+    /// Its `resourceVersion`.
+    pub revision: u64,
+    json: OnceLock<Bytes>,
+}
+
+impl Stored {
+    fn new(mut value: Value, revision: u64) -> Arc<Self> {
+        value["metadata"]["resourceVersion"] = revision.to_string().into();
+        Arc::new(Self {
+            value,
+            revision,
+            json: OnceLock::new(),
+        })
+    }
+
+    /// What a dry run would have stored.
+    pub fn preview(mut value: Value, revision: u64) -> Self {
+        match value["metadata"].as_object_mut() {
+            Some(metadata) if revision == 0 => drop(metadata.remove("resourceVersion")),
+            _ => value["metadata"]["resourceVersion"] = revision.to_string().into(),
+        }
+        Self {
+            value,
+            revision,
+            json: OnceLock::new(),
+        }
+    }
+
+    /// The object as JSON text in its stored version, made once.
+    pub fn json(&self) -> &Bytes {
+        self.json
+            .get_or_init(|| Bytes::from(self.value.to_string()))
+    }
+
+    /// `metadata.uid`.
+    pub fn uid(&self) -> &str {
+        self.value["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    /// Whether deletion has begun.
+    pub fn terminating(&self) -> bool {
+        self.value["metadata"]["deletionTimestamp"].is_string()
+    }
+
+    /// The object's key.
+    pub fn key(&self) -> Key {
+        let metadata = &self.value["metadata"];
+        Key::new(
+            metadata["namespace"].as_str().unwrap_or_default(),
+            metadata["name"].as_str().unwrap_or_default(),
+        )
+    }
+}
+
+/// One write.
+#[derive(Debug)]
+pub struct Change {
+    /// Revision of the write.
+    pub revision: u64,
+    /// The object after it; for a deletion, the last state at the deletion's revision.
+    pub object: Arc<Stored>,
+    /// The object before it.
+    pub previous: Option<Arc<Stored>>,
+    /// Whether the object is gone.
+    pub deleted: bool,
+}
+
+/// Why a write didn't happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Another write came first, or the object is gone.
+    Changed,
+    /// The name is taken.
+    Exists,
+    /// The namespace doesn't exist.
+    NoNamespace,
+    /// The namespace is being deleted.
+    NamespaceTerminating,
+}
+
+/// The asked-for revision has left the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// Oldest revision that can still be asked for.
+    pub oldest: u64,
+}
+
+#[derive(Debug)]
+struct Table {
+    objects: BTreeMap<Key, Arc<Stored>>,
+    history: VecDeque<Arc<Change>>,
+    /// Changes at or before this revision are forgotten.
+    compacted: u64,
+    signal: watch::Sender<u64>,
+}
+
+impl Table {
+    fn new(compacted: u64) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            history: VecDeque::new(),
+            compacted,
+            signal: watch::Sender::new(0),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Data {
+    revision: u64,
+    tables: HashMap<Resource, Table>,
+    by_uid: HashMap<String, (Resource, Key)>,
+    dependents: HashMap<String, HashSet<(Resource, Key)>>,
+    /// A table made later can't know of earlier compaction by itself.
+    compacted: u64,
+}
+
+/// What the collector is told of every write.
+pub type Written = (Resource, Arc<Change>);
+
+/// All objects.
+#[derive(Debug)]
+pub struct Storage {
+    data: Mutex<Data>,
+    history: usize,
+    written: mpsc::UnboundedSender<Written>,
+}
+
+impl Storage {
+    /// An empty storage that keeps `history` changes per resource and reports every write to the receiver.
+    pub fn new(history: usize) -> (Self, mpsc::UnboundedReceiver<Written>) {
+        let (written, receiver) = mpsc::unbounded_channel();
+        let data = Data {
+            revision: 1,
+            tables: HashMap::new(),
+            by_uid: HashMap::new(),
+            dependents: HashMap::new(),
+            compacted: 0,
+        };
+        (
+            Self {
+                data: Mutex::new(data),
+                history: history.max(1),
+                written,
+            },
+            receiver,
+        )
+    }
+
+    // Every critical section leaves the data consistent, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, Data> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current revision.
+    pub fn revision(&self) -> u64 {
+        self.lock().revision
+    }
+
+    /// One object.
+    pub fn get(&self, resource: &Resource, key: &Key) -> Option<Arc<Stored>> {
+        self.lock().tables.get(resource)?.objects.get(key).cloned()
+    }
+
+    /// The object with this uid, and what it is.
+    pub fn by_uid(&self, uid: &str) -> Option<(Resource, Arc<Stored>)> {
+        let data = self.lock();
+        let (resource, key) = data.by_uid.get(uid)?;
+        Some((
+            resource.clone(),
+            data.tables.get(resource)?.objects.get(key)?.clone(),
+        ))
+    }
+
+    /// Objects whose owner references name this uid.
+    pub fn dependents(&self, uid: &str) -> Vec<(Resource, Arc<Stored>)> {
+        let data = self.lock();
+        let known = data.dependents.get(uid).into_iter().flatten();
+        known
+            .filter_map(|(resource, key)| {
+                Some((
+                    resource.clone(),
+                    data.tables.get(resource)?.objects.get(key)?.clone(),
+                ))
+            })
+            .collect()
+    }
+
+    /// Everything in a namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<(Resource, Arc<Stored>)> {
+        let data = self.lock();
+        let all = data.tables.iter();
+        all.flat_map(|(resource, table)| {
+            range(table, Some(namespace)).map(|(_, object)| (resource.clone(), object.clone()))
+        })
+        .collect()
+    }
+
+    /// The objects of a resource in key order, and the revision of that state.
+    pub fn list(&self, resource: &Resource, namespace: Option<&str>) -> (Vec<Arc<Stored>>, u64) {
+        let data = self.lock();
+        let objects = data.tables.get(resource).map(|table| {
+            range(table, namespace)
+                .map(|(_, object)| object.clone())
+                .collect()
+        });
+        (objects.unwrap_or_default(), data.revision)
+    }
+
+    /// The objects as they were at an earlier revision: today's state with later changes undone.
+    pub fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: u64,
+    ) -> Result<Vec<Arc<Stored>>, Compacted> {
+        let data = self.lock();
+        let Some(table) = data.tables.get(resource) else {
+            return if revision < data.compacted {
+                Err(Compacted {
+                    oldest: data.compacted,
+                })
+            } else {
+                Ok(Vec::new())
+            };
+        };
+        if revision < table.compacted {
+            return Err(Compacted {
+                oldest: table.compacted,
+            });
+        }
+        let mut objects: BTreeMap<Key, Arc<Stored>> = range(table, namespace)
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect();
+        for change in table
+            .history
+            .iter()
+            .rev()
+            .take_while(|change| change.revision > revision)
+        {
+            let key = change.object.key();
+            if namespace.is_some_and(|namespace| namespace != key.namespace) {
+                continue;
+            }
+            match &change.previous {
+                Some(previous) => objects.insert(key, previous.clone()),
+                None => objects.remove(&key),
+            };
+        }
+        Ok(objects.into_values().collect())
+    }
+
+    /// The changes of a resource after `revision`, and the revision they lead to.
+    pub fn changes(
+        &self,
+        resource: &Resource,
+        revision: u64,
+    ) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
+        let data = self.lock();
+        let Some(table) = data.tables.get(resource) else {
+            return if revision < data.compacted {
+                Err(Compacted {
+                    oldest: data.compacted,
+                })
+            } else {
+                Ok((Vec::new(), data.revision))
+            };
+        };
+        if revision < table.compacted {
+            return Err(Compacted {
+                oldest: table.compacted,
+            });
+        }
+        let start = table
+            .history
+            .partition_point(|change| change.revision <= revision);
+        Ok((
+            table.history.range(start..).cloned().collect(),
+            data.revision,
+        ))
+    }
+
+    /// Wakes at every change of a resource.
+    pub fn subscribe(&self, resource: &Resource) -> watch::Receiver<u64> {
+        let mut data = self.lock();
+        let compacted = data.compacted;
+        data.tables
+            .entry(resource.clone())
+            .or_insert_with(|| Table::new(compacted))
+            .signal
+            .subscribe()
+    }
+
+    /// Stores a new object.
+    pub fn create(
+        &self,
+        resource: &Resource,
+        key: Key,
+        value: Value,
+    ) -> Result<Arc<Stored>, Refused> {
+        let mut data = self.lock();
+        free(&data, resource, &key)?;
+        Ok(self.write(&mut data, resource, key, Some(value), None, false))
+    }
+
+    /// Whether [`Storage::create`] would store an object now.
+    pub fn can_create(&self, resource: &Resource, key: &Key) -> Result<(), Refused> {
+        free(&self.lock(), resource, key)
+    }
+    /// Replaces an object that is still at `previous`.
+    pub fn update(
+        &self,
+        resource: &Resource,
+        previous: &Arc<Stored>,
+        value: Value,
+    ) -> Result<Arc<Stored>, Refused> {
+        self.replace(resource, previous, Some(value), false)
+    }
+
+    /// Removes an object that is still at `previous`; returns its last state.
+    pub fn remove(
+        &self,
+        resource: &Resource,
+        previous: &Arc<Stored>,
+    ) -> Result<Arc<Stored>, Refused> {
+        self.replace(resource, previous, None, true)
+    }
+
+    /// Removes an object that is still at `previous`, in a last state of its own.
+    pub fn remove_as(
+        &self,
+        resource: &Resource,
+        previous: &Arc<Stored>,
+        last: Value,
+    ) -> Result<Arc<Stored>, Refused> {
+        self.replace(resource, previous, Some(last), true)
+    }
+
+    fn replace(
+        &self,
+        resource: &Resource,
+        previous: &Arc<Stored>,
+        value: Option<Value>,
+        deleted: bool,
+    ) -> Result<Arc<Stored>, Refused> {
+        let mut data = self.lock();
+        let key = previous.key();
+        let current = data
+            .tables
+            .get(resource)
+            .and_then(|table| table.objects.get(&key));
+        if current.is_none_or(|current| current.revision != previous.revision) {
+            return Err(Refused::Changed);
+        }
+        Ok(self.write(
+            &mut data,
+            resource,
+            key,
+            value,
+            Some(previous.clone()),
+            deleted,
+        ))
+    }
+
+    fn write(
+        &self,
+        data: &mut Data,
+        resource: &Resource,
+        key: Key,
+        value: Option<Value>,
+        previous: Option<Arc<Stored>>,
+        deleted: bool,
+    ) -> Arc<Stored> {
+        data.revision += 1;
+        let revision = data.revision;
+        let value = value
+            .or_else(|| previous.as_ref().map(|previous| previous.value.clone()))
+            .unwrap_or_default();
+        let object = Stored::new(value, revision);
+        if let Some(previous) = &previous {
+            for owner in owners(&previous.value) {
+                if let Some(dependents) = data.dependents.get_mut(owner) {
+                    dependents.remove(&(resource.clone(), key.clone()));
+                    if dependents.is_empty() {
+                        data.dependents.remove(owner);
+                    }
+                }
+            }
+        }
+        if deleted {
+            data.by_uid.remove(object.uid());
+        } else {
+            data.by_uid
+                .insert(object.uid().to_owned(), (resource.clone(), key.clone()));
+            for owner in owners(&object.value) {
+                data.dependents
+                    .entry(owner.to_owned())
+                    .or_default()
+                    .insert((resource.clone(), key.clone()));
+            }
+        }
+        let compacted = data.compacted;
+        let table = data
+            .tables
+            .entry(resource.clone())
+            .or_insert_with(|| Table::new(compacted));
+        if deleted {
+            table.objects.remove(&key);
+        } else {
+            table.objects.insert(key, object.clone());
+        }
+        let change = Arc::new(Change {
+            revision,
+            object: object.clone(),
+            previous,
+            deleted,
+        });
+        table.history.push_back(change.clone());
+        if table.history.len() > self.history
+            && let Some(forgotten) = table.history.pop_front()
+        {
+            table.compacted = forgotten.revision;
+        }
+        table.signal.send_replace(revision);
+        // The collector ends with the server; nobody is left to tell then.
+        let _ = self.written.send((resource.clone(), change));
+        object
+    }
+
+    /// Forgets all history: watches and page tokens from earlier revisions are answered 410.
+    pub fn compact(&self) {
+        let mut data = self.lock();
+        // A revision that only the compaction has, so that even the newest one handed out is too old.
+        data.revision += 1;
+        let revision = data.revision;
+        data.compacted = revision;
+        for table in data.tables.values_mut() {
+            table.history.clear();
+            table.compacted = revision;
+            table.signal.send_replace(revision);
+        }
+    }
+}
+
+fn free(data: &Data, resource: &Resource, key: &Key) -> Result<(), Refused> {
+    if !key.namespace.is_empty() {
+        let namespaces = data.tables.get(&Resource::new("", "namespaces"));
+        match namespaces.and_then(|table| table.objects.get(&Key::new("", &key.namespace))) {
+            None => return Err(Refused::NoNamespace),
+            Some(namespace) if namespace.terminating() => {
+                return Err(Refused::NamespaceTerminating);
+            }
+            Some(_) => {}
+        }
+    }
+    match data
+        .tables
+        .get(resource)
+        .is_some_and(|table| table.objects.contains_key(key))
+    {
+        true => Err(Refused::Exists),
+        false => Ok(()),
+    }
+}
+
+fn range<'a>(
+    table: &'a Table,
+    namespace: Option<&'a str>,
+) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> {
+    let start = match namespace {
+        Some(namespace) => Bound::Included(Key::new(namespace, "")),
+        None => Bound::Unbounded,
+    };
+    table
+        .objects
+        .range((start, Bound::Unbounded))
+        .take_while(move |(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace))
+}
+
+fn owners(value: &Value) -> impl Iterator<Item = &str> {
+    value["metadata"]["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|owner| owner["uid"].as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(name: &str) -> Value {
+        json!({"metadata": {"name": name, "uid": name}})
+    }
+
+    #[test]
+    fn writes_are_checked_numbered_and_remembered() {
+        let (storage, mut written) = Storage::new(2);
+        let things = Resource::new("g", "things");
+        let a = storage
+            .create(&things, Key::new("", "a"), object("a"))
+            .unwrap();
+        assert_eq!(
+            storage
+                .create(&things, Key::new("", "a"), object("a"))
+                .unwrap_err(),
+            Refused::Exists
+        );
+        assert_eq!(
+            storage
+                .create(&things, Key::new("nope", "a"), object("a"))
+                .unwrap_err(),
+            Refused::NoNamespace
+        );
+        let newer = storage.update(&things, &a, object("a")).unwrap();
+        assert_eq!(
+            storage.update(&things, &a, object("a")).unwrap_err(),
+            Refused::Changed
+        );
+        let (changes, now) = storage.changes(&things, a.revision).unwrap();
+        assert_eq!((changes.len(), now), (1, newer.revision));
+        storage
+            .create(&things, Key::new("", "b"), object("b"))
+            .unwrap();
+        let then = storage.list_at(&things, None, newer.revision).unwrap();
+        assert_eq!(then.len(), 1);
+        storage.remove(&things, &newer).unwrap();
+        assert_eq!(storage.list(&things, None).0.len(), 1);
+        assert!(
+            storage.changes(&things, a.revision).is_err(),
+            "two changes are kept"
+        );
+        assert!(storage.list_at(&things, None, a.revision).is_err());
+        assert_eq!(std::iter::from_fn(|| written.try_recv().ok()).count(), 4);
+        let now = storage.revision();
+        storage.compact();
+        assert!(storage.changes(&things, now).is_err());
+        assert!(storage.changes(&Resource::new("g", "others"), now).is_err());
+        assert!(storage.changes(&things, storage.revision()).is_ok());
+    }
+}
