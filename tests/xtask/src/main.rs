@@ -1,2 +1,90 @@
 //! The project's commands.
-fn main() {}
+//!
+//! A small crate on purpose, without the host among its dependencies: it must be
+//! there within seconds, and then say what takes longer.
+
+mod cargo;
+mod components;
+mod control_plane;
+mod demo;
+mod paths;
+mod process;
+mod progress;
+mod suite;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+/// The project's commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// See Ostler at work: a Concourse chain reconciled by components, on an API server of its own.
+    Demo(demo::Options),
+    /// Build what the tests need and run them: all tiers, or the ones named.
+    Test {
+        /// Which tests.
+        #[arg(value_enum)]
+        tiers: Vec<suite::Tier>,
+    },
+    /// Build the guests to WebAssembly components in target/components.
+    Components {
+        /// Only these packs (all without any).
+        packs: Vec<String>,
+    },
+    /// Build the real control plane (once) and run it until Ctrl-C.
+    ControlPlane {
+        /// Only build it.
+        #[arg(long)]
+        build: bool,
+    },
+    /// Write crds/*.yaml from the Rust types.
+    Crds {
+        /// Write nothing; fail where a file is not current.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match process::on_interrupt().and_then(|()| run(cli.command)) {
+        Ok(code) => code,
+        Err(e) => {
+            progress::clear();
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Demo(options) => return demo::run(&options),
+        Command::Test { tiers } => return suite::run(&tiers),
+        Command::Components { packs } => {
+            for component in
+                components::build(|guest| packs.is_empty() || packs.contains(&guest.pack))?
+            {
+                println!("{component}");
+            }
+        }
+        Command::ControlPlane { build: true } => println!("{}", control_plane::build()?.display()),
+        Command::ControlPlane { build: false } => {
+            let mut running = control_plane::ControlPlane::start(&control_plane::build()?)?;
+            println!("export KUBECONFIG={}", running.kubeconfig().display());
+            running.wait().context("the control plane")?;
+        }
+        Command::Crds { check } => cargo::crds(check)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,291 @@
+//! Cargo, with its progress and what it made.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::{
+    paths,
+    process::{Child, check_interrupt},
+    progress::{Step, print, say},
+};
+
+/// The cargo that runs this.
+pub fn command() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(paths::root());
+    command
+}
+
+/// A line of `--message-format json`.
+#[derive(Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+enum Message {
+    CompilerArtifact(Artifact),
+    #[serde(other)]
+    Other,
+}
+
+/// What cargo made of a target.
+#[derive(Debug, Deserialize)]
+pub struct Artifact {
+    /// The target it is made of.
+    pub target: Target,
+    /// The files.
+    pub filenames: Vec<PathBuf>,
+    /// The binary, when it is one.
+    pub executable: Option<PathBuf>,
+}
+
+/// A target of a package.
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+}
+
+/// Runs a build, with the current crate as progress; the error is the compiler's own.
+pub fn build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
+    command
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(paths::root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if console::colors_enabled_stderr() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    let mut child = Child::spawn("cargo", command)?;
+    let stderr = BufReader::new(child.stderr.take().context("piped")?);
+    let stdout = BufReader::new(child.stdout.take().context("piped")?);
+    let mut artifacts = Vec::new();
+    let said = std::thread::scope(|scope| {
+        let said = scope.spawn(|| {
+            let mut said = Vec::new();
+            for line in stderr.lines().map_while(Result::ok) {
+                match activity(&line) {
+                    Some(what) => step.at(what),
+                    None => said.push(line),
+                }
+            }
+            said
+        });
+        for line in stdout.lines().map_while(Result::ok) {
+            if let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(&line) {
+                artifacts.push(artifact);
+            }
+        }
+        said.join().unwrap_or_default()
+    });
+    let status = child.wait()?;
+    check_interrupt()?;
+    if !status.success() {
+        bail!("cargo build: {status}\n{}", said.join("\n"));
+    }
+    Ok(artifacts)
+}
+
+/// What cargo is at, when a line of its stderr says only that.
+fn activity(line: &str) -> Option<String> {
+    let plain = console::strip_ansi_codes(line);
+    let plain = plain.trim_start();
+    let words = [
+        "Compiling",
+        "Checking",
+        "Downloading",
+        "Downloaded",
+        "Updating",
+        "Locking",
+        "Adding",
+        "Blocking",
+        "Finished",
+    ];
+    let found = words.iter().any(|word| plain.starts_with(word));
+    // The folder of a crate of our own is not news.
+    found.then(|| plain.split(" (").next().unwrap_or(plain).to_owned())
+}
+
+/// Builds binaries of the workspace; gives the path of each by name.
+pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let step = Step::new("Building the host");
+    let mut command = command();
+    command.args(["build", "--bins"]);
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    let artifacts = build(command, &step)?;
+    let found: BTreeMap<_, _> = artifacts
+        .into_iter()
+        .filter_map(|a| Some((a.target.name, a.executable?)))
+        .collect();
+    for package in packages {
+        if !found.contains_key(*package) {
+            bail!("the package {package} has no binary of its name");
+        }
+    }
+    step.done("");
+    Ok(found)
+}
+
+/// Writes (or checks) the CRDs of packs and host.
+pub fn crds(check: bool) -> Result<()> {
+    let generated = tempfile::tempdir()?;
+    let pack = [
+        "--package",
+        "concourse-api",
+        "--features",
+        "crds",
+        "--bin",
+        "crds",
+        "--",
+    ];
+    run_quietly(&pack, &[generated.path().as_os_str()])?;
+    let host = run_quietly(
+        &["--package", "ostler", "--bin", "ostler", "--"],
+        &["crds".as_ref()],
+    )?;
+    let upstream = serde_saphyr::from_str::<serde_json::Value>(&host).ok();
+    let name = upstream
+        .as_ref()
+        .and_then(|crd| crd["metadata"]["name"].as_str())
+        .unwrap_or("upstreams.ostler.dev");
+    let (plural, group) = name.split_once('.').context("PLURAL.GROUP")?;
+    std::fs::write(
+        generated.path().join(format!("{group}_{plural}.yaml")),
+        host,
+    )?;
+
+    let mut stale = Vec::new();
+    for entry in std::fs::read_dir(generated.path())? {
+        let entry = entry?;
+        let (path, new) = (
+            paths::root().join("crds").join(entry.file_name()),
+            std::fs::read(entry.path())?,
+        );
+        if check {
+            if std::fs::read(&path).ok().as_deref() != Some(&new) {
+                stale.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        } else if paths::replace(&path, &new)? {
+            print(&format!("crds/{}", entry.file_name().display()));
+        }
+    }
+    if !stale.is_empty() {
+        bail!("not current: {}; run `cargo xtask crds`", stale.join(", "));
+    }
+    Ok(())
+}
+
+/// The stdout of `cargo run` with these arguments.
+fn run_quietly(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String> {
+    let mut command = command();
+    command.args(["run", "--quiet"]).args(cargo).args(arguments);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("cargo run {}: {}", cargo.join(" "), output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Runs `cargo test`, passing on what it says; `each` sees every line of stdout.
+pub fn test(mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Child::spawn("cargo test", command)?;
+    let stderr = BufReader::new(child.stderr.take().context("piped")?);
+    let stdout = BufReader::new(child.stdout.take().context("piped")?);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for line in stderr.lines().map_while(Result::ok) {
+                say(&line);
+            }
+        });
+        for line in stdout.lines().map_while(Result::ok) {
+            each(&line);
+            print(&line);
+        }
+    });
+    let status = child.wait()?;
+    check_interrupt()?;
+    Ok(status.success())
+}
+
+/// A package of the workspace, as `cargo metadata` tells it.
+#[derive(Debug, Deserialize)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Where its Cargo.toml is.
+    pub manifest_path: PathBuf,
+    /// `[package.metadata]`.
+    #[serde(default)]
+    pub metadata: serde_json::Value,
+}
+
+impl Package {
+    /// The folder it is in.
+    pub fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(&self.manifest_path)
+    }
+}
+
+/// The packages of the workspace.
+pub fn packages() -> Result<Vec<Package>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    let output = command()
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .context("running cargo")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(serde_json::from_slice::<Metadata>(&output.stdout)?.packages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_from_diagnostics() {
+        assert_eq!(
+            activity("\u{1b}[1m\u{1b}[32m   Compiling\u{1b}[0m kube v5.0.0 (/x/y)").as_deref(),
+            Some("Compiling kube v5.0.0")
+        );
+        assert_eq!(activity("error[E0308]: mismatched types"), None);
+        assert_eq!(activity("warning: unused import"), None);
+    }
+
+    #[test]
+    fn artifacts_are_read() {
+        let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","fresh":true}"#;
+        let Message::CompilerArtifact(artifact) = serde_json::from_str(line).unwrap() else {
+            panic!("an artifact")
+        };
+        assert_eq!(
+            (artifact.target.name.as_str(), artifact.executable),
+            ("ostler", Some("/t/ostler".into()))
+        );
+        assert!(matches!(
+            serde_json::from_str(r#"{"reason":"build-finished","success":true}"#).unwrap(),
+            Message::Other
+        ));
+    }
+
+    #[test]
+    fn the_workspace_has_this_package() {
+        let packages = packages().unwrap();
+        let xtask = packages.iter().find(|p| p.name == "xtask").expect("xtask");
+        assert!(xtask.folder().ends_with("tests/xtask"));
+    }
+}

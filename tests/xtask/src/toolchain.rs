@@ -1,0 +1,193 @@
+//! The toolchain that builds guests: whichever is there, so that nobody must know.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, progress};
+
+/// The target of the guests: no WASI, so that a component's import list is its capability list.
+pub const TARGET: &str = "wasm32-unknown-unknown";
+
+/// Debian's Rust, which can build the standard library for any target from source.
+const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "lld"];
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+const DEBIAN_CARGO: &str = "/usr/bin/cargo";
+
+/// A way to build for wasm.
+#[derive(Debug)]
+pub enum Toolchain {
+    /// The usual toolchain has the target.
+    Installed,
+    /// Debian's, with the standard library built from source.
+    Debian {
+        /// A linker for wasm.
+        linker: PathBuf,
+    },
+}
+
+impl Toolchain {
+    /// Finds one, or installs one.
+    pub fn find() -> Result<Self> {
+        let sysroot = sysroot("rustc").context("no Rust: see https://rustup.rs")?;
+        if sysroot.join("lib/rustlib").join(TARGET).is_dir() {
+            return Ok(Self::Installed);
+        }
+        if !debian_is_complete() {
+            install()?;
+        }
+        let linker =
+            linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
+        Ok(Self::Debian { linker })
+    }
+
+    /// The start of a `cargo build` for the target.
+    pub fn build(&self) -> Command {
+        let mut command = match self {
+            Self::Installed => cargo::command(),
+            Self::Debian { linker } => {
+                let mut command = Command::new(DEBIAN_CARGO);
+                // What the calling cargo left in the environment speaks of another toolchain.
+                for name in [
+                    "CARGO",
+                    "RUSTUP_TOOLCHAIN",
+                    "RUSTC_WRAPPER",
+                    "RUSTC_WORKSPACE_WRAPPER",
+                ] {
+                    command.env_remove(name);
+                }
+                command
+                    .env("RUSTC", DEBIAN_RUSTC)
+                    .env("RUSTC_BOOTSTRAP", "1")
+                    .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+                command
+            }
+        };
+        command.args(["build", "--target", TARGET]);
+        if let Self::Debian { .. } = self {
+            command.arg("-Zbuild-std=std,panic_abort");
+        }
+        command
+    }
+}
+
+fn sysroot(rustc: &str) -> Result<PathBuf> {
+    let output = Command::new(rustc).args(["--print", "sysroot"]).output()?;
+    if !output.status.success() {
+        bail!(
+            "`{rustc} --print sysroot`: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().into())
+}
+
+fn debian_is_complete() -> bool {
+    // The standard library's sources are what Debian's plain rustc lacks.
+    let sources =
+        sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
+    Path::new(DEBIAN_CARGO).is_file() && sources.is_ok_and(|s| s.is_file())
+}
+
+/// rustup's own linker fits any LLVM of its age; the system's is the second choice.
+fn linker(sysroot: &Path) -> Option<PathBuf> {
+    let of = |sysroot: &Path| {
+        let targets = std::fs::read_dir(sysroot.join("lib/rustlib")).ok()?;
+        targets
+            .flatten()
+            .map(|t| t.path().join("bin/rust-lld"))
+            .find(|l| l.is_file())
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = |name: &str| {
+        std::env::split_paths(&path)
+            .map(|p| p.join(name))
+            .find(|l| l.is_file())
+    };
+    of(sysroot)
+        .or_else(|| on_path("rust-lld"))
+        .or_else(|| on_path("wasm-ld"))
+}
+
+fn install() -> Result<()> {
+    let packages = DEBIAN_PACKAGES.join(" ");
+    let by_hand = format!(
+        "install the target (`rustup target add {TARGET}`) or Debian's packages {packages}"
+    );
+    if !Path::new("/usr/bin/apt-get").is_file() {
+        bail!("this machine can't build for WebAssembly: {by_hand}");
+    }
+    progress::say(&format!("Installing {packages} (to build for WebAssembly)"));
+    for arguments in [
+        &["update"][..],
+        &[
+            &["install", "--yes", "--no-install-recommends"],
+            &DEBIAN_PACKAGES[..],
+        ]
+        .concat(),
+    ] {
+        apt_get(arguments).with_context(|| by_hand.clone())?;
+    }
+    if !debian_is_complete() {
+        bail!(
+            "the packages are installed, but {DEBIAN_RUSTC} has no sources of the standard library: {by_hand}"
+        );
+    }
+    Ok(())
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let mut command = if rustix::process::getuid().is_root() {
+        Command::new("apt-get")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
+        sudo
+    };
+    // In this process' own group, so that sudo may ask for a password; on stderr, so that
+    // stdout stays for results.
+    let status = command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .arg("--quiet")
+        .args(arguments)
+        .stdout(std::io::stderr())
+        .status()
+        .with_context(|| format!("running {}", command.get_program().display()))?;
+    if !status.success() {
+        bail!("apt-get {}: {status}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_linker_of_the_sysroot_comes_first() {
+        let sysroot = tempfile::tempdir().unwrap();
+        let bin = sysroot.path().join("lib/rustlib/some-host/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::write(bin.join("rust-lld"), "").unwrap();
+        assert_eq!(linker(sysroot.path()), Some(bin.join("rust-lld")));
+    }
+
+    #[test]
+    fn debians_cargo_is_told_all_it_needs() {
+        let command = Toolchain::Debian {
+            linker: "/ld".into(),
+        }
+        .build();
+        let arguments: Vec<_> = command.get_args().collect();
+        assert_eq!(
+            arguments,
+            ["build", "--target", TARGET, "-Zbuild-std=std,panic_abort"]
+        );
+        let environment: Vec<_> = command.get_envs().collect();
+        assert!(environment.contains(&("RUSTUP_TOOLCHAIN".as_ref(), None)));
+        assert!(environment.contains(&("RUSTC".as_ref(), Some(DEBIAN_RUSTC.as_ref()))));
+    }
+}
