@@ -140,13 +140,20 @@ pub fn delete(
 ) -> Result<Outcome, Failure> {
     match ctx.upstream_in(namespace, instance).delete(path).send() {
         Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
-        Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
+        Ok(response) => Err(refused(
+            &response,
+            &["delete ", what].concat(),
+            "DeleteFailed",
+        )),
         Err(Error::NotFound(missing)) => {
             let object = ctx.get::<InstanceSpec>(namespace, instance)?;
             let in_use = object.is_some_and(|i| i.metadata.deletion_timestamp.is_none());
             // With both there it is a Secret that is missing, which may come back.
             if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
-                return Err(Failure::yield_("DeleteFailed", ["Not found: ", &missing].concat()));
+                return Err(Failure::yield_(
+                    "DeleteFailed",
+                    ["Not found: ", &missing].concat(),
+                ));
             }
             let note = [what, " stays in Concourse: its Instance is gone."].concat();
             ctx.warn("Orphaned", &note);

@@ -84,11 +84,7 @@ pub struct PasswordAuth {
     /// The password.
     pub password_ref: SecretKey,
     /// OAuth2 client; that of the fly command when there is none.
-    #[serde(
-        rename = "clientID",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "clientID", default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     /// Secret of the OAuth2 client; that of the fly command when there is none.
     pub client_secret_ref: Option<SecretKey>,

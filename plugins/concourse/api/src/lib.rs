@@ -8,8 +8,10 @@ mod instance;
 mod pipeline;
 mod team;
 
-pub use common::{ConfigMapKey, ContainerImage, Reference, ReclaimPolicy, SecretKey};
-pub use concourse::{config_warning, delete, escape, refused, remaining, suspended, upstream, warnings};
+pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
+pub use concourse::{
+    config_warning, delete, escape, refused, remaining, suspended, upstream, warnings,
+};
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use instance::{

@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ConfigMapKey, ContainerImage, Reference, ReclaimPolicy, SecretKey};
+use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 
 /// A pipeline: its config, and whether it is paused, exposed and archived.
 #[resource(

@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{Reference, ReclaimPolicy};
+use crate::{ReclaimPolicy, Reference};
 
 /// A team and who belongs to it.
 #[resource(

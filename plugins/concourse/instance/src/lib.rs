@@ -2,8 +2,7 @@
 //! Teams and Pipelines talk through, and looks at the server's health.
 
 use concourse_api::{
-    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, remaining, suspended,
-    upstream,
+    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, remaining, suspended, upstream,
 };
 use ostler_sdk::serde::{Deserialize, de::IgnoredAny};
 use ostler_sdk::{Response, duration, prelude::*, serde_json::Value};
@@ -57,8 +56,11 @@ fn desired_upstream(instance: &Instance) -> Result<Value, Failure> {
         (None, Some(token)) => json!({ "bearer": { "tokenSecretRef": secret(&token.token_ref) } }),
         _ => {
             let message = "Exactly one of auth.password and auth.token must be set.";
-            return Err(Failure::parked("InvalidSpec", message)
-                .with(Condition::no("Authenticated", "InvalidSpec", message)));
+            return Err(Failure::parked("InvalidSpec", message).with(Condition::no(
+                "Authenticated",
+                "InvalidSpec",
+                message,
+            )));
         }
     };
     let mut wanted = json!({

@@ -1,1 +1,313 @@
-//! Reconciles concourse-ci.org/v1alpha1 Pipeline.
+//! Reconciles `concourse-ci.org/v1alpha1` Pipeline: config, visibility, pause
+//! and archive state. Reads twice and writes nothing while all is as wanted.
+
+mod config;
+mod desired;
+mod vars;
+mod yaml;
+
+use concourse_api::{
+    Pipeline, PipelineSpec, PipelineStatus, ReclaimPolicy, Team, TeamSpec, config_warning, delete,
+    escape, refused, suspended, warnings,
+};
+use desired::Desired;
+use ostler_sdk::serde::Deserialize;
+use ostler_sdk::{Response, Upstream, prelude::*, rfc3339, serde_json::Value};
+
+const POLL: u64 = 300_000;
+const VERSION: &str = "x-concourse-config-version";
+const SET_FAILED: &str = "SetPipelineFailed";
+
+/// Reconciles Pipelines.
+pub struct Pipelines;
+
+impl Reconciler for Pipelines {
+    type Spec = PipelineSpec;
+    const FINALIZER: Option<&'static str> = Some("concourse-ci.org/pipeline-finalizer");
+
+    fn reconcile(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
+        if pipeline.spec.suspend {
+            return Ok(suspended());
+        }
+        if !pipeline.spec.k8s_configs.is_empty() {
+            let message = "spec.k8sConfigs is not supported yet; remove it, or add the resources \
+                           to the config yourself.";
+            return Err(Failure::parked("Unsupported", message));
+        }
+        let team = ctx
+            .require_ready::<TeamSpec>(
+                pipeline.spec.team_ref.namespace_or(pipeline.namespace()),
+                &pipeline.spec.team_ref.name,
+            )
+            .reason("TeamNotReady")?;
+        let desired = desired::load(ctx, pipeline)?;
+        let (namespace, instance) = instance_of(&team);
+        let remote = Remote {
+            concourse: ctx.upstream_in(namespace, instance),
+            path: path(&team, pipeline),
+            desired,
+        };
+        let mut status = pipeline.status.clone();
+        let found = remote.converge(&pipeline.spec, &mut status)?;
+        describe(&found, pipeline, &team, &mut status);
+        Ok(Outcome::poll(POLL)
+            .with(Condition::yes(
+                "Ready",
+                "Ready",
+                "The pipeline is as wanted.",
+            ))
+            .with(Condition::yes(
+                "ConfigSynced",
+                "Synced",
+                "Concourse has the config.",
+            ))
+            .with(config_warning(&status.warnings))
+            .status(&status))
+    }
+
+    fn cleanup(&self, ctx: &Context, pipeline: &Pipeline) -> Result<Outcome, Failure> {
+        if pipeline.spec.reclaim_policy == ReclaimPolicy::Orphan {
+            ctx.event(
+                "Orphaned",
+                "The pipeline stays in Concourse, as reclaimPolicy says.",
+            );
+            return Ok(Outcome::settled());
+        }
+        let reference = &pipeline.spec.team_ref;
+        let namespace = reference.namespace_or(pipeline.namespace());
+        let Some(team) = ctx.get::<TeamSpec>(namespace, &reference.name)? else {
+            ctx.warn(
+                "Orphaned",
+                "The pipeline stays in Concourse: its Team is gone.",
+            );
+            return Ok(Outcome::settled());
+        };
+        let (namespace, instance) = instance_of(&team);
+        let what = ["pipeline ", pipeline_name(pipeline)].concat();
+        delete(ctx, namespace, instance, &path(&team, pipeline), &what)
+    }
+}
+
+fn instance_of(team: &Team) -> (&str, &str) {
+    let reference = &team.spec.instance_ref;
+    (reference.namespace_or(team.namespace()), &reference.name)
+}
+
+fn pipeline_name(pipeline: &Pipeline) -> &str {
+    let name = pipeline.spec.pipeline_name.as_deref();
+    name.unwrap_or(pipeline.name())
+}
+
+fn path(team: &Team, pipeline: &Pipeline) -> String {
+    let team = team.spec.team_name.as_deref().unwrap_or(team.name());
+    [
+        "/api/v1/teams/",
+        &escape(team),
+        "/pipelines/",
+        &escape(pipeline_name(pipeline)),
+    ]
+    .concat()
+}
+
+/// A pipeline as Concourse shows it.
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Found {
+    id: i32,
+    #[serde(default)]
+    paused: bool,
+    #[serde(default)]
+    public: bool,
+    #[serde(default)]
+    archived: bool,
+    #[serde(default)]
+    paused_by: Option<String>,
+    #[serde(default)]
+    paused_at: Option<u64>,
+    #[serde(default)]
+    last_updated: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(crate = "ostler_sdk::serde")]
+struct Live {
+    config: Value,
+}
+
+/// The pipeline and its config; an archived one has none.
+#[derive(Default)]
+struct State {
+    pipeline: Option<Found>,
+    config: Option<Value>,
+    version: Option<String>,
+}
+
+/// The pipeline in Concourse, and what it should be.
+struct Remote<'a> {
+    concourse: Upstream<'a>,
+    path: String,
+    desired: Desired,
+}
+
+impl Remote<'_> {
+    fn converge(&self, spec: &PipelineSpec, status: &mut PipelineStatus) -> Result<State, Failure> {
+        let mut state = self.read()?;
+        let archived = state.pipeline.as_ref().is_some_and(|p| p.archived);
+        // Saving un-archives: one that is to stay archived keeps what it has.
+        if archived && spec.archived {
+            return Ok(state);
+        }
+        let mut wrote = false;
+        if self.differs(&state, status) {
+            status.warnings = self.save(&state)?;
+            wrote = true;
+        }
+        let (paused, public) = match &state.pipeline {
+            Some(pipeline) => (pipeline.paused, pipeline.public),
+            // Concourse creates pipelines paused and hidden.
+            None => (true, false),
+        };
+        let (paused, public) = match state.pipeline {
+            // Un-archiving leaves it paused.
+            Some(_) if archived => (true, public),
+            _ => (paused, public),
+        };
+        for (is, should, on, off) in [
+            (
+                public,
+                spec.exposed,
+                ("expose", "ExposeFailed"),
+                ("hide", "HideFailed"),
+            ),
+            (
+                // Archiving pauses by itself.
+                paused,
+                if spec.archived { paused } else { spec.paused },
+                ("pause", "PauseFailed"),
+                ("unpause", "UnpauseFailed"),
+            ),
+            (
+                false,
+                spec.archived,
+                ("archive", "ArchiveFailed"),
+                ("archive", "ArchiveFailed"),
+            ),
+        ] {
+            if is != should {
+                let (verb, reason) = if should { on } else { off };
+                self.put(verb, reason)?;
+                wrote = true;
+            }
+        }
+        if wrote {
+            state = self.read()?;
+        }
+        status.config_hash = Some(self.desired.hash.clone());
+        status.config_version.clone_from(&state.version);
+        Ok(state)
+    }
+
+    /// Whether the config has to be written. The same hash at the same version
+    /// settles it where Concourse shows the config in other words than ours.
+    fn differs(&self, state: &State, status: &PipelineStatus) -> bool {
+        let Some(live) = &state.config else {
+            return true;
+        };
+        let written = state.version.is_some()
+            && status.config_version == state.version
+            && status.config_hash.as_ref() == Some(&self.desired.hash);
+        !written && !config::same(live, &self.desired.config)
+    }
+
+    fn read(&self) -> Result<State, Failure> {
+        let [pipeline, live] = self.concourse.send_all([
+            self.concourse.get(&*self.path),
+            // The substitutions keep secrets out of the answer.
+            self.concourse
+                .get([&self.path, "/config"].concat())
+                .substitute(&self.desired.secrets),
+        ]);
+        let pipeline = found(pipeline, "read the pipeline")?;
+        let live = found(live, "read the config")?;
+        let version = live.as_ref().and_then(|r| r.header(VERSION));
+        Ok(State {
+            version: version.map(ToOwned::to_owned),
+            pipeline: pipeline.map(|r| r.json()).transpose().reason(SET_FAILED)?,
+            config: live
+                .map(|r| r.json::<Live>())
+                .transpose()
+                .reason(SET_FAILED)?
+                .map(|live| live.config),
+        })
+    }
+
+    /// Saves the config; gives Concourse's warnings. Somebody else may save at
+    /// the same time: then it is tried once more, on top of theirs.
+    fn save(&self, state: &State) -> Result<Vec<String>, Failure> {
+        let mut response = self.put_config(state.version.as_deref())?;
+        if response.status() == 500 && response.text().contains("comparison with existing config") {
+            response = self.put_config(self.read()?.version.as_deref())?;
+        }
+        if response.is_success() {
+            return Ok(warnings(&response.json::<Value>().unwrap_or_default()));
+        }
+        let failure = refused(&response, "save the config", SET_FAILED);
+        let condition = Condition::no("ConfigSynced", SET_FAILED, failure.message.clone());
+        Err(failure.with(condition))
+    }
+
+    fn put_config(&self, version: Option<&str>) -> Result<Response, Failure> {
+        let mut request = self
+            .concourse
+            .put([&self.path, "/config"].concat())
+            .json(&self.desired.config)
+            .substitute(&self.desired.secrets);
+        if let Some(version) = version {
+            request = request.header("X-Concourse-Config-Version", version);
+        }
+        request.send().reason(SET_FAILED)
+    }
+
+    fn put(&self, verb: &str, reason: &str) -> Result<(), Failure> {
+        let request = self.concourse.put([&self.path, "/", verb].concat());
+        let response = request.send().reason(reason)?;
+        match response.is_success() {
+            true => Ok(()),
+            false => {
+                let what = [verb, " the pipeline"].concat();
+                Err(refused(&response, &what, reason))
+            }
+        }
+    }
+}
+
+/// The answer, or none for a 404.
+fn found(answer: Result<Response, Error>, what: &str) -> Result<Option<Response>, Failure> {
+    let response = answer.reason(SET_FAILED)?;
+    match response.status() {
+        200 => Ok(Some(response)),
+        404 => Ok(None),
+        _ => Err(refused(&response, what, SET_FAILED)),
+    }
+}
+
+fn describe(state: &State, pipeline: &Pipeline, team: &Team, status: &mut PipelineStatus) {
+    let name = pipeline_name(pipeline);
+    status.resolved_name = Some(name.to_owned());
+    let page = |url: &String| [url, "/pipelines/", &escape(name)].concat();
+    status.web_url = team.status.web_url.as_ref().map(page);
+    if let Some(found) = &state.pipeline {
+        status.pipeline_id = Some(found.id);
+        status.paused = Some(found.paused);
+        status.exposed = Some(found.public);
+        status.archived = Some(found.archived);
+        status.paused_by.clone_from(&found.paused_by);
+        status.paused_at = found.paused_at.map(rfc3339);
+        status.last_updated = found.last_updated.map(rfc3339);
+    }
+    if let Some(config) = &state.config {
+        config::describe(config, status);
+    }
+}
+
+ostler_sdk::plugin!(Pipelines);

@@ -60,10 +60,7 @@ impl Reconciler for Teams {
 
         let concourse = ctx.upstream_in(namespace, name);
         let path = path(team);
-        let response = concourse
-            .get(&path)
-            .send()
-            .reason("CreateOrUpdateFailed")?;
+        let response = concourse.get(&path).send().reason("CreateOrUpdateFailed")?;
         let found: Option<Found> = match response.status() {
             200 => Some(response.json()?),
             404 => None,
@@ -105,7 +102,10 @@ impl Reconciler for Teams {
     fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
         let name = team_name(team);
         if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
-            ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
+            ctx.event(
+                "Orphaned",
+                "The team stays in Concourse, as reclaimPolicy says.",
+            );
             return Ok(Outcome::settled());
         }
         if name == "main" && !team.spec.allow_destroy {
@@ -115,7 +115,10 @@ impl Reconciler for Teams {
         }
         let pipelines = remaining(ctx, &PipelineSpec::gvk(), "teamRef", &team.metadata)?;
         if !pipelines.is_empty() {
-            let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
+            let message = format!(
+                "Waiting for Pipelines that use it: {}.",
+                pipelines.join(", ")
+            );
             return Err(Failure::yield_("PipelinesRemain", message));
         }
         let (namespace, instance) = instance_of(team);
@@ -126,10 +129,7 @@ impl Reconciler for Teams {
 
 fn instance_of(team: &Team) -> (&str, &str) {
     let reference = &team.spec.instance_ref;
-    (
-        reference.namespace_or(team.namespace()),
-        &reference.name,
-    )
+    (reference.namespace_or(team.namespace()), &reference.name)
 }
 
 fn team_name(team: &Team) -> &str {

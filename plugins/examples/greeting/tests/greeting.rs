@@ -40,9 +40,7 @@ fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
     );
 
     let wrong = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": {} });
-    let failure = host
-        .reconcile(&Greeter, &wrong)
-        .expect_err("has no name");
+    let failure = host.reconcile(&Greeter, &wrong).expect_err("has no name");
     assert_eq!(failure.resolution, Resolution::Parked);
     assert!(failure.message.contains("name"), "{}", failure.message);
 }

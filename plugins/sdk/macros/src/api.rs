@@ -45,10 +45,7 @@ fn schema_only(attrs: &mut Vec<Attribute>) -> Result<()> {
                 Ok(())
             })?;
             let (Some(rule), Some(message)) = (rule, message) else {
-                return Err(syn::Error::new_spanned(
-                    attr,
-                    "needs `rule` and `message`",
-                ));
+                return Err(syn::Error::new_spanned(attr, "needs `rule` and `message`"));
             };
             rules.push(quote!({ "rule": #rule, "message": #message }));
         } else if attr.path().is_ident("schemars") {

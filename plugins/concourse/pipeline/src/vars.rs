@@ -1,0 +1,71 @@
+//! Puts values in place of `((vars))`.
+
+use ostler_sdk::serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Replaces every `((name))` whose exact name is given; all others are left to
+/// Concourse (credential managers, `((source:path.field))`).
+#[must_use]
+pub fn interpolate(value: Value, vars: &BTreeMap<String, String>) -> Value {
+    match value {
+        Value::String(text) => Value::String(fill(text, vars)),
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| interpolate(item, vars))
+            .collect(),
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, value)| (fill(key, vars), interpolate(value, vars)))
+            .collect::<Map<_, _>>()
+            .into(),
+        other => other,
+    }
+}
+
+fn fill(text: String, vars: &BTreeMap<String, String>) -> String {
+    if !text.contains("((") {
+        return text;
+    }
+    let mut filled = String::new();
+    let mut rest = text.as_str();
+    while let Some(start) = rest.find("((") {
+        let (before, after) = rest.split_at(start);
+        filled.push_str(before);
+        let found = after[2..]
+            .find("))")
+            .and_then(|end| Some((end, vars.get(&after[2..2 + end])?)));
+        if let Some((end, value)) = found {
+            filled.push_str(value);
+            rest = &after[end + 4..];
+        } else {
+            // Only one parenthesis on: `(((name))` holds a var from the second.
+            filled.push('(');
+            rest = &after[1..];
+        }
+    }
+    filled.push_str(rest);
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_sdk::serde_json::json;
+
+    #[test]
+    fn given_vars_are_filled_in_and_others_left_alone() {
+        let vars = BTreeMap::from([
+            ("a".to_owned(), "A".to_owned()),
+            ("b-c".to_owned(), "((a))".to_owned()),
+        ]);
+        let before = json!({
+            "whole": "((a))", "within": "x-((a))-((b-c))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
+            "((a))": [1, true, null, "((unknown))"], "odd": "(((a))) ((a) ((", "open": "((a",
+        });
+        let after = json!({
+            "whole": "A", "within": "x-A-((a))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
+            "A": [1, true, null, "((unknown))"], "odd": "(A) ((a) ((", "open": "((a",
+        });
+        assert_eq!(interpolate(before, &vars), after);
+    }
+}

@@ -1,0 +1,261 @@
+//! YAML as Concourse reads it: the document as JSON, with the plain scalars of
+//! YAML 1.1 (`yes` is true), anchors, aliases and merge keys.
+
+use ostler_sdk::serde_json::{Map, Number, Value};
+use saphyr_parser::{Event, Parser, ScalarStyle};
+use std::collections::HashMap;
+
+/// Aliases may multiply a document without end; no pipeline is this large.
+const MAX_NODES: usize = 500_000;
+/// Deeper than any pipeline, shallow enough for the stack.
+const MAX_DEPTH: usize = 100;
+
+enum Frame {
+    Sequence(Vec<Value>),
+    Mapping {
+        map: Map<String, Value>,
+        key: Option<Key>,
+        merges: Vec<Value>,
+    },
+}
+
+enum Key {
+    Name(String),
+    Merge,
+}
+
+/// The first document.
+///
+/// # Errors
+/// What is wrong, with the line where that is known.
+pub fn parse(text: &str) -> Result<Value, String> {
+    let mut stack: Vec<(Frame, usize)> = Vec::new();
+    let mut anchors: HashMap<usize, Value> = HashMap::new();
+    let mut nodes = 0;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| error.to_string())?;
+        let at = |message: String| format!("line {}: {message}", span.start.line());
+        let (value, anchor, plain) = match event {
+            Event::SequenceStart(anchor, _) => {
+                stack.push((Frame::Sequence(Vec::new()), anchor));
+                check_depth(&stack).map_err(at)?;
+                continue;
+            }
+            Event::MappingStart(anchor, _) => {
+                let frame = Frame::Mapping {
+                    map: Map::new(),
+                    key: None,
+                    merges: Vec::new(),
+                };
+                stack.push((frame, anchor));
+                check_depth(&stack).map_err(at)?;
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => match stack.pop() {
+                Some((Frame::Sequence(items), anchor)) => (Value::Array(items), anchor, false),
+                Some((Frame::Mapping { map, merges, .. }, anchor)) => {
+                    (merged(map, merges).map_err(at)?, anchor, false)
+                }
+                None => continue,
+            },
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                let value = match (plain, &tag) {
+                    (true, _) => resolve(&text),
+                    (false, Some(tag)) if style == ScalarStyle::Plain && tag.suffix != "str" => {
+                        resolve(&text)
+                    }
+                    _ => Value::String(text.into_owned()),
+                };
+                (value, anchor, plain)
+            }
+            Event::Alias(anchor) => {
+                let value = anchors.get(&anchor).cloned();
+                let value = value.ok_or_else(|| at("unknown alias".into()))?;
+                nodes += size(&value);
+                (value, 0, false)
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd
+            | Event::StreamEnd => continue,
+        };
+        nodes += 1;
+        if nodes > MAX_NODES {
+            return Err(at("the document is too large".into()));
+        }
+        if anchor != 0 {
+            anchors.insert(anchor, value.clone());
+            nodes += size(&value);
+        }
+        match stack.last_mut() {
+            None => return Ok(value),
+            Some((Frame::Sequence(items), _)) => items.push(value),
+            Some((Frame::Mapping { map, key, merges }, _)) => match key.take() {
+                None if plain && value == "<<" => *key = Some(Key::Merge),
+                None => *key = Some(Key::Name(name_of(value).map_err(at)?)),
+                Some(Key::Merge) => merges.push(value),
+                Some(Key::Name(name)) => {
+                    if map.insert(name.clone(), value).is_some() {
+                        return Err(at(format!("the key {name} is there twice")));
+                    }
+                }
+            },
+        }
+    }
+    Ok(Value::Null)
+}
+
+fn check_depth(stack: &[(Frame, usize)]) -> Result<(), String> {
+    match stack.len() > MAX_DEPTH {
+        true => Err("nested too deeply".into()),
+        false => Ok(()),
+    }
+}
+
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(size).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// What is merged in never replaces what is written there.
+fn merged(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, String> {
+    let sources = merges.into_iter().flat_map(|merge| match merge {
+        Value::Array(items) => items,
+        other => vec![other],
+    });
+    for source in sources {
+        let Value::Object(source) = source else {
+            return Err("only mappings can be merged".into());
+        };
+        for (key, value) in source {
+            map.entry(key).or_insert(value);
+        }
+    }
+    Ok(Value::Object(map))
+}
+
+fn name_of(key: Value) -> Result<String, String> {
+    match key {
+        Value::String(name) => Ok(name),
+        Value::Number(_) | Value::Bool(_) => Ok(key.to_string()),
+        Value::Null => Ok("null".into()),
+        _ => Err("a key must be a scalar".into()),
+    }
+}
+
+fn resolve(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
+            Value::Bool(true)
+        }
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
+            Value::Bool(false)
+        }
+        _ => number(text).unwrap_or_else(|| Value::String(text.to_owned())),
+    }
+}
+
+fn number(text: &str) -> Option<Value> {
+    let first = text.bytes().next()?;
+    if !first.is_ascii_digit() && !matches!(first, b'+' | b'-' | b'.') {
+        return None;
+    }
+    let plain = text.replace('_', "");
+    let (negative, digits) = match plain.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, plain.strip_prefix('+').unwrap_or(&plain)),
+    };
+    let (digits, radix) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&digits[2..], 16),
+        [b'0', b'b' | b'B', ..] => (&digits[2..], 2),
+        [b'0', b'o' | b'O', ..] => (&digits[2..], 8),
+        [b'0', _, ..] => (&digits[1..], 8),
+        _ => (digits, 10),
+    };
+    let unsigned = |c: u8| char::from(c).is_digit(radix);
+    if !digits.is_empty()
+        && digits.bytes().all(unsigned)
+        && let Ok(value) = u64::from_str_radix(digits, radix)
+    {
+        return match (negative, i64::try_from(value)) {
+            (false, _) => Some(value.into()),
+            (true, Ok(value)) => Some((-value).into()),
+            (true, Err(_)) => None,
+        };
+    }
+    let float = |c: u8| c.is_ascii_digit() || matches!(c, b'.' | b'e' | b'E' | b'+' | b'-');
+    if !plain.bytes().all(float) || !plain.bytes().any(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    let value: f64 = plain.parse().ok()?;
+    // JSON writes a whole number without its point, and so does Concourse.
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        return Some((value as i64).into());
+    }
+    Number::from_f64(value).map(Value::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_sdk::serde_json::json;
+
+    #[test]
+    fn scalars_are_what_concourse_takes_them_for() {
+        let text = "{a: yes, b: 'yes', c: 010, d: 0x1F, e: 1.50, f: 1.0, g: ~, h: 1_000, i: -3,\n \
+                    j: 2024-01-01, k: 1.2.3, l: !!str 5, m: 24h, name: \"\", o: .5, 1: x, p: 5e3}";
+        assert_eq!(
+            parse(text),
+            Ok(json!({
+                "a": true, "b": "yes", "c": 8, "d": 31, "e": 1.5, "f": 1, "g": null, "h": 1000,
+                "i": -3, "j": "2024-01-01", "k": "1.2.3", "l": "5", "m": "24h", "name": "", "o": 0.5,
+                "1": "x", "p": 5000,
+            }))
+        );
+    }
+
+    #[test]
+    fn anchors_aliases_and_merge_keys() {
+        let text = "base: &b {image: x, tag: 1}\nlist: &l [1, 2]\na: {<<: *b, tag: 2}\n\
+                    c: {<<: [*b, {z: 9}]}\nd: *l\n'<<': plain\n";
+        assert_eq!(
+            parse(text),
+            Ok(json!({
+                "base": {"image": "x", "tag": 1}, "list": [1, 2],
+                "a": {"image": "x", "tag": 2}, "c": {"image": "x", "tag": 1, "z": 9},
+                "d": [1, 2], "<<": "plain",
+            }))
+        );
+    }
+
+    #[test]
+    fn block_scalars_and_the_first_document() {
+        let text = "---\nrun: |\n  echo a\n  echo b\nfold: >-\n  one\n  two\n---\nother: 1\n";
+        let expected = json!({"run": "echo a\necho b\n", "fold": "one two"});
+        assert_eq!(parse(text), Ok(expected));
+        assert_eq!(parse(""), Ok(Value::Null));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        assert!(parse("{{{").is_err());
+        assert_eq!(
+            parse("a: 1\na: 2"),
+            Err("line 2: the key a is there twice".into())
+        );
+        assert!(parse("a: *nowhere").is_err());
+        assert!(parse("<<: 5").is_err());
+        assert!(parse(&"[".repeat(5000)).is_err());
+        let bomb = (0..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+            text + &format!("a{}: &a{} [*a{n}, *a{n}]\n", n + 1, n + 1)
+        });
+        let error = parse(&bomb).expect_err("refused");
+        assert!(error.contains("too large"), "{error}");
+    }
+}
