@@ -1,1 +1,44 @@
 //! The Ostler operator host: reconcilers as WebAssembly components.
+//!
+//! The modules follow the way of the data:
+//!
+//! ```text
+//! API server → watch → store → router (dependencies, queue) → reconcile → effects → API server
+//!                                                               │
+//!                                          engine → component → capabilities → upstreams
+//! ```
+//!
+//! `dependencies`, `queue`, `selector`, `conditions` and `grants` are pure;
+//! `cluster`, `watch`, `effects`, `upstream` and `reload` do the I/O.
+
+pub mod key;
+pub mod object;
+pub mod selector;
+
+pub mod cluster;
+pub mod store;
+pub mod watch;
+
+pub mod dependencies;
+pub mod queue;
+pub mod router;
+
+pub mod bindings;
+pub mod capabilities;
+pub mod contract;
+pub mod engine;
+pub mod grants;
+pub mod plugin;
+pub mod reload;
+pub mod upstream;
+
+pub mod conditions;
+pub mod effects;
+pub mod events;
+pub mod reconcile;
+
+pub mod admin;
+pub mod cli;
+pub mod facts;
+pub mod host;
+pub mod time;

@@ -1,0 +1,66 @@
+//! The admin server: health for the kubelet, facts for people and the demo.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{capabilities::Services, facts::Ledger, host::synced, plugin::Registry};
+
+/// What the admin server tells of.
+#[derive(Clone)]
+pub struct Admin {
+    /// For readiness and sizes.
+    pub services: Arc<Services>,
+    /// For `/plugins`.
+    pub registry: Arc<Registry>,
+    /// For `/objects`.
+    pub ledger: Arc<Ledger>,
+}
+
+impl Admin {
+    /// Binds and serves in the background; gives the address it got.
+    pub async fn serve(self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+        let listener = TcpListener::bind(address).await?;
+        let bound = listener.local_addr()?;
+        let routes = Router::new()
+            .route("/healthz", get(async || "ok"))
+            .route("/readyz", get(ready))
+            .route("/objects", get(async |State(admin): State<Self>| Json(admin.ledger.all())))
+            .route("/plugins", get(async |State(admin): State<Self>| Json(admin.registry.reports())))
+            .route("/store", get(store))
+            .with_state(self);
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Ok(bound)
+    }
+}
+
+/// Ready when caches are synced; says which are not.
+async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
+    if synced(&admin.services) {
+        return (StatusCode::OK, "ok".into());
+    }
+    let scopes = admin.services.informers.scopes();
+    let waiting: Vec<_> = scopes
+        .iter()
+        .filter(|(_, s)| *s != crate::watch::Synced::Yes)
+        .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, format!("not synced: {}", waiting.join(", ")))
+}
+
+async fn store(State(admin): State<Admin>) -> Json<Value> {
+    let (objects, bytes) = admin.services.store.size();
+    let mut durations = admin.ledger.durations();
+    durations.sort_by_key(|(call, whole)| (whole - call, *call));
+    let at = |q: usize| durations.get(durations.len() * q / 100).map(|(call, whole)| json!({"call_us": call, "whole_us": whole}));
+    Json(json!({
+        "objects": objects,
+        "bytes": bytes,
+        "watches": admin.services.informers.scopes().len(),
+        "reconciles": durations.len(),
+        "p50": at(50),
+        "p99": at(99),
+    }))
+}

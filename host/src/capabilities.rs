@@ -1,0 +1,251 @@
+//! What a component can ask of the host. One file per WIT interface, each of the same shape:
+//! enter (budget), grant check, the call, the record.
+
+mod clock;
+mod config;
+mod events;
+mod http;
+mod kubernetes;
+mod log;
+mod memo;
+mod messaging;
+mod metrics;
+mod references;
+mod status;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+
+use crate::{
+    bindings::types::{self, Error},
+    cluster::ApiError,
+    dependencies::Dependency,
+    effects::{Effects, Writer},
+    engine::Limits,
+    events::Recorder,
+    facts::Counts,
+    grants::{Access, PluginGrants},
+    key::{Gvk, ObjectRef},
+    object::Object,
+    router::Router,
+    store::Store,
+    upstream::Clients,
+    watch::{Informers, Scope},
+};
+
+/// Everything the capabilities work with: shared by all calls.
+pub struct Services {
+    /// The objects.
+    pub store: Arc<Store>,
+    /// Who wakes whom.
+    pub router: Arc<Router>,
+    /// What keeps the store current.
+    pub informers: Arc<Informers>,
+    /// Writes to the API server.
+    pub effects: Arc<Effects>,
+    /// Kubernetes Events.
+    pub recorder: Recorder,
+    /// Clients of upstreams.
+    pub upstreams: Clients,
+    /// Scratch per object uid and key.
+    pub memo: Mutex<HashMap<(Box<str>, String), Vec<u8>>>,
+    /// Counters and gauges of plugins, by plugin and name.
+    pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
+    /// Namespaces the host is confined to; empty for all.
+    pub namespaces: Vec<Arc<str>>,
+}
+
+impl Services {
+    /// The informer that covers a namespace of a kind. Secrets are never watched beyond the namespace
+    /// somebody asked for, and a confined host watches nothing cluster-wide.
+    pub fn scope(&self, gvk: &Gvk, cluster: &Arc<str>, namespace: &str) -> Scope {
+        let secret = gvk.group.is_empty() && *gvk.kind == *"Secret";
+        let narrow = secret || !self.namespaces.is_empty();
+        Scope {
+            gvk: gvk.clone(),
+            cluster: cluster.clone(),
+            namespace: if narrow { namespace.into() } else { "".into() },
+        }
+    }
+}
+
+/// What a call is about. `describe` has none: it is sealed.
+pub struct Subject {
+    /// The object being reconciled.
+    pub key: ObjectRef,
+    /// As it was given to the component.
+    pub object: Arc<Object>,
+    /// The services it may use.
+    pub services: Arc<Services>,
+}
+
+/// What a plugin may do and is told, fixed when it was loaded.
+pub struct Terms {
+    /// The plugin's name.
+    pub plugin: Arc<str>,
+    /// What the administrator grants it.
+    pub grants: PluginGrants,
+    /// Its configuration, a JSON object.
+    pub config: Vec<u8>,
+    /// What one call may use.
+    pub limits: Limits,
+}
+
+/// One call into a component, seen from its capabilities.
+pub struct Call {
+    terms: Arc<Terms>,
+    subject: Option<Subject>,
+    started: Instant,
+    host_calls: u32,
+    /// What it cost.
+    pub counts: Counts,
+    /// What it read.
+    pub reads: Vec<Dependency>,
+    /// The status it has checkpointed, if it has.
+    pub checkpointed: Option<Arc<Object>>,
+}
+
+impl Call {
+    /// A call on behalf of an object; without a subject every capability says denied.
+    pub fn new(terms: Arc<Terms>, subject: Option<Subject>) -> Self {
+        Self {
+            terms,
+            subject,
+            started: Instant::now(),
+            host_calls: 0,
+            counts: Counts::default(),
+            reads: Vec::new(),
+            checkpointed: None,
+        }
+    }
+
+    /// What it may use.
+    pub fn limits(&self) -> &Limits {
+        &self.terms.limits
+    }
+
+    /// Where what the component prints goes: line by line to the log.
+    pub fn output(&self, level: tracing::Level) -> impl StdoutStream + 'static {
+        log::Printed::new(self.terms.plugin.clone(), level)
+    }
+
+    fn left(&self) -> Duration {
+        self.terms.limits.wall.saturating_sub(self.started.elapsed())
+    }
+
+    /// Counts a host call and gives what it works with.
+    fn enter(&mut self) -> Result<(&Subject, Arc<Services>), Error> {
+        let Some(subject) = &self.subject else {
+            return Err(Error::Denied("`describe` is pure: no capability may be used in it".into()));
+        };
+        self.host_calls += 1;
+        if self.host_calls > self.terms.limits.host_calls {
+            let limit = self.terms.limits.host_calls;
+            return Err(Error::Budget(format!("more than {limit} host calls in one reconcile")));
+        }
+        Ok((subject, subject.services.clone()))
+    }
+
+    /// The one door: every capability asks here.
+    fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
+        self.terms.grants.check(access).map_err(|e| Error::Denied(e.to_string()))
+    }
+
+    fn subject(&self) -> Option<&ObjectRef> {
+        self.subject.as_ref().map(|s| &s.key)
+    }
+
+    fn writer<'a>(&'a self, by: &'a ObjectRef) -> Writer<'a> {
+        Writer {
+            manager: &self.terms.plugin,
+            by,
+        }
+    }
+
+    /// Remembers a read: from this moment a change of it wakes the object.
+    fn read(&mut self, dependency: Dependency) {
+        if let Some(subject) = &self.subject
+            && !self.reads.contains(&dependency)
+        {
+            subject.services.router.reads(&subject.key, dependency.clone());
+            self.reads.push(dependency);
+        }
+    }
+
+    /// One object from the shared cache, remembered as read.
+    async fn cached(&mut self, services: &Services, key: &ObjectRef) -> Result<Option<Arc<Object>>, Error> {
+        let scope = services.scope(&key.gvk, &key.cluster, &key.namespace);
+        let synced = services.informers.synced(&scope, self.left().min(Duration::from_secs(10)));
+        synced.await.map_err(Error::Unavailable)?;
+        self.read(Dependency::Object(key.clone()));
+        Ok(services.store.get(key))
+    }
+
+    /// A reference as the contract has it, as the host has it.
+    fn key(&self, r: &types::ObjectRef) -> Result<ObjectRef, Error> {
+        if let Some(cluster) = &r.cluster {
+            return Err(Error::Denied(format!("cluster `{cluster}` is not granted to plugin {}", self.terms.plugin)));
+        }
+        for (field, value) in [("gvk.version", &r.gvk.version), ("gvk.kind", &r.gvk.kind), ("name", &r.name)] {
+            if value.is_empty() {
+                return Err(Error::Invalid(format!("{field} of the object reference is empty")));
+            }
+        }
+        for (field, value) in [("name", Some(&r.name)), ("namespace", r.namespace.as_ref()), ("gvk.group", Some(&r.gvk.group)), ("gvk.version", Some(&r.gvk.version))] {
+            if value.is_some_and(|v| v.contains(['/', '?', '#', '%']) || v == "." || v == "..") {
+                return Err(Error::Invalid(format!("{field} `{}` of the object reference is not a name", value.map_or("", |v| v))));
+            }
+        }
+        let gvk = Gvk::new(&r.gvk.group, &r.gvk.version, &r.gvk.kind);
+        Ok(ObjectRef::new(gvk, r.namespace.as_deref().unwrap_or(""), &r.name))
+    }
+}
+
+impl types::Host for Call {}
+
+impl From<&ObjectRef> for types::ObjectRef {
+    fn from(key: &ObjectRef) -> Self {
+        let optional = |s: &Arc<str>| Some(s.to_string()).filter(|s| !s.is_empty());
+        Self {
+            gvk: types::Gvk {
+                group: key.gvk.group.to_string(),
+                version: key.gvk.version.to_string(),
+                kind: key.gvk.kind.to_string(),
+            },
+            cluster: optional(&key.cluster),
+            namespace: optional(&key.namespace),
+            name: key.name.to_string(),
+        }
+    }
+}
+
+impl From<ApiError> for Error {
+    /// As controller authors think of them: what to wait for, what to give up on.
+    fn from(e: ApiError) -> Self {
+        let text = e.to_string();
+        match e {
+            ApiError::Status { code, retry_after, .. } => match code {
+                403 => Self::Denied(text),
+                404 => Self::NotFound(text),
+                409 => Self::Conflict(text),
+                429 => Self::Throttled(retry_after.unwrap_or(1000)),
+                400 | 405 | 406 | 415 | 422 => Self::Invalid(text),
+                _ => Self::Unavailable(text),
+            },
+            ApiError::UnknownKind(_) => Self::Unavailable(text),
+            ApiError::Unreachable(_) | ApiError::Garbage(_) => Self::Unavailable(text),
+        }
+    }
+}
+
+/// Nothing a component prints goes to a terminal.
+impl IsTerminal for log::Printed {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,20 @@
+//! `clock`: time, as the host sees it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Call;
+use crate::bindings::clock::Host;
+
+impl Host for Call {
+    async fn now(&mut self) -> u64 {
+        if self.enter().is_err() {
+            return 0;
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn remaining(&mut self) -> u64 {
+        u64::try_from(self.left().as_millis()).unwrap_or(u64::MAX)
+    }
+}

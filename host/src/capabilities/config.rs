@@ -1,0 +1,13 @@
+//! `config`: the plugin's configuration.
+
+use super::Call;
+use crate::bindings::config::Host;
+
+impl Host for Call {
+    async fn get(&mut self) -> Vec<u8> {
+        match self.enter() {
+            Ok(_) => self.terms.config.clone(),
+            Err(_) => b"{}".to_vec(),
+        }
+    }
+}

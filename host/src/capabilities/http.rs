@@ -1,0 +1,133 @@
+//! `http`: requests to named upstreams, with credentials the component never sees.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+
+use super::{Call, Services};
+use crate::{
+    bindings::{
+        http::{Host, Request, Response, Upstream},
+        types::Error,
+    },
+    grants::Access,
+    key::{Gvk, ObjectRef},
+    upstream::{self, SecretKey, UpstreamObject},
+};
+
+impl Host for Call {
+    async fn send(&mut self, request: Request) -> Result<Response, Error> {
+        let mut responses = self.send_all(vec![request]).await;
+        responses.pop().unwrap_or(Err(Error::Budget("no answer".into())))
+    }
+
+    async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
+        // Everything that needs the call itself first; then side by side.
+        let mut prepared = Vec::with_capacity(requests.len());
+        for request in requests {
+            prepared.push(self.prepare(request).await);
+        }
+        let sending = prepared.into_iter().map(async |prepared| {
+            let (services, upstream, request) = prepared?;
+            let secrets = Secrets(&services);
+            let response = services.upstreams.send(&upstream, request, &secrets).await;
+            response.map(Into::into).map_err(Into::into)
+        });
+        join_all(sending).await
+    }
+
+    async fn secret_digest(&mut self, namespace: Option<String>, secret: String, key: String) -> Result<Option<String>, Error> {
+        let (_, services) = self.enter()?;
+        let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
+        let value = services.store.get(&secret).and_then(|object| object.data(&key));
+        Ok(value.map(|value| services.upstreams.digest(&value)))
+    }
+
+    async fn subscribe(&mut self, upstream: Upstream, _: String, _: Vec<String>) -> Result<(), Error> {
+        self.enter()?;
+        let name = upstream.name;
+        Err(Error::Unsupported(format!("http.subscribe: this host keeps no event streams yet (asked for upstream `{name}`)")))
+    }
+}
+
+impl Call {
+    /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
+    async fn prepare(&mut self, request: Request) -> Result<(Arc<Services>, UpstreamObject, upstream::Request), Error> {
+        let (subject, services) = self.enter()?;
+        let own = subject.key.namespace.clone();
+        let namespace: Arc<str> = request.upstream.namespace.as_deref().map_or_else(|| own.clone(), Into::into);
+        let key = ObjectRef::new(Gvk::new("ostler.dev", "v1alpha1", "Upstream"), &namespace, &request.upstream.name);
+        self.allow(&Access::Upstream {
+            namespace: &namespace,
+            name: &request.upstream.name,
+            method: &request.method,
+            path: &request.path_and_query,
+        })?;
+        let Some(object) = self.cached(&services, &key).await? else {
+            return Err(Error::NotFound(format!("Upstream {namespace}/{} does not exist", key.name)));
+        };
+        let upstream = UpstreamObject::parse(&object).map_err(Error::Invalid)?;
+        if !upstream.allows(&own) {
+            return Err(Error::Denied(format!(
+                "Upstream {namespace}/{} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it",
+                key.name
+            )));
+        }
+        for name in upstream.secrets() {
+            let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
+            self.cached(&services, &secret).await?;
+        }
+        let mut substitutions = Vec::new();
+        for substitution in request.substitutions {
+            let secret = self.secret(&services, substitution.namespace.as_deref(), &substitution.secret).await?;
+            substitutions.push(upstream::Substitution {
+                placeholder: substitution.placeholder,
+                secret: SecretKey {
+                    namespace: secret.namespace.to_string(),
+                    name: substitution.secret,
+                    key: substitution.key,
+                },
+                encoding: substitution.encoding.into(),
+            });
+        }
+        let reads = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+        self.counts.upstream_reads += u64::from(reads);
+        self.counts.upstream_writes += u64::from(!reads);
+        let request = upstream::Request {
+            method: request.method,
+            path_and_query: request.path_and_query,
+            headers: request.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+            body: request.body,
+            substitutions,
+            timeout: Some(u64::from(request.timeout)).filter(|ms| *ms > 0).map(Duration::from_millis),
+        };
+        Ok((services, upstream, request))
+    }
+
+    /// A Secret the component may name (never read), in the store and remembered as read.
+    async fn secret(&mut self, services: &Services, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
+        let own = self.subject().map(|key| key.namespace.clone()).unwrap_or_default();
+        let namespace = namespace.unwrap_or(&own).to_owned();
+        self.allow(&Access::Secret {
+            namespace: &namespace,
+            name,
+        })?;
+        let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, name);
+        self.cached(services, &key).await?;
+        Ok(key)
+    }
+}
+
+/// Secrets as the store has them now.
+struct Secrets<'a>(&'a Services);
+
+impl upstream::Secrets for Secrets<'_> {
+    fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
+        let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
+        let object = self.0.store.get(&key)?;
+        Some(upstream::SecretValue {
+            value: upstream::Secret::new(object.data(&secret.key)?),
+            version: object.resource_version.to_string(),
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::Call;
+use crate::{
+    bindings::{
+        kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
+        types::{self, Error},
+    },
+    dependencies::Dependency,
+    grants::{Access, Verb},
+    key::{Gvk, ObjectRef},
+    object::Object,
+    selector::Selector,
+};
+
+/// Objects in one page at most.
+const PAGE: usize = 500;
+
+impl Host for Call {
+    async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
+        let (subject, services) = self.enter()?;
+        let by = subject.key.clone();
+        let key = self.key(&r)?;
+        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        let object = if options.live {
+            let live = services.effects.read(&key, &by).await?;
+            self.read(Dependency::Object(key));
+            live
+        } else {
+            self.cached(&services, &key).await?
+        };
+        Ok(object.map(|object| masked(&object, &options.fields)))
+    }
+
+    async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
+        let (_, services) = self.enter()?;
+        if let Some(cluster) = &options.cluster {
+            return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
+        }
+        if options.live {
+            return Err(Error::Unsupported("kubernetes.list with `live`: lists come from the cache".into()));
+        }
+        let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
+        let namespace = options.namespace.as_deref().unwrap_or("");
+        self.may(Verb::List, &gvk, namespace)?;
+        let selector = match options.label_selector.as_deref() {
+            None | Some("") => None,
+            Some(text) => Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?),
+        };
+        let after = match options.continue_token.as_deref() {
+            None => None,
+            Some(token) => match token.split_once('/') {
+                Some((namespace, name)) => Some((Arc::from(namespace), Arc::from(name))),
+                None => return Err(Error::Invalid("continue-token is not one of this host's".into())),
+            },
+        };
+        let cluster: Arc<str> = "".into();
+        let namespaces = match (namespace, services.namespaces.as_slice()) {
+            // A confined host lists each of its namespaces.
+            ("", [_, ..]) => services.namespaces.clone(),
+            _ => vec![namespace.into()],
+        };
+        let limit = match options.limit {
+            0 => PAGE,
+            n => PAGE.min(n as usize),
+        };
+        let mut found = Vec::new();
+        for namespace in namespaces {
+            let scope = services.scope(&gvk, &cluster, &namespace);
+            let synced = services.informers.synced(&scope, self.left());
+            synced.await.map_err(Error::Unavailable)?;
+            self.read(Dependency::List {
+                gvk: gvk.clone(),
+                cluster: cluster.clone(),
+                namespace: Some(namespace.clone()).filter(|n| !n.is_empty()),
+                selector: selector.clone(),
+            });
+            let more = limit + 1 - found.len().min(limit + 1);
+            found.extend(services.store.list(&cluster, &gvk, &namespace, selector.as_ref(), after.as_ref(), more));
+        }
+        let continue_token = (found.len() > limit).then(|| {
+            found.truncate(limit);
+            found.last().map(|(key, _)| format!("{}/{}", key.namespace, key.name)).unwrap_or_default()
+        });
+        let items = found.iter().map(|(_, object)| masked(object, &options.fields)).collect();
+        Ok(Page { items, continue_token })
+    }
+
+    async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
+        let (_, services) = self.enter()?;
+        let key = self.key(&r)?;
+        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        let object = self.cached(&services, &key).await?;
+        let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
+        match object {
+            Some(object) if readiness.ready => Ok(object.json.to_vec()),
+            object => Err(Error::NotReady(types::NotReady {
+                ref_: r,
+                exists: object.is_some(),
+                reason: readiness.reason,
+                message: readiness.message,
+            })),
+        }
+    }
+
+    async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
+        let written = services.effects.apply(self.writer(&by), &key, &object, options.force).await?;
+        self.counts.api_writes += u64::from(written.sent);
+        self.read(Dependency::Object(key));
+        Ok(written.object.json.to_vec())
+    }
+
+    async fn create(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
+        let written = services.effects.create(self.writer(&by), &key, &object).await?;
+        self.counts.api_writes += 1;
+        self.read(Dependency::Object(key));
+        Ok(written.object.json.to_vec())
+    }
+
+    async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
+        let (_, services) = self.enter()?;
+        let key = self.key(&r)?;
+        self.may(Verb::Delete, &key.gvk, &key.namespace)?;
+        services.effects.delete(&key, options.propagation.as_deref(), options.uid.as_deref()).await?;
+        self.counts.api_writes += 1;
+        self.read(Dependency::Object(key));
+        Ok(())
+    }
+}
+
+impl Call {
+    fn may(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+        self.allow(&Access::Kubernetes { verb, gvk, namespace })
+    }
+
+    /// Reads and checks an object a guest wants written, and makes its owner known.
+    fn prepared(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
+        let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
+        let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned();
+        let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        for (field, value) in [("apiVersion", &api_version), ("kind", &kind), ("metadata.name", &name)] {
+            if value.is_empty() {
+                return Err(invalid(&format!("{field} is missing")));
+            }
+        }
+        let gvk = Gvk::from_api_version(&api_version, &kind);
+        self.may(verb, &gvk, &namespace)?;
+        let key = self.key(&(&ObjectRef::new(gvk, &namespace, &name)).into())?;
+        let Some(subject) = &self.subject else {
+            return Err(Error::Denied("no object to write for".into()));
+        };
+        if subject.key == key {
+            return Err(invalid("the reconciled object itself: its status is returned, its spec belongs to its author"));
+        }
+        for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove(managed);
+            }
+        }
+        if owned {
+            let owner = &subject.key;
+            if !owner.namespace.is_empty() && owner.namespace != key.namespace {
+                return Err(invalid(&format!("owned objects live in the owner's namespace `{}`", owner.namespace)));
+            }
+            object["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": owner.gvk.api_version(),
+                "kind": &*owner.gvk.kind,
+                "name": &*owner.name,
+                "uid": &*subject.object.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+        }
+        Ok((key, object))
+    }
+}
+
+/// The object, or only some of its fields. The identity always comes.
+fn masked(object: &Object, fields: &[String]) -> Vec<u8> {
+    if fields.is_empty() {
+        return object.json.to_vec();
+    }
+    let whole = object.value();
+    let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
+    for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
+        if let Some(value) = whole["metadata"].get(identity) {
+            part["metadata"][identity] = value.clone();
+        }
+    }
+    for field in fields {
+        copy(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
+    }
+    serde_json::to_vec(&part).unwrap_or_default()
+}
+
+fn copy(from: &Value, to: &mut Value, path: &[&str]) {
+    let [first, rest @ ..] = path else { return };
+    let Some(value) = from.get(first) else { return };
+    let Some(to) = to.as_object_mut() else { return };
+    if rest.is_empty() {
+        to.insert((*first).to_owned(), value.clone());
+    } else {
+        copy(value, to.entry(*first).or_insert_with(|| Value::Object(Map::new())), rest);
+    }
+}

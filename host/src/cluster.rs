@@ -1,0 +1,255 @@
+//! The API server, as bytes: discovery, raw requests and their errors.
+//!
+//! kube's client brings what is hard about talking to an API server (kubeconfig,
+//! TLS, exec plugins, token refresh); objects stay bytes from here on.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde::Deserialize;
+
+use crate::key::{Gvk, ObjectRef};
+
+/// What the API server said no to, or why it could not be asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ApiError {
+    /// The server answered with a `Status`.
+    #[error("{message}")]
+    Status {
+        /// HTTP status code.
+        code: u16,
+        /// Machine-readable reason, for example `Conflict`.
+        reason: String,
+        /// The server's own words.
+        message: String,
+        /// `Retry-After` in milliseconds, where the server gave one.
+        retry_after: Option<u64>,
+    },
+    /// The kind is not served.
+    #[error("the API server does not serve {0}: is its CRD installed?")]
+    UnknownKind(Gvk),
+    /// No answer.
+    #[error("the API server can't be reached: {0}")]
+    Unreachable(String),
+    /// The answer made no sense.
+    #[error("the API server's answer is not what was expected: {0}")]
+    Garbage(String),
+}
+
+impl ApiError {
+    /// The HTTP status code, 0 when there was no answer.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Status { code, .. } => *code,
+            Self::UnknownKind(_) => 404,
+            _ => 0,
+        }
+    }
+}
+
+/// Where a kind is served.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// `api/v1` or `apis/GROUP/VERSION`.
+    prefix: String,
+    /// Plural name, as in the path.
+    pub plural: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether it has a status subresource.
+    pub status: bool,
+}
+
+impl Resource {
+    /// Path of the collection; an empty namespace means all of them.
+    pub fn collection(&self, namespace: &str) -> String {
+        if self.namespaced && !namespace.is_empty() {
+            format!("/{}/namespaces/{namespace}/{}", self.prefix, self.plural)
+        } else {
+            format!("/{}/{}", self.prefix, self.plural)
+        }
+    }
+
+    /// Path of one object.
+    pub fn object(&self, object: &ObjectRef) -> String {
+        format!("{}/{}", self.collection(&object.namespace), object.name)
+    }
+}
+
+/// How a write is counted and told apart in the server's logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge,
+    /// Server-side apply.
+    Apply,
+}
+
+/// One cluster's API server.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+}
+
+impl Cluster {
+    /// Talks through this client.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            resources: Arc::default(),
+        }
+    }
+
+    /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
+    pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+        if let Some(known) = self.resources.lock().expect("lock").get(gvk) {
+            return Ok(known.clone());
+        }
+        #[derive(Deserialize)]
+        struct List {
+            resources: Vec<Item>,
+        }
+        #[derive(Deserialize)]
+        struct Item {
+            name: String,
+            namespaced: bool,
+            kind: String,
+        }
+        let prefix = if gvk.group.is_empty() {
+            format!("api/{}", gvk.version)
+        } else {
+            format!("apis/{}/{}", gvk.group, gvk.version)
+        };
+        let list: List = match self.get(&format!("/{prefix}")).await {
+            Ok(bytes) => parse(&bytes)?,
+            Err(e) if e.code() == 404 => return Err(ApiError::UnknownKind(gvk.clone())),
+            Err(e) => return Err(e),
+        };
+        let item = list
+            .resources
+            .iter()
+            .find(|r| *r.kind == *gvk.kind && !r.name.contains('/'))
+            .ok_or_else(|| ApiError::UnknownKind(gvk.clone()))?;
+        let resource = Resource {
+            prefix,
+            plural: item.name.clone(),
+            namespaced: item.namespaced,
+            status: list.resources.iter().any(|r| r.name == format!("{}/status", item.name)),
+        };
+        self.resources
+            .lock()
+            .expect("lock")
+            .insert(gvk.clone(), resource.clone());
+        Ok(resource)
+    }
+
+    /// GETs a path (with its query).
+    pub async fn get(&self, path: &str) -> Result<Bytes, ApiError> {
+        self.send("GET", path, None, Vec::new()).await
+    }
+
+    /// Opens a watch; the body is JSON lines.
+    pub async fn watch(&self, path: &str) -> Result<Body, ApiError> {
+        let response = self.respond("GET", path, None, Vec::new()).await?;
+        Ok(response.into_body())
+    }
+
+    /// POSTs a new object.
+    pub async fn create(&self, path: &str, object: Vec<u8>) -> Result<Bytes, ApiError> {
+        self.send("POST", path, Some("application/json"), object).await
+    }
+
+    /// Patches an object or a subresource.
+    pub async fn patch(&self, path: &str, patch: Patch, body: Vec<u8>) -> Result<Bytes, ApiError> {
+        let content_type = match patch {
+            Patch::Merge => "application/merge-patch+json",
+            Patch::Apply => "application/apply-patch+yaml",
+        };
+        self.send("PATCH", path, Some(content_type), body).await
+    }
+
+    /// Deletes an object, with `DeleteOptions` as the body.
+    pub async fn delete(&self, path: &str, options: Vec<u8>) -> Result<Bytes, ApiError> {
+        self.send("DELETE", path, Some("application/json"), options).await
+    }
+
+    async fn send(&self, method: &str, path: &str, content_type: Option<&str>, body: Vec<u8>) -> Result<Bytes, ApiError> {
+        let response = self.respond(method, path, content_type, body).await?;
+        let body = response.into_body().collect().await;
+        Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+    }
+
+    async fn respond(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<http::Response<Body>, ApiError> {
+        let mut request = http::Request::builder().method(method).uri(path);
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        let request = request
+            .body(Body::from(body))
+            .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
+        let response = self
+            .client
+            .send(request)
+            .await
+            .map_err(|e| ApiError::Unreachable(innermost(&e)))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
+            .map(|seconds| seconds * 1000);
+        let body = response.into_body().collect().await.map(|b| b.to_bytes());
+        Err(status_error(code, retry_after, &body.unwrap_or_default()))
+    }
+}
+
+/// Reads a `Status` object, wherever it came from (an answer, or an ERROR event in a watch).
+pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiError {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Status {
+        code: u16,
+        reason: String,
+        message: String,
+    }
+    let status: Status = serde_json::from_slice(body).unwrap_or_default();
+    ApiError::Status {
+        code: if code == 0 { status.code } else { code },
+        message: if status.message.is_empty() {
+            format!("HTTP {code} {}", String::from_utf8_lossy(&body[..body.len().min(200)]))
+        } else {
+            status.message
+        },
+        reason: status.reason,
+        retry_after,
+    }
+}
+
+/// Parses an answer of the API server.
+pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|e| ApiError::Garbage(e.to_string()))
+}
+
+/// The cause a person can act on ("connection refused") is at the end of the chain.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,366 @@
+//! WebAssembly: compiles components, and calls them with a fresh instance each time.
+
+use std::{
+    future::Future,
+    path::PathBuf,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+use wasmtime::{
+    Config, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits, StoreLimitsBuilder,
+    UpdateDeadline,
+    component::{Component, HasSelf, Linker},
+};
+use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
+
+use crate::{
+    bindings::{Plugin, PluginPre, reconciler},
+    capabilities::Call,
+};
+
+/// How often a running guest is looked at.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What one call may use. Defaults are generous for a reconciler and small for a host.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Linear memory of the instance, in bytes.
+    pub memory: usize,
+    /// Time the guest itself may compute.
+    pub cpu: Duration,
+    /// Time from start to end, host calls included.
+    pub wall: Duration,
+    /// Host calls.
+    pub host_calls: u32,
+    /// Bytes the guest may hand to the host in one host call.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: 64 << 20,
+            cpu: Duration::from_secs(1),
+            wall: Duration::from_secs(60),
+            host_calls: 1000,
+            bytes: 16 << 20,
+        }
+    }
+}
+
+/// How a call into a component ended when it did not return.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trap {
+    /// Computed longer than it may.
+    #[error("computed for more than {0:?}: does it loop?")]
+    Cpu(Duration),
+    /// Took longer than it may.
+    #[error("took longer than {0:?}, host calls included")]
+    Wall(Duration),
+    /// Asked for more memory than it may have.
+    #[error("asked for more than {} MiB of memory", .0 >> 20)]
+    Memory(usize),
+    /// Anything else: unreachable, a panic, a stack overflow …
+    #[error("trapped: {0}")]
+    Other(String),
+}
+
+/// A component, compiled and linked: cheap to instantiate.
+pub struct Compiled {
+    pre: PluginPre<State>,
+    wasi: bool,
+}
+
+/// What an instance's store carries.
+pub struct State {
+    /// The host's side of this call.
+    pub call: Call,
+    limits: StoreLimits,
+    wasi: WasiCtx,
+    table: ResourceTable,
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView {
+            ctx: &mut self.wasi,
+            table: &mut self.table,
+        }
+    }
+}
+
+/// The engine, one per process.
+pub struct Engine {
+    engine: wasmtime::Engine,
+    linker: Linker<State>,
+    cache: Option<PathBuf>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    /// An engine for `concurrency` calls at the same time, of at most `memory` bytes each. Compiled
+    /// code is kept in `cache`, a directory only this user may write to.
+    pub fn new(concurrency: u32, memory: usize, cache: Option<PathBuf>) -> wasmtime::Result<Self> {
+        let engine = match wasmtime::Engine::new(&config(Some((concurrency, memory)))) {
+            Ok(engine) => engine,
+            Err(e) => {
+                // Some machines can't reserve that much address space; calls cost a little more there.
+                tracing::warn!("no instance pool: {e:#}");
+                wasmtime::Engine::new(&config(None))?
+            }
+        };
+        let mut linker = Linker::new(&engine);
+        Plugin::add_to_linker::<_, HasSelf<Call>>(&mut linker, |state: &mut State| &mut state.call)?;
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ticking, ticked) = (stop.clone(), engine.weak());
+        // Its own thread: a guest that loops must not be able to keep the clock from ticking.
+        std::thread::Builder::new().name("epoch".into()).spawn(move || {
+            while !ticking.load(Ordering::Relaxed) {
+                std::thread::sleep(TICK);
+                match ticked.upgrade() {
+                    Some(engine) => engine.increment_epoch(),
+                    None => break,
+                }
+            }
+        })?;
+        Ok(Self {
+            engine,
+            linker,
+            cache,
+            stop,
+        })
+    }
+
+    /// Compiles and links a component; from the cache where it was compiled before. Blocks: minutes of
+    /// code take seconds.
+    pub fn compile(&self, wasm: &[u8], wasi: bool) -> wasmtime::Result<Compiled> {
+        let component = self.component(wasm)?;
+        let pre = PluginPre::new(self.linker.instantiate_pre(&component)?)?;
+        Ok(Compiled { pre, wasi })
+    }
+
+    fn component(&self, wasm: &[u8]) -> wasmtime::Result<Component> {
+        let Some(directory) = &self.cache else {
+            return Component::new(&self.engine, wasm);
+        };
+        let file = directory.join(self.cache_key(wasm));
+        if file.exists() {
+            // Unsafe because it trusts the file: the directory is this user's, the name says for which
+            // engine and component it was written, and it was renamed into place whole.
+            #[allow(unsafe_code)]
+            match unsafe { Component::deserialize_file(&self.engine, &file) } {
+                Ok(component) => return Ok(component),
+                Err(e) => tracing::warn!(file = %file.display(), "compiling anew: {e:#}"),
+            }
+        }
+        let component = Component::new(&self.engine, wasm)?;
+        let written = component.serialize().and_then(|code| {
+            let partial = file.with_extension(format!("{}.partial", std::process::id()));
+            create_private(directory)?;
+            std::fs::write(&partial, code)?;
+            Ok(std::fs::rename(&partial, &file)?)
+        });
+        if let Err(e) = written {
+            tracing::warn!(file = %file.display(), "compiled code is not kept: {e:#}");
+        }
+        Ok(component)
+    }
+
+    fn cache_key(&self, wasm: &[u8]) -> String {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut compatibility = DefaultHasher::new();
+        self.engine.precompile_compatibility_hash().hash(&mut compatibility);
+        format!("{}-{:016x}.cwasm", hex(&Sha256::digest(wasm)), compatibility.finish())
+    }
+
+    /// Asks a component what it is.
+    pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
+        let (result, _) = self
+            .run(compiled, call, |plugin, store| {
+                Box::pin(async move { plugin.ostler_plugin_reconciler().call_describe(store).await })
+            })
+            .await;
+        result
+    }
+
+    /// Calls `reconcile`, or `cleanup` for an object being deleted. Gives the call back with what it recorded.
+    pub async fn reconcile(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+        request: reconciler::Request,
+        deleting: bool,
+    ) -> (Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>, Call) {
+        self.run(compiled, call, move |plugin, store| {
+            Box::pin(async move {
+                let guest = plugin.ostler_plugin_reconciler();
+                if deleting {
+                    guest.call_cleanup(store, &request).await
+                } else {
+                    guest.call_reconcile(store, &request).await
+                }
+            })
+        })
+        .await
+    }
+
+    /// One call in a fresh instance. Whatever happens, the store is dropped after it.
+    async fn run<T>(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+        body: impl for<'a> FnOnce(
+            &'a Plugin,
+            &'a mut Store<State>,
+        ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
+    ) -> (Result<T, Trap>, Call) {
+        let limits = call.limits().clone();
+        let mut wasi = WasiCtx::builder();
+        if compiled.wasi {
+            wasi.stdout(call.output(tracing::Level::INFO)).stderr(call.output(tracing::Level::WARN));
+        }
+        let mut store = Store::new(
+            &self.engine,
+            State {
+                call,
+                limits: StoreLimitsBuilder::new()
+                    .memory_size(limits.memory)
+                    .table_elements(100_000)
+                    .instances(64)
+                    .memories(8)
+                    .tables(32)
+                    .trap_on_grow_failure(true)
+                    .build(),
+                wasi: wasi.build(),
+                table: ResourceTable::new(),
+            },
+        );
+        store.limiter(|state| &mut state.limits);
+        store.set_hostcall_fuel(limits.bytes);
+        let meter = Arc::new(Meter::default());
+        let (metered, cpu) = (meter.clone(), limits.cpu);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| {
+            if metered.used() > cpu {
+                Ok(UpdateDeadline::Interrupt)
+            } else {
+                Ok(UpdateDeadline::Yield(1))
+            }
+        });
+        let calling = async {
+            let plugin = compiled.pre.instantiate_async(&mut store).await?;
+            body(&plugin, &mut store).await
+        };
+        let calling = Metered {
+            inner: Box::pin(calling),
+            meter: meter.clone(),
+        };
+        let result = match tokio::time::timeout(limits.wall, calling).await {
+            Err(_) => Err(Trap::Wall(limits.wall)),
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
+        };
+        (result, store.into_data().call)
+    }
+}
+
+/// Epochs tick while the guest waits for the host, too: what counts is the time spent polling it.
+#[derive(Default)]
+struct Meter {
+    spent: AtomicU64,
+    since: std::sync::Mutex<Option<Instant>>,
+}
+
+impl Meter {
+    fn used(&self) -> Duration {
+        let running = self.since.lock().expect("lock").map_or(Duration::ZERO, |since| since.elapsed());
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed)) + running
+    }
+}
+
+struct Metered<F> {
+    inner: Pin<Box<F>>,
+    meter: Arc<Meter>,
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = F::Output;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let start = Instant::now();
+        *self.meter.since.lock().expect("lock") = Some(start);
+        let polled = self.inner.as_mut().poll(context);
+        *self.meter.since.lock().expect("lock") = None;
+        let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.meter.spent.fetch_add(spent, Ordering::Relaxed);
+        polled
+    }
+}
+
+fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
+    let text = format!("{error:#}");
+    if cpu > limits.cpu && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
+        return Trap::Cpu(limits.cpu);
+    }
+    if text.contains("growing memory") || text.contains("memory minimum size") {
+        return Trap::Memory(limits.memory);
+    }
+    // The first lines are the backtrace's context, the cause stands last.
+    let cause = error.root_cause().to_string();
+    let at: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.split_once("!").map(|(_, name)| name.trim()))
+        .filter(|name| !name.is_empty())
+        .take(6)
+        .collect();
+    Trap::Other(if at.is_empty() {
+        cause
+    } else {
+        format!("{cause} (in {})", at.join(" < "))
+    })
+}
+
+fn config(pool: Option<(u32, usize)>) -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true);
+    config.concurrency_support(false);
+    if let Some((concurrency, memory)) = pool {
+        let mut pooling = PoolingAllocationConfig::default();
+        pooling
+            .total_component_instances(concurrency)
+            .max_core_instances_per_component(32)
+            .total_core_instances(concurrency * 8)
+            .total_memories(concurrency * 2)
+            .total_tables(concurrency * 8)
+            .total_stacks(concurrency)
+            .max_memory_size(memory)
+            .table_elements(100_000)
+            .linear_memory_keep_resident(64 << 10)
+            .table_keep_resident(16 << 10);
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling));
+    }
+    config
+}
+
+fn create_private(directory: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

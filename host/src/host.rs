@@ -1,0 +1,223 @@
+//! Puts the parts together and runs them.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::Context;
+use tokio::{sync::oneshot, task::JoinSet};
+use tracing::info;
+
+use crate::{
+    capabilities::Services,
+    cluster::Cluster,
+    effects::Effects,
+    engine::{Engine, Limits},
+    events::Recorder,
+    facts::Ledger,
+    grants::Grants,
+    key::ObjectRef,
+    plugin::{Plugin, Registry},
+    queue::{Config as QueueConfig, Priority, Queue},
+    reconcile::Controller,
+    reload::Reloader,
+    router::{Cause, Router},
+    store::Store,
+    upstream::Clients,
+    watch::{Informers, Synced},
+};
+
+/// How a host runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
+    pub plugins: PathBuf,
+    /// What plugins may do.
+    pub grants: Grants,
+    /// Namespaces to be confined to; empty for the whole cluster.
+    pub namespaces: Vec<String>,
+    /// Reconciles at the same time.
+    pub workers: u32,
+    /// What one call may use.
+    pub limits: Limits,
+    /// Interval of outcomes that poll without saying how often.
+    pub poll: Duration,
+    /// How often an object that waits looks again by itself.
+    pub yield_every: Duration,
+    /// After this long a deletion that is stuck says what can be done.
+    pub deletion_deadline: Duration,
+    /// First and longest delay between failing attempts.
+    pub backoff: (Duration, Duration),
+    /// Where compiled code is kept; none compiles at each start.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            plugins: PathBuf::from("plugins"),
+            grants: Grants::default(),
+            namespaces: Vec::new(),
+            workers: 16,
+            limits: Limits::default(),
+            poll: Duration::from_secs(300),
+            yield_every: Duration::from_secs(30),
+            deletion_deadline: Duration::from_secs(600),
+            backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
+            cache: None,
+        }
+    }
+}
+
+/// A running host. Dropping it stops everything at once.
+pub struct Host {
+    services: Arc<Services>,
+    registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Host {
+    /// Starts reconciling; returns once the plugins there are have been looked at.
+    pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
+        let settings = Arc::new(settings);
+        let cluster = Cluster::new(client);
+        let store = Arc::new(Store::default());
+        let (first, longest) = settings.backoff;
+        let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
+        let router = Arc::new(Router::new(queue));
+        let ledger = Arc::new(Ledger::default());
+        let (listening, seeing) = (router.clone(), ledger.clone());
+        let informers = Arc::new(Informers::new(
+            cluster.clone(),
+            store.clone(),
+            Arc::new(move |change, origin| {
+                if change.new.is_some() && listening.reconciles(&change.key.gvk) {
+                    seeing.seen(&change.key);
+                }
+                listening.changed(&change, origin, None);
+            }),
+        ));
+        let services = Arc::new(Services {
+            store: store.clone(),
+            router: router.clone(),
+            informers: informers.clone(),
+            effects: Arc::new(Effects::new(cluster, store, router.clone())),
+            recorder: Recorder::default(),
+            upstreams: Clients::default(),
+            memo: Mutex::default(),
+            metrics: Mutex::default(),
+            namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
+        });
+        let engine = Engine::new(settings.workers * 2, settings.limits.memory, settings.cache.clone());
+        let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}")).context("the WebAssembly engine")?);
+        let registry = Arc::new(Registry::default());
+        let mut tasks = JoinSet::new();
+        let controller = Arc::new(Controller {
+            services: services.clone(),
+            registry: registry.clone(),
+            engine: engine.clone(),
+            ledger: ledger.clone(),
+            settings: settings.clone(),
+        });
+        let swapping = services.clone();
+        let reloader = Reloader::new(
+            settings.plugins.clone(),
+            engine,
+            registry.clone(),
+            settings.grants.clone(),
+            settings.limits.clone(),
+            Box::new(move |new, before| swapped(&swapping, new, before)),
+        );
+        let (looked, looking) = oneshot::channel();
+        tasks.spawn(reloader.run(move || {
+            let _ = looked.send(());
+        }));
+        for _ in 0..settings.workers {
+            let controller = controller.clone();
+            tasks.spawn(async move {
+                controller.work().await;
+                Ok(())
+            });
+        }
+        let mut host = Self {
+            services,
+            registry,
+            ledger,
+            tasks,
+        };
+        tokio::select! {
+            _ = looking => Ok(host),
+            ended = host.tasks.join_next() => {
+                ended.context("no task")??.with_context(|| format!("the plugin directory {}", settings.plugins.display()))?;
+                anyhow::bail!("the host ended while starting")
+            }
+        }
+    }
+
+    /// Runs until a part of the host fails; it never ends by itself.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok(Err(e))) => e,
+            Some(Err(e)) => e.into(),
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part of the host ended"),
+        }
+    }
+
+    /// What the host works with.
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// The plugins.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// What happened to each object.
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Everything that woke an object so far, oldest first.
+    pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
+        self.services.router.causes(key)
+    }
+
+    /// Whether every informer has had everything once.
+    pub fn synced(&self) -> bool {
+        synced(&self.services)
+    }
+}
+
+/// Whether every informer has had everything once.
+pub fn synced(services: &Services) -> bool {
+    services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
+}
+
+/// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
+fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
+    let router = &services.router;
+    if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
+        router.assign(gone.name(), &[], 0);
+    }
+    let Some(plugin) = new else { return };
+    let kinds: Vec<_> = plugin.kinds.iter().map(|k| k.gvk.clone()).collect();
+    router.assign(plugin.name(), &kinds, plugin.max_concurrent);
+    let cluster: Arc<str> = "".into();
+    let namespaces = match services.namespaces.as_slice() {
+        [] => vec!["".into()],
+        some => some.to_vec(),
+    };
+    for gvk in &kinds {
+        for namespace in &namespaces {
+            services.informers.ensure(&services.scope(gvk, &cluster, namespace));
+            for (key, _) in services.store.list(&cluster, gvk, namespace, None, None, usize::MAX) {
+                router.add(&key, Priority::Low, Cause::PluginChange);
+            }
+        }
+    }
+    info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
+}

@@ -1,0 +1,545 @@
+//! The work queue: per object never two at the same time, deduplicated, prioritised, fair between plugins.
+//!
+//! Pure: time is a `Duration` since some start and comes in with each call, so tests need no clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    hash::Hash,
+    sync::Arc,
+    time::Duration,
+};
+
+/// What goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// A person's change, or what was waited for.
+    High,
+    /// Retries, polls, timers.
+    Normal,
+    /// Start-up lists, and everything at once after a plugin's change.
+    Low,
+}
+
+const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+
+/// One pop in so many looks from the lowest priority up, so that it is slow under load but never starved.
+const AGING: u64 = 16;
+
+/// Causes kept per object; more tell nothing new.
+const CAUSES: usize = 8;
+
+/// How the queue behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    base: Duration,
+    longest: Duration,
+    seed: u64,
+}
+
+impl Config {
+    /// Back-off from `base` doubling up to `longest`; `seed` is for the jitter.
+    pub fn new(base: Duration, longest: Duration, seed: u64) -> Self {
+        let seed = seed | 1;
+        Self { base, longest, seed }
+    }
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work<K, C> {
+    /// The object.
+    pub key: K,
+    /// The plugin whose turn it is.
+    pub lane: Arc<str>,
+    /// Why, oldest first.
+    pub causes: Vec<C>,
+    /// Failures in a row before this.
+    pub attempt: u32,
+    /// As which it was queued.
+    pub priority: Priority,
+    /// How long it was due.
+    pub waited: Duration,
+}
+
+/// How work ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next<C> {
+    /// Done until it is added again.
+    Settled,
+    /// Again at this time, because of this.
+    At(Duration, C),
+    /// Failed: again after the back-off, because of this.
+    Retry(C),
+    /// Waiting, no failure and no success: again at this time at the latest, because of this.
+    Yield(Duration, C),
+    /// Won't get better by itself: until it is added again.
+    Park,
+}
+
+/// Where an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Due, and not begun.
+    Queued(Priority),
+    /// Due at this time.
+    Delayed(Duration),
+    /// Being worked on; `true` when it will be due again right after.
+    InFlight(bool),
+    /// Until somebody adds it.
+    Parked,
+}
+
+struct Item<C> {
+    lane: Arc<str>,
+    place: Place,
+    causes: Vec<C>,
+    /// Priority to be queued with when it becomes due.
+    priority: Priority,
+    failures: u32,
+    /// Position in its lane, or in `delayed`.
+    sequence: u64,
+    since: Duration,
+}
+
+#[derive(Default)]
+struct Lane<K> {
+    ready: [BTreeMap<u64, K>; 3],
+    in_flight: usize,
+    limit: usize,
+}
+
+/// The queue. `K` names objects, `C` says why.
+pub struct Queue<K, C> {
+    config: Config,
+    items: HashMap<K, Item<C>>,
+    lanes: BTreeMap<Arc<str>, Lane<K>>,
+    delayed: BTreeSet<(Duration, u64)>,
+    delayed_keys: HashMap<u64, K>,
+    sequence: u64,
+    pops: u64,
+    /// The lane served last, per priority: the next one after it goes first.
+    served: [Option<Arc<str>>; 3],
+}
+
+impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
+    /// An empty queue.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            items: HashMap::new(),
+            lanes: BTreeMap::new(),
+            delayed: BTreeSet::new(),
+            delayed_keys: HashMap::new(),
+            sequence: 0,
+            pops: 0,
+            served: [None, None, None],
+        }
+    }
+
+    /// So many of a lane at the same time; 0 for no limit of its own.
+    pub fn limit(&mut self, lane: Arc<str>, limit: usize) {
+        self.lanes.entry(lane).or_insert_with(Lane::new).limit = limit;
+    }
+
+    /// Makes an object due now. What is due already takes the higher priority and the cause; what is in
+    /// flight is due again when it is done.
+    pub fn add(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, now: Duration) {
+        let item = self.items.entry(key.clone()).or_insert_with(|| Item::new(lane.clone(), now));
+        item.take_cause(cause);
+        match item.place {
+            Place::InFlight(again) => {
+                item.priority = if again { item.priority.min(priority) } else { priority };
+                item.place = Place::InFlight(true);
+            }
+            Place::Queued(current) if current <= priority && item.lane == lane => {}
+            _ => {
+                let since = if matches!(item.place, Place::Queued(_)) { item.since } else { now };
+                self.unlink(&key);
+                self.enqueue(&key, lane, priority, since);
+            }
+        }
+    }
+
+    /// Makes an object due at a time, unless it is due or in flight already.
+    pub fn add_at(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, at: Duration) {
+        let item = self.items.entry(key.clone()).or_insert_with(|| Item::new(lane.clone(), at));
+        match item.place {
+            Place::Queued(_) | Place::InFlight(_) => item.take_cause(cause),
+            Place::Delayed(before) if before <= at => item.take_cause(cause),
+            _ => {
+                item.take_cause(cause);
+                self.unlink(&key);
+                self.delay(&key, priority, at);
+            }
+        }
+    }
+
+    /// The next object that is due.
+    pub fn pop(&mut self, now: Duration) -> Option<Work<K, C>> {
+        self.promote(now);
+        self.pops += 1;
+        let upwards = self.pops.is_multiple_of(AGING);
+        let mut order = PRIORITIES;
+        if upwards {
+            order.reverse();
+        }
+        let (priority, name) = order.into_iter().find_map(|p| Some((p, self.turn(p)?)))?;
+        let lane = self.lanes.get_mut(&name)?;
+        let (_, key) = lane.ready[priority as usize].pop_first()?;
+        lane.in_flight += 1;
+        self.served[priority as usize] = Some(name.clone());
+        let item = self.items.get_mut(&key)?;
+        item.place = Place::InFlight(false);
+        Some(Work {
+            key,
+            lane: name,
+            causes: std::mem::take(&mut item.causes),
+            attempt: item.failures,
+            priority,
+            waited: now.saturating_sub(item.since),
+        })
+    }
+
+    /// The lane whose turn it is at a priority: the first after the one served last that has work and room.
+    fn turn(&self, priority: Priority) -> Option<Arc<str>> {
+        let can = |lane: &Lane<K>| !lane.ready[priority as usize].is_empty() && (lane.limit == 0 || lane.in_flight < lane.limit);
+        let last = self.served[priority as usize].as_ref();
+        let after = self.lanes.iter().find(|(name, lane)| last.is_none_or(|l| *name > l) && can(lane));
+        let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can(lane)));
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// Ends work on an object.
+    pub fn done(&mut self, key: &K, next: Next<C>, now: Duration) {
+        let Some(item) = self.items.get_mut(key) else { return };
+        let Place::InFlight(again) = item.place else { return };
+        if let Some(lane) = self.lanes.get_mut(&item.lane) {
+            lane.in_flight -= 1;
+        }
+        let item = self.items.get_mut(key).expect("was there");
+        match next {
+            Next::Settled | Next::At(..) => item.failures = 0,
+            Next::Retry(_) => item.failures = item.failures.saturating_add(1),
+            Next::Yield(..) | Next::Park => {}
+        }
+        let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
+        if again {
+            return self.enqueue(key, lane, priority, now);
+        }
+        match next {
+            Next::Settled => drop(self.items.remove(key)),
+            Next::Park => item.place = Place::Parked,
+            Next::At(at, cause) | Next::Yield(at, cause) => {
+                item.take_cause(cause);
+                self.delay(key, Priority::Normal, at);
+            }
+            Next::Retry(cause) => {
+                item.take_cause(cause);
+                let wait = self.backoff(failures);
+                self.delay(key, Priority::Normal, now + wait);
+            }
+        }
+    }
+
+    /// Forgets an object that is not in flight.
+    pub fn remove(&mut self, key: &K) {
+        if self.items.get(key).is_some_and(|i| !matches!(i.place, Place::InFlight(_))) {
+            self.unlink(key);
+            self.items.remove(key);
+        }
+    }
+
+    /// When the next delayed object is due; at once when one is due and waits for nothing but a pop.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.delayed.first().map(|(at, _)| *at)
+    }
+
+    /// Whether nothing is due and nothing in flight.
+    pub fn idle(&self, now: Duration) -> bool {
+        self.delayed.first().is_none_or(|(at, _)| *at > now)
+            && self.lanes.values().all(|l| l.in_flight == 0 && l.ready.iter().all(BTreeMap::is_empty))
+    }
+
+    /// Number of due objects of each lane and priority.
+    pub fn depth(&self) -> impl Iterator<Item = (&Arc<str>, Priority, usize)> {
+        self.lanes.iter().flat_map(|(name, lane)| PRIORITIES.map(|p| (name, p, lane.ready[p as usize].len())))
+    }
+
+    /// Where an object is and how often it failed; none when nothing is to be done for it.
+    pub fn explain(&self, key: &K) -> Option<(Place, u32)> {
+        self.items.get(key).map(|i| (i.place, i.failures))
+    }
+
+    fn promote(&mut self, now: Duration) {
+        while let Some(&(at, sequence)) = self.delayed.first()
+            && at <= now
+        {
+            self.delayed.pop_first();
+            let Some(key) = self.delayed_keys.remove(&sequence) else { continue };
+            let Some(item) = self.items.get(&key) else { continue };
+            let (lane, priority) = (item.lane.clone(), item.priority);
+            self.enqueue(&key, lane, priority, at);
+        }
+    }
+
+    fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, since: Duration) {
+        self.sequence += 1;
+        let Some(item) = self.items.get_mut(key) else { return };
+        item.place = Place::Queued(priority);
+        item.priority = priority;
+        item.sequence = self.sequence;
+        item.since = since;
+        item.lane = lane.clone();
+        let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
+        lane.ready[priority as usize].insert(self.sequence, key.clone());
+    }
+
+    fn delay(&mut self, key: &K, priority: Priority, at: Duration) {
+        self.sequence += 1;
+        let Some(item) = self.items.get_mut(key) else { return };
+        item.place = Place::Delayed(at);
+        item.priority = priority;
+        item.sequence = self.sequence;
+        self.delayed.insert((at, self.sequence));
+        self.delayed_keys.insert(self.sequence, key.clone());
+    }
+
+    /// Takes an object out of wherever it waits.
+    fn unlink(&mut self, key: &K) {
+        let Some(item) = self.items.get(key) else { return };
+        match item.place {
+            Place::Queued(priority) => {
+                if let Some(lane) = self.lanes.get_mut(&item.lane) {
+                    lane.ready[priority as usize].remove(&item.sequence);
+                }
+            }
+            Place::Delayed(at) => {
+                self.delayed.remove(&(at, item.sequence));
+                self.delayed_keys.remove(&item.sequence);
+            }
+            Place::InFlight(_) | Place::Parked => {}
+        }
+    }
+
+    /// `base · 2^(failures-1)`, at most `longest`, of which between half and all is waited.
+    fn backoff(&mut self, failures: u32) -> Duration {
+        let doubled = self.config.base.saturating_mul(1 << failures.saturating_sub(1).min(30));
+        let full = doubled.min(self.config.longest);
+        // xorshift64: jitter needs to be spread, not secret.
+        let mut x = self.config.seed;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.config.seed = x;
+        full / 2 + full / 2 * u32::try_from(x % 1024).unwrap_or(0) / 1024
+    }
+}
+
+impl<C: PartialEq> Item<C> {
+    fn new(lane: Arc<str>, since: Duration) -> Self {
+        Self {
+            lane,
+            place: Place::Parked,
+            causes: Vec::new(),
+            priority: Priority::Normal,
+            failures: 0,
+            sequence: 0,
+            since,
+        }
+    }
+
+    fn take_cause(&mut self, cause: C) {
+        if self.causes.len() < CAUSES && !self.causes.contains(&cause) {
+            self.causes.push(cause);
+        }
+    }
+}
+
+impl<K> Lane<K> {
+    fn new() -> Self {
+        Self {
+            ready: [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()],
+            in_flight: 0,
+            limit: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn queue() -> Queue<u8, u8> {
+        Queue::new(Config::new(10 * MS, 80 * MS, 7))
+    }
+
+    fn lane(i: u8) -> Arc<str> {
+        format!("lane-{i}").into()
+    }
+
+    #[test]
+    fn a_persons_change_goes_first_and_low_is_never_starved() {
+        let mut q = queue();
+        for key in 0..100 {
+            q.add(lane(0), key, Priority::Low, 0, MS);
+        }
+        q.add(lane(0), 200, Priority::High, 0, MS);
+        assert_eq!(q.pop(MS).map(|w| w.key), Some(200));
+        let mut popped = HashSet::new();
+        for i in 0..32 {
+            q.add(lane(0), 100 + i, Priority::High, 0, MS);
+            popped.insert(q.pop(MS).expect("work").priority);
+        }
+        assert!(popped.contains(&Priority::Low));
+    }
+
+    #[test]
+    fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
+        let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+        for key in 0..10_000 {
+            q.add(lane(0), key, Priority::Normal, 0, MS);
+        }
+        for key in 20_000..20_003 {
+            q.add(lane(1), key, Priority::Normal, 0, MS);
+        }
+        let first: Vec<_> = (0..7).filter_map(|_| q.pop(MS)).filter(|w| w.lane == lane(1)).collect();
+        assert_eq!(first.len(), 3);
+    }
+
+    #[test]
+    fn backs_off_and_forgets_after_success() {
+        let mut q = queue();
+        q.add(lane(0), 1, Priority::High, 0, MS);
+        let mut now = MS;
+        for failures in 0..6u32 {
+            let work = q.pop(now).expect("due");
+            assert_eq!(work.attempt, failures);
+            q.done(&1, Next::Retry(9), now);
+            assert_eq!(q.pop(now), None);
+            let wait = q.next_deadline().expect("delayed") - now;
+            let full = (10 * MS * (1 << failures)).min(80 * MS);
+            assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
+            now += wait;
+        }
+        q.pop(now);
+        q.done(&1, Next::Settled, now);
+        q.add(lane(0), 1, Priority::High, 0, now);
+        assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
+    }
+
+    #[test]
+    fn parked_until_somebody_adds_it() {
+        let mut q = queue();
+        q.add(lane(0), 1, Priority::High, 0, MS);
+        q.pop(MS);
+        q.done(&1, Next::Park, MS);
+        assert_eq!(q.pop(Duration::from_secs(10_000)), None);
+        assert_eq!(q.explain(&1), Some((Place::Parked, 0)));
+        q.add(lane(0), 1, Priority::High, 0, MS);
+        assert!(q.pop(MS).is_some());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u8, Priority, u8),
+        AddAt(u8, u8),
+        Pop,
+        Done(u8, u8),
+        Wait(u8),
+        Limit(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
+        prop_oneof![
+            (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
+            (0..6u8, 0..50u8).prop_map(|(k, d)| Step::AddAt(k, d)),
+            3 => Just(Step::Pop),
+            3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
+            (0..60u8).prop_map(Step::Wait),
+            (0..3u8).prop_map(Step::Limit),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: nothing runs twice at once, no limit is exceeded, nothing that
+        /// was added is lost, nothing runs that was not asked for, and every cause given is told.
+        #[test]
+        fn agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
+            let mut q = queue();
+            let mut now = MS;
+            let mut limit = 0;
+            // Per key: wanted at the latest at, in flight, causes not told yet.
+            let mut wanted: HashMap<u8, Duration> = HashMap::new();
+            let mut flying: HashSet<u8> = HashSet::new();
+            let mut causes: HashMap<u8, HashSet<u8>> = HashMap::new();
+            let lane_of = |k: u8| lane(k % 2);
+            for step in steps {
+                match step {
+                    Step::Add(k, p, c) => {
+                        q.add(lane_of(k), k, p, c, now);
+                        wanted.insert(k, now);
+                        causes.entry(k).or_default().insert(c);
+                    }
+                    Step::AddAt(k, d) => {
+                        let at = now + u32::from(d) * MS;
+                        q.add_at(lane_of(k), k, Priority::Normal, 100, at);
+                        if !flying.contains(&k) {
+                            let earlier = wanted.get(&k).map_or(at, |w| (*w).min(at));
+                            wanted.insert(k, earlier);
+                        }
+                    }
+                    Step::Pop => match q.pop(now) {
+                        Some(work) => {
+                            prop_assert!(flying.insert(work.key), "twice in flight");
+                            let at = wanted.remove(&work.key);
+                            prop_assert!(at.is_some_and(|at| at <= now), "not asked for");
+                            for cause in causes.remove(&work.key).unwrap_or_default() {
+                                prop_assert!(work.causes.contains(&cause), "cause lost");
+                            }
+                            let of_lane = flying.iter().filter(|k| lane_of(**k) == work.lane).count();
+                            prop_assert!(work.lane != lane(0) || limit == 0 || of_lane <= limit, "over the limit");
+                        }
+                        None => {
+                            let full = |k: &u8| k % 2 == 0 && limit > 0 && flying.iter().filter(|f| **f % 2 == 0).count() >= limit;
+                            let due = wanted.iter().find(|(k, at)| **at <= now && !flying.contains(k) && !full(k));
+                            prop_assert!(due.is_none(), "lost: {due:?}");
+                        }
+                    },
+                    Step::Done(k, next) => if flying.remove(&k) {
+                        let again = wanted.contains_key(&k);
+                        let next = match next {
+                            0 => Next::Settled,
+                            1 => Next::Park,
+                            2 => Next::At(now + 20 * MS, 100),
+                            3 => Next::Yield(now + 30 * MS, 100),
+                            _ => Next::Retry(100),
+                        };
+                        q.done(&k, next.clone(), now);
+                        if !again {
+                            match next {
+                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, at); }
+                                Next::Retry(_) => match q.explain(&k) {
+                                    Some((Place::Delayed(at), _)) => { wanted.insert(k, at); }
+                                    other => prop_assert!(false, "a failure waits: {other:?}"),
+                                },
+                                Next::Settled | Next::Park => {}
+                            }
+                        }
+                    },
+                    Step::Wait(d) => now += u32::from(d) * MS,
+                    Step::Limit(n) => {
+                        // Only ever widened while something flies, as the model does not track overshoot.
+                        if flying.is_empty() { limit = n.into(); q.limit(lane(0), limit); }
+                    }
+                }
+            }
+        }
+    }
+}

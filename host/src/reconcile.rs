@@ -1,0 +1,429 @@
+//! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
+
+use std::{sync::Arc, time::Instant};
+
+use tracing::{debug, info, warn};
+
+use crate::{
+    bindings::{reconciler, types::Condition},
+    capabilities::{Call, Services, Subject},
+    cluster::ApiError,
+    conditions::{self, Moment},
+    dependencies::Dependency,
+    engine::{Engine, Trap},
+    facts::Ledger,
+    host::Settings,
+    key::ObjectRef,
+    object::Object,
+    plugin::{Plugin, Registry},
+    queue::{Next, Work},
+    router::Cause,
+};
+
+/// Skips reconciles of an object while `true`; its cleanup still runs.
+pub const PAUSED: &str = "ostler.dev/paused";
+/// `Orphan` lets a deleted object go without cleaning up behind it.
+pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
+/// `true` lets a deleted object go at once, whatever is left behind.
+pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
+
+/// What workers share.
+pub struct Controller {
+    /// What calls work with.
+    pub services: Arc<Services>,
+    /// Who reconciles what.
+    pub registry: Arc<Registry>,
+    /// Runs components.
+    pub engine: Arc<Engine>,
+    /// What happened.
+    pub ledger: Arc<Ledger>,
+    /// Intervals and limits.
+    pub settings: Arc<Settings>,
+}
+
+/// How a reconcile ended, for the queue.
+struct End {
+    next: Next<Cause>,
+    reads: Vec<Dependency>,
+}
+
+impl End {
+    fn settled() -> Self {
+        Self {
+            next: Next::Settled,
+            reads: Vec::new(),
+        }
+    }
+
+    fn retry() -> Self {
+        Self {
+            next: Next::Retry(Cause::Retry),
+            reads: Vec::new(),
+        }
+    }
+}
+
+/// What the component's call came to.
+enum Answer {
+    Outcome(reconciler::Outcome),
+    Failure(reconciler::Failure),
+}
+
+impl Controller {
+    /// Takes work from the queue until cancelled.
+    pub async fn work(self: Arc<Self>) {
+        loop {
+            match self.services.router.pop() {
+                Ok(work) => {
+                    let key = work.key.clone();
+                    let end = self.reconcile(&work).await;
+                    match end {
+                        Some(end) => self.services.router.done(&key, end.next, end.reads),
+                        None => self.services.router.forget(&key),
+                    }
+                }
+                Err(wait) => {
+                    let work = self.services.router.work.notified();
+                    match wait {
+                        Some(wait) => drop(tokio::time::timeout(wait, work).await),
+                        None => work.await,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reconciles one object. None when it is gone.
+    async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+        let key = &work.key;
+        let Some(object) = self.services.store.get(key) else {
+            self.ledger.forget(key);
+            return None;
+        };
+        let Some(plugin) = self.registry.of_kind(&key.gvk) else {
+            return Some(End::settled());
+        };
+        let Some(kind) = plugin.kind(&key.gvk) else {
+            return Some(End::settled());
+        };
+        if kind.selector.as_ref().is_some_and(|s| !s.matches(&object.labels)) {
+            return Some(End::settled());
+        }
+        let finalizer = kind.finalizer.as_deref();
+        let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
+        if object.deleting() {
+            return match finalizer {
+                Some(finalizer) if held => Some(self.delete(work, &plugin, &object, finalizer).await),
+                _ => Some(End::settled()),
+            };
+        }
+        if object.annotation(PAUSED).as_deref() == Some("true") {
+            return Some(self.pause(&plugin, key, &object).await);
+        }
+        let object = match finalizer {
+            Some(finalizer) if !held => {
+                let mut finalizers = object.finalizers.clone();
+                finalizers.push(finalizer.into());
+                match self.set_finalizers(key, &object, &finalizers).await {
+                    Ok(object) => object,
+                    Err(end) => return Some(end),
+                }
+            }
+            _ => object,
+        };
+        Some(self.call(work, &plugin, &object, None).await)
+    }
+
+    /// Cleans up behind an object and lets it go.
+    async fn delete(&self, work: &Work<ObjectRef, Cause>, plugin: &Arc<Plugin>, object: &Arc<Object>, finalizer: &str) -> End {
+        let key = &work.key;
+        let forced = object.annotation(FORCE_DELETE).as_deref() == Some("true");
+        let orphaned = object.annotation(DELETION_POLICY).as_deref() == Some("Orphan");
+        if !forced && !orphaned {
+            return self.call(work, plugin, object, Some(finalizer)).await;
+        }
+        let (reason, note) = if forced {
+            ("ForceDeleted", format!("Let go without cleanup, as {FORCE_DELETE} asks"))
+        } else {
+            ("Orphaned", format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"))
+        };
+        self.event(plugin, key, object, forced, reason, &note).await;
+        self.release(key, object, finalizer).await
+    }
+
+    /// Takes our finalizer off, so that the object can go.
+    async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
+        let left: Vec<_> = object.finalizers.iter().filter(|f| ***f != *finalizer).cloned().collect();
+        match self.set_finalizers(key, object, &left).await {
+            Ok(_) => {
+                info!(object = %key, "cleaned up");
+                End::settled()
+            }
+            Err(end) => end,
+        }
+    }
+
+    async fn set_finalizers(&self, key: &ObjectRef, object: &Object, finalizers: &[Box<str>]) -> Result<Arc<Object>, End> {
+        let written = self.services.effects.set_finalizers(key, object, finalizers).await;
+        self.ledger.count(key, api_writes(1));
+        match written {
+            Ok(object) => Ok(object),
+            Err(e) if e.code() == 404 => Err(End::settled()),
+            // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
+            Err(e) => {
+                if e.code() != 409 {
+                    warn!(object = %key, "finalizer not written: {e}");
+                }
+                Err(End::retry())
+            }
+        }
+    }
+
+    async fn pause(&self, plugin: &Arc<Plugin>, key: &ObjectRef, object: &Arc<Object>) -> End {
+        let note = format!("Not reconciled while annotated {PAUSED}=true; deletion still cleans up");
+        let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
+        let failure = reconciler::Failure {
+            resolution: reconciler::Resolution::Yield,
+            reason: "Paused".into(),
+            message: note,
+            conditions: vec![paused],
+            status: None,
+        };
+        match self.write_status(plugin, key, object, &Answer::Failure(failure)).await {
+            Ok(()) => End::settled(),
+            Err(end) => end,
+        }
+    }
+
+    /// Calls the component and acts on its answer.
+    async fn call(&self, work: &Work<ObjectRef, Cause>, plugin: &Arc<Plugin>, object: &Arc<Object>, deleting: Option<&str>) -> End {
+        let key = &work.key;
+        let started = Instant::now();
+        self.ledger.reconciled(key, plugin.name(), &plugin.digest);
+        let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
+        debug!(object = %key, plugin = &**plugin.name(), attempt = work.attempt, causes = causes.join(","), "reconcile");
+        let request = reconciler::Request {
+            object: object.json.to_vec(),
+            ref_: key.into(),
+            attempt: work.attempt,
+            causes,
+        };
+        let subject = Subject {
+            key: key.clone(),
+            object: object.clone(),
+            services: self.services.clone(),
+        };
+        let call = Call::new(plugin.terms.clone(), Some(subject));
+        let calling = Instant::now();
+        let (answer, call) = self.engine.reconcile(&plugin.compiled, call, request, deleting.is_some()).await;
+        let called = calling.elapsed();
+        self.ledger.count(key, call.counts);
+        let result = match answer {
+            Ok(Ok(outcome)) => Answer::Outcome(outcome),
+            Ok(Err(failure)) => Answer::Failure(failure),
+            Err(trap) => {
+                warn!(object = %key, plugin = &**plugin.name(), digest = &plugin.digest[..12], "{trap}");
+                Answer::Failure(trapped(&trap))
+            }
+        };
+        let object = call.checkpointed.as_ref().unwrap_or(object);
+        let end = self.conclude(key, plugin, object, result, deleting).await;
+        self.ledger.took(called, started.elapsed());
+        End {
+            next: end.next,
+            reads: call.reads,
+        }
+    }
+
+    async fn conclude(&self, key: &ObjectRef, plugin: &Arc<Plugin>, object: &Arc<Object>, mut result: Answer, deleting: Option<&str>) -> End {
+        if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
+            && outcome.next == reconciler::Next::Settled
+        {
+            return self.release(key, object, finalizer).await;
+        }
+        if deleting.is_some() {
+            result = self.still_there(object, result);
+        }
+        let next = self.next(&result);
+        if let Answer::Failure(failure) = &result {
+            info!(object = %key, plugin = &**plugin.name(), reason = failure.reason, resolution = resolution(&failure.resolution), "{}", failure.message);
+        }
+        match self.write_status(plugin, key, object, &result).await {
+            Ok(()) => End { next, reads: Vec::new() },
+            Err(end) => end,
+        }
+    }
+
+    /// What a deletion that is not done says: why, and after the deadline also what can be done.
+    fn still_there(&self, object: &Object, result: Answer) -> Answer {
+        let (mut failure, next) = match result {
+            Answer::Failure(failure) => (failure, None),
+            Answer::Outcome(outcome) => {
+                let failure = reconciler::Failure {
+                    resolution: reconciler::Resolution::Yield,
+                    reason: "Terminating".into(),
+                    message: "Cleanup in progress".into(),
+                    conditions: outcome.conditions,
+                    status: outcome.status,
+                };
+                (failure, Some(outcome.next))
+            }
+        };
+        if let Some(reconciler::Next::After(ms)) = next {
+            failure.resolution = reconciler::Resolution::Throttled(ms);
+        }
+        let since = object.deletion_timestamp.as_deref().and_then(crate::time::seconds_since);
+        let deadline = self.settings.deletion_deadline;
+        if since.is_some_and(|s| s >= deadline.as_secs()) {
+            failure.message = format!(
+                "{}. Not deleted after {deadline:?}: remove what stands in the way, or annotate it \
+                 {DELETION_POLICY}=Orphan (or {FORCE_DELETE}=true) to let it go without cleanup",
+                failure.message
+            );
+            let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
+            failure.conditions.push(blocked);
+        }
+        Answer::Failure(failure)
+    }
+
+    async fn write_status(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>, result: &Answer) -> Result<(), End> {
+        let whole = object.value();
+        let old = whole.get("status");
+        let now = crate::time::now_rfc3339();
+        let moment = Moment {
+            generation: object.generation,
+            now: &now,
+        };
+        let new = match result {
+            Answer::Outcome(outcome) => fields(&outcome.status).map(|f| conditions::after_outcome(old, outcome, f.as_ref(), moment)),
+            Answer::Failure(failure) => fields(&failure.status).map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
+        };
+        let new = new.unwrap_or_else(|why| {
+            let failure = nonsense(&why);
+            warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+            conditions::after_failure(old, &failure, None, moment)
+        });
+        let Some(patch) = conditions::merge_patch(old, &new) else {
+            self.ledger.readiness(key, object.ready());
+            return Ok(());
+        };
+        let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+        self.ledger.count(key, api_writes(1));
+        match patched {
+            Ok(object) => {
+                self.ledger.readiness(key, object.ready());
+                Ok(())
+            }
+            Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Status { code: 422, message, .. }) => {
+                // What the server won't take now it won't take the next time. That much is said in a
+                // status that it does take.
+                warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
+                let failure = nonsense(&message);
+                let said = conditions::after_failure(old, &failure, None, moment);
+                if let Some(patch) = conditions::merge_patch(old, &said) {
+                    let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+                    self.ledger.count(key, api_writes(1));
+                    if let Ok(object) = patched {
+                        self.ledger.readiness(key, object.ready());
+                    }
+                }
+                Err(End { next: Next::Park, reads: Vec::new() })
+            }
+            Err(e) => {
+                warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                Err(End::retry())
+            }
+        }
+    }
+
+    fn next(&self, result: &Answer) -> Next<Cause> {
+        use std::time::Duration;
+        let router = &self.services.router;
+        let after = |wait: Duration, cause| Next::At(router.now() + wait, cause);
+        match result {
+            Answer::Outcome(outcome) => match outcome.next {
+                reconciler::Next::Settled => Next::Settled,
+                reconciler::Next::Poll(ms) => after(jittered(ms.map_or(self.settings.poll, Duration::from_millis)), Cause::Poll),
+                reconciler::Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
+                reconciler::Next::At(at) => {
+                    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                    after(Duration::from_millis(at).saturating_sub(now), Cause::Timer)
+                }
+            },
+            Answer::Failure(failure) => match failure.resolution {
+                reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
+                reconciler::Resolution::Yield => Next::Yield(router.now() + jittered(self.settings.yield_every), Cause::Retry),
+                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
+                reconciler::Resolution::Throttled(ms) => Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry),
+            },
+        }
+    }
+
+    async fn event(&self, plugin: &Plugin, key: &ObjectRef, object: &Object, warning: bool, reason: &str, note: &str) {
+        let services = &self.services;
+        let sent = services.recorder.record(&services.effects, plugin.name(), key, object, warning, reason, note);
+        if sent.await {
+            self.ledger.count(key, api_writes(1));
+        }
+    }
+}
+
+fn api_writes(n: u64) -> crate::facts::Counts {
+    crate::facts::Counts {
+        api_writes: n,
+        ..Default::default()
+    }
+}
+
+fn resolution(resolution: &reconciler::Resolution) -> &'static str {
+    match resolution {
+        reconciler::Resolution::Retry => "retry",
+        reconciler::Resolution::Yield => "yield",
+        reconciler::Resolution::Parked => "parked",
+        reconciler::Resolution::Throttled(_) => "throttled",
+        reconciler::Resolution::Denied(_) => "denied",
+    }
+}
+
+/// A trap is the plugin's fault, and the person who looks at the object is told so.
+fn trapped(trap: &Trap) -> reconciler::Failure {
+    let reason = match trap {
+        Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
+        Trap::Memory(_) => "PluginOutOfMemory",
+        Trap::Other(_) => "PluginTrapped",
+    };
+    reconciler::Failure {
+        resolution: reconciler::Resolution::Retry,
+        reason: reason.into(),
+        message: format!("The plugin {trap}"),
+        conditions: Vec::<Condition>::new(),
+        status: None,
+    }
+}
+
+/// Up to a tenth more, so that objects that were made together don't poll together for ever.
+fn jittered(interval: std::time::Duration) -> std::time::Duration {
+    interval + interval / 10 * (crate::time::unique() % 1000) as u32 / 1000
+}
+
+/// The status fields a component gave, parsed.
+fn fields(json: &Option<Vec<u8>>) -> Result<Option<serde_json::Value>, String> {
+    let Some(json) = json else { return Ok(None) };
+    match serde_json::from_slice(json) {
+        Ok(value @ serde_json::Value::Object(_)) => Ok(Some(value)),
+        Ok(_) => Err("the status is not a JSON object".into()),
+        Err(e) => Err(format!("the status is not JSON: {e}")),
+    }
+}
+
+/// What a component said makes no sense.
+fn nonsense(why: &str) -> reconciler::Failure {
+    reconciler::Failure {
+        resolution: reconciler::Resolution::Parked,
+        reason: "PluginStatusInvalid".into(),
+        message: format!("The plugin's status can't be written: {why}"),
+        conditions: Vec::new(),
+        status: None,
+    }
+}

@@ -1,0 +1,143 @@
+//! Follows a directory of components: what is saved there serves within a moment.
+//!
+//! The directory is watched, not the files: builds rename them into place. What
+//! counts is the content, so a file that is touched or rebuilt alike changes nothing.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use notify::{RecursiveMode, Watcher};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::{
+    engine::{Engine, Limits, hex},
+    grants::Grants,
+    plugin::{Plugin, Registry, load},
+};
+
+/// A save is several events; this long after the last of them it is looked at.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// Told when a build begins to serve (with the one before it), or when a plugin is gone.
+pub type OnSwap = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
+
+/// Keeps a registry as its directory is.
+pub struct Reloader {
+    directory: PathBuf,
+    engine: Arc<Engine>,
+    registry: Arc<Registry>,
+    grants: Grants,
+    limits: Limits,
+    on_swap: OnSwap,
+}
+
+impl Reloader {
+    /// Nothing is loaded before [`Reloader::scan`].
+    pub fn new(directory: PathBuf, engine: Arc<Engine>, registry: Arc<Registry>, grants: Grants, limits: Limits, on_swap: OnSwap) -> Self {
+        Self {
+            directory,
+            engine,
+            registry,
+            grants,
+            limits,
+            on_swap,
+        }
+    }
+
+    /// Loads what is there, then follows the directory until dropped. `ready` is told after the first scan.
+    pub async fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let mut watcher = notify::recommended_watcher(move |event| {
+            let _ = sender.send(event);
+        })?;
+        watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
+        self.scan(None).await;
+        ready();
+        while let Some(event) = events.recv().await {
+            let since = Instant::now();
+            if let Err(e) = event {
+                warn!("watching {}: {e}", self.directory.display());
+            }
+            // Until nothing has happened for a moment.
+            while let Ok(Some(_)) = tokio::time::timeout(DEBOUNCE, events.recv()).await {}
+            self.scan(Some(since)).await;
+        }
+        Ok(())
+    }
+
+    /// Looks at every file once; `since` is when the first of them changed.
+    async fn scan(&self, since: Option<Instant>) {
+        let files = match component_files(&self.directory) {
+            Ok(files) => files,
+            Err(e) => {
+                warn!("the plugin directory {} can't be read: {e}", self.directory.display());
+                return;
+            }
+        };
+        for file in &files {
+            self.look_at(file, since).await;
+        }
+        for gone in self.registry.files().into_iter().filter(|f| !files.contains(f)) {
+            if let Some(plugin) = self.registry.remove(&gone) {
+                info!(plugin = &**plugin.name(), "{gone} is gone: unloaded");
+                (self.on_swap)(None, Some(&plugin));
+            }
+        }
+    }
+
+    async fn look_at(&self, file: &str, since: Option<Instant>) {
+        let path = self.directory.join(file);
+        let Ok(wasm) = std::fs::read(&path) else { return };
+        let config_path = path.with_extension("yaml");
+        let config = match std::fs::read_to_string(&config_path) {
+            Ok(text) => Some(text),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return self.refuse(file, "", format!("its configuration {} can't be read: {e}", config_path.display())),
+        };
+        let mut content = Sha256::new();
+        content.update(&wasm);
+        content.update(config.as_deref().unwrap_or("").as_bytes());
+        let digest = hex(&content.finalize());
+        if self.registry.knows(file, &digest) {
+            return;
+        }
+        let plugin = match load(&self.engine, wasm, config.as_deref(), &self.grants, &self.limits).await {
+            Ok(plugin) => Arc::new(plugin),
+            Err(message) => return self.refuse(file, &digest, message),
+        };
+        let took = since.map(|since| since.elapsed());
+        match self.registry.serve(file, &digest, plugin.clone(), took) {
+            Ok(before) => {
+                let (name, short) = (&**plugin.name(), &plugin.digest[..12]);
+                match &before {
+                    Some(_) => info!(plugin = name, version = plugin.version, digest = short, "swapped in {file}"),
+                    None => info!(plugin = name, version = plugin.version, digest = short, "loaded {file}"),
+                }
+                (self.on_swap)(Some(&plugin), before.as_ref());
+            }
+            Err(message) => self.refuse(file, &digest, message),
+        }
+    }
+
+    fn refuse(&self, file: &str, digest: &str, message: String) {
+        warn!("{file} is not loaded: {message}");
+        self.registry.refuse(file, digest, message);
+    }
+}
+
+fn component_files(directory: &Path) -> std::io::Result<BTreeSet<String>> {
+    let mut files = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".wasm") && !name.starts_with('.') {
+            files.insert(name);
+        }
+    }
+    Ok(files)
+}

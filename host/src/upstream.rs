@@ -1,0 +1,236 @@
+//! Clients of upstreams: one per `Upstream` object and version of its Secrets, shared by everybody who names it.
+//!
+//! ```text
+//! request → rules (path, headers) → secrets into the body → credentials → the wire → masks → answer
+//! ```
+
+mod auth;
+mod client;
+mod masking;
+mod rules;
+mod spec;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+pub use self::{
+    masking::{Encoding, Substitution},
+    spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
+};
+use self::client::Client;
+use crate::{
+    bindings::{http, types},
+    engine::hex,
+};
+
+/// A secret value. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Takes a value in.
+    pub fn new(value: Vec<u8>) -> Self {
+        Self(value)
+    }
+
+    /// The value, for the wire only.
+    fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Names a key of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SecretKey {
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// Name of the Secret.
+    pub name: String,
+    /// Key in its data.
+    pub key: String,
+}
+
+impl std::fmt::Display for SecretKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret {}/{} key `{}`", self.namespace, self.name, self.key)
+    }
+}
+
+/// A secret with the version it was read in.
+#[derive(Clone, Debug)]
+pub struct SecretValue {
+    /// The value.
+    pub value: Secret,
+    /// The Secret's resourceVersion.
+    pub version: String,
+}
+
+/// Where secrets come from.
+pub trait Secrets: Send + Sync {
+    /// A key's value; none when the Secret or the key isn't there.
+    fn get(&self, key: &SecretKey) -> Option<SecretValue>;
+}
+
+/// A request of a component, checked by [`Clients::send`].
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// HTTP method.
+    pub method: String,
+    /// Path, and query if any; starts with `/`.
+    pub path_and_query: String,
+    /// Names and values.
+    pub headers: Vec<(String, String)>,
+    /// Body, with placeholders.
+    pub body: Option<Vec<u8>>,
+    /// What the placeholders stand for.
+    pub substitutions: Vec<Substitution>,
+    /// Shorter than the upstream's own, if given.
+    pub timeout: Option<Duration>,
+}
+
+/// An answer, any HTTP status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Names in lower case, and values.
+    pub headers: Vec<(String, String)>,
+    /// Body, with placeholders in place of secrets.
+    pub body: Vec<u8>,
+}
+
+impl From<Response> for http::Response {
+    fn from(r: Response) -> Self {
+        let headers = r.headers.into_iter().map(|(name, value)| http::Header { name, value });
+        Self {
+            status: r.status,
+            headers: headers.collect(),
+            body: r.body,
+        }
+    }
+}
+
+/// Why there is no answer. Never has a secret in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The request or the Upstream is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// A Secret or a key of it is missing.
+    #[error("{0}")]
+    NotFound(String),
+    /// The credentials are not accepted.
+    #[error("log-in failed: {0}")]
+    LoginFailed(String),
+    /// No connection, no answer in time, or a broken one.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Too much at once; milliseconds to wait.
+    #[error("throttled for {0} ms")]
+    Throttled(u64),
+    /// More bytes than allowed.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+impl From<SendError> for types::Error {
+    fn from(e: SendError) -> Self {
+        let text = e.to_string();
+        match e {
+            SendError::Invalid(_) => Self::Invalid(text),
+            SendError::NotFound(_) => Self::NotFound(text),
+            SendError::LoginFailed(_) => Self::Denied(text),
+            SendError::Unavailable(_) => Self::Unavailable(text),
+            SendError::Throttled(ms) => Self::Throttled(ms),
+            SendError::TooLarge(_) => Self::Budget(text),
+        }
+    }
+}
+
+/// A client that nobody used for this long is dropped, with its connections.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// All clients.
+pub struct Clients {
+    clients: Mutex<HashMap<String, Entry>>,
+    /// Digests of secrets are keyed: nobody can try values against them.
+    salt: [u8; 32],
+}
+
+struct Entry {
+    /// Generation of the Upstream and versions of its Secrets.
+    version: String,
+    client: Arc<Client>,
+    used: Instant,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let mut salt = [0; 32];
+        for chunk in salt.chunks_mut(8) {
+            chunk.copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());
+        }
+        Self {
+            clients: Mutex::default(),
+            salt,
+        }
+    }
+}
+
+impl Clients {
+    /// Sends one request with the upstream's credentials.
+    pub async fn send(&self, upstream: &UpstreamObject, request: Request, secrets: &dyn Secrets) -> Result<Response, SendError> {
+        let client = self.client(upstream, secrets)?;
+        client.send(request, secrets).await
+    }
+
+    /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls
+    /// in flight finish on it.
+    fn client(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Arc<Client>, SendError> {
+        let mut version = upstream.generation.to_string();
+        for key in upstream.secret_keys() {
+            let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
+            version.push_str(&format!(" {key}@{}", value.version));
+        }
+        let mut clients = self.clients.lock().expect("lock");
+        clients.retain(|_, entry| entry.used.elapsed() < IDLE);
+        if let Some(entry) = clients.get_mut(&upstream.uid)
+            && entry.version == version
+        {
+            entry.used = Instant::now();
+            return Ok(entry.client.clone());
+        }
+        let client = Arc::new(Client::new(upstream, secrets)?);
+        let entry = Entry {
+            version,
+            client: client.clone(),
+            used: Instant::now(),
+        };
+        clients.insert(upstream.uid.clone(), entry);
+        Ok(client)
+    }
+
+    /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a
+    /// restart all digests are others.
+    pub fn digest(&self, value: &[u8]) -> String {
+        // HMAC's construction: inner and outer hash, both keyed.
+        let inner = Sha256::new().chain_update(self.salt).chain_update(value).finalize();
+        hex(&Sha256::new().chain_update(inner).chain_update(self.salt).finalize()[..16])
+    }
+}
+
+fn missing(key: &SecretKey) -> SendError {
+    SendError::NotFound(format!("{key} does not exist"))
+}

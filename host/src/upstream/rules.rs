@@ -1,0 +1,73 @@
+//! What a component may say in a request.
+
+use super::SendError;
+
+/// Set by the host, or about the connection: not a component's business.
+const FORBIDDEN: [&str; 15] = [
+    "authorization", "cookie", "host", "connection", "content-length", "expect", "keep-alive", "proxy-authenticate",
+    "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "forwarded",
+];
+
+/// Not given to a component: sessions and challenges.
+const WITHHELD: [&str; 5] = ["set-cookie", "set-cookie2", "www-authenticate", "proxy-authenticate", "authentication-info"];
+
+/// The path stays below the upstream's URL: no other origin, no climbing, nothing that ends a line.
+pub fn path(path_and_query: &str) -> Result<(), SendError> {
+    let wrong = |what: &str| Err(SendError::Invalid(format!("path-and-query {path_and_query:?} {what}")));
+    if !path_and_query.starts_with('/') || path_and_query.starts_with("//") {
+        return wrong("must start with one `/`");
+    }
+    if path_and_query.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'\\' || b == b'#') {
+        return wrong("has a character that must be escaped");
+    }
+    let path = path_and_query.split('?').next().unwrap_or_default();
+    let dots = |segment: &str| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        plain == "." || plain == ".."
+    };
+    if path.split('/').any(dots) || path.to_ascii_lowercase().contains("%2f..") {
+        return wrong("has a `.` or `..` segment");
+    }
+    Ok(())
+}
+
+/// Whether a component may set a header.
+pub fn header(name: &str, value: &str) -> Result<(), SendError> {
+    let lower = name.to_ascii_lowercase();
+    if FORBIDDEN.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
+        return Err(SendError::Invalid(format!("the header {name:?} is set by the host")));
+    }
+    if value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
+        return Err(SendError::Invalid(format!("the value of the header {name:?} has a control character")));
+    }
+    Ok(())
+}
+
+/// Whether a component gets to see a header of the answer.
+pub fn shown(name: &str) -> bool {
+    !WITHHELD.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_below_the_upstream() {
+        for good in ["/", "/api/v1/teams/a%20b?x=../y", "/a..b"] {
+            assert!(path(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a", "//evil.example", "/a/../b", "/%2e%2E/b", "/a/./b", "/a b", "/a\r\nX: y", "/a#b", "/\\evil", "/a%2f..%2fb"] {
+            assert!(path(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn headers_of_the_host_are_refused() {
+        for bad in ["Authorization", "COOKIE", "Host", "Proxy-Anything", "X-Forwarded-For", "Transfer-Encoding"] {
+            assert!(header(bad, "x").is_err(), "{bad}");
+        }
+        assert!(header("X-Concourse-Config-Version", "3").is_ok());
+        assert!(header("X-A", "a\r\nAuthorization: b").is_err());
+    }
+}
