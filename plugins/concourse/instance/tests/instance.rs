@@ -1,0 +1,253 @@
+//! The Instance reconciler against a host in memory.
+
+use concourse_instance::Instances;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, TriState, gvk};
+
+fn instance() -> Value {
+    json!({
+        "metadata": { "name": "ci", "namespace": "infra" },
+        "spec": {
+            "url": "https://ci.example.com/",
+            "auth": { "password": {
+                "username": "ops",
+                "passwordRef": { "name": "ci-login", "key": "password" },
+            }},
+            "tls": { "caRef": { "name": "ca", "key": "ca.crt" } },
+            "allowedNamespaces": ["apps"],
+            "healthProbeInterval": "2m",
+        },
+    })
+}
+
+fn concourse() -> Host {
+    let host = Host::new();
+    host.answer(
+        "GET",
+        "/api/v1/info",
+        200,
+        json!({
+            "version": "8.2.5", "worker_version": "2.5", "feature_flags": { "build_rerun": true },
+            "external_url": "https://ci.example.com", "cluster_name": "prod",
+        }),
+    )
+    .answer(
+        "GET",
+        "/api/v1/user",
+        200,
+        json!({ "user_name": "ops", "is_admin": true }),
+    )
+    .answer(
+        "GET",
+        "/api/v1/workers",
+        200,
+        json!([{ "state": "running" }, { "state": "landing" }]),
+    )
+    .answer(
+        "GET",
+        "/api/v1/wall",
+        200,
+        json!({ "message": "hi", "TTL": 5 }),
+    )
+    .answer("GET", "/api/v1/teams", 200, json!([{ "name": "main" }]))
+    .answer("GET", "/api/v1/pipelines", 200, Value::Null);
+    host
+}
+
+fn condition<'a>(all: &'a [Condition], kind: &str) -> (TriState, &'a str) {
+    let found = all.iter().find(|c| c.type_ == kind).expect(kind);
+    (found.status, &found.reason)
+}
+
+fn status(outcome: &Outcome) -> Value {
+    from_slice(outcome.status.as_deref().expect("has a status")).expect("is JSON")
+}
+
+fn failure(host: &Host) -> Failure {
+    host.reconcile(&Instances, &instance()).expect_err("fails")
+}
+
+#[test]
+fn a_healthy_server_is_ready_and_polled() {
+    let host = concourse();
+    let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(120_000)));
+    assert_eq!(
+        condition(&outcome.conditions, "Ready"),
+        (TriState::Yes, "Ready")
+    );
+    assert_eq!(
+        condition(&outcome.conditions, "Authenticated"),
+        (TriState::Yes, "Authenticated")
+    );
+    assert_eq!(
+        condition(&outcome.conditions, "WorkersHealthy"),
+        (TriState::Yes, "AllRunning")
+    );
+    assert_eq!(
+        condition(&outcome.conditions, "WallActive"),
+        (TriState::Yes, "WallSet")
+    );
+    assert_eq!(
+        status(&outcome),
+        json!({
+            "version": "8.2.5", "workerVersion": "2.5", "clusterName": "prod",
+            "externalURL": "https://ci.example.com", "webURL": "https://ci.example.com",
+            "workerCount": 2, "runningWorkers": 1, "landingWorkers": 1, "stalledWorkers": 0,
+            "featureFlags": { "build_rerun": true }, "authenticatedUser": "ops",
+            "authenticatedAdmin": true, "wallMessage": "hi", "teamCount": 1,
+        })
+    );
+    assert_eq!(host.writes(), ["apply Upstream ci owned"]);
+    let upstream = gvk("ostler.dev", "v1alpha1", "Upstream").named("infra", "ci");
+    assert_eq!(
+        host.object(&upstream).expect("applied")["spec"],
+        json!({
+            "url": "https://ci.example.com",
+            "auth": { "oauth2Password": {
+                "tokenPath": "/sky/issuer/token", "clientId": "fly", "clientSecret": "Zmx5",
+                "username": "ops",
+                "passwordSecretRef": { "name": "ci-login", "key": "password" },
+                "scopes": ["openid", "profile", "email", "federated:id", "groups"],
+            }},
+            "tls": { "caSecretRef": { "name": "ca", "key": "ca.crt" } },
+            "allowedNamespaces": ["apps"],
+            "timeoutSeconds": 30,
+        })
+    );
+    let again = host.reconcile(&Instances, &instance()).expect("is ready");
+    assert_eq!(
+        again.status, outcome.status,
+        "the same world, the same bytes"
+    );
+}
+
+#[test]
+fn a_token_is_a_bearer() {
+    let host = concourse();
+    let mut object = instance();
+    object["spec"]["auth"] = json!({ "token": { "tokenRef": { "name": "t", "key": "k" } } });
+    host.reconcile(&Instances, &object).expect("is ready");
+    let upstream = gvk("ostler.dev", "v1alpha1", "Upstream").named("infra", "ci");
+    assert_eq!(
+        host.object(&upstream).expect("applied")["spec"]["auth"],
+        json!({ "bearer": { "tokenSecretRef": { "name": "t", "key": "k" } } })
+    );
+}
+
+#[test]
+fn refused_unreachable_and_garbage_are_told_apart() {
+    for status in [401, 403] {
+        let host = concourse();
+        host.answer("GET", "/api/v1/user", status, "not authorized");
+        let failure = failure(&host);
+        assert_eq!(
+            (failure.reason.as_str(), failure.resolution),
+            ("AuthFailed", Resolution::Retry)
+        );
+        assert_eq!(
+            condition(&failure.conditions, "Authenticated"),
+            (TriState::No, "AuthFailed")
+        );
+    }
+    let unreachable = || Err(Error::Unavailable("connection refused".into()));
+    for answer in [
+        unreachable(),
+        Ok(response(502, &[], "<html>")),
+        Ok(response(200, &[], "<html>")),
+    ] {
+        let host = concourse();
+        host.answers("GET", "/api/v1/info", [answer]);
+        let failure = failure(&host);
+        assert_eq!(
+            (failure.reason.as_str(), failure.resolution),
+            ("InfoFailed", Resolution::Retry)
+        );
+        assert_eq!(
+            condition(&failure.conditions, "Authenticated"),
+            (TriState::Unknown, "InfoFailed")
+        );
+    }
+    let host = concourse();
+    host.answers(
+        "GET",
+        "/api/v1/info",
+        [Err(Error::NotFound("Secret infra/ci-login".into()))],
+    );
+    let failure = failure(&host);
+    assert_eq!(
+        (failure.reason.as_str(), failure.resolution),
+        ("AuthFailed", Resolution::Yield)
+    );
+}
+
+#[test]
+fn stalled_workers_do_not_make_it_unready() {
+    let host = concourse();
+    host.answer(
+        "GET",
+        "/api/v1/workers",
+        200,
+        json!([{ "state": "stalled" }]),
+    );
+    host.answer("GET", "/api/v1/wall", 500, Value::Null);
+    let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
+    assert_eq!(condition(&outcome.conditions, "Ready").0, TriState::Yes);
+    assert_eq!(
+        condition(&outcome.conditions, "WorkersHealthy"),
+        (TriState::No, "WorkersStalled")
+    );
+    assert_eq!(
+        condition(&outcome.conditions, "WallActive"),
+        (TriState::Unknown, "ListFailed")
+    );
+}
+
+#[test]
+fn suspended_calls_nothing() {
+    let host = Host::new();
+    let mut object = instance();
+    object["spec"]["suspend"] = true.into();
+    let outcome = host.reconcile(&Instances, &object).expect("is suspended");
+    assert_eq!(
+        condition(&outcome.conditions, "Ready"),
+        (TriState::No, "Suspended")
+    );
+    assert!(host.writes().is_empty() && host.requests().is_empty());
+}
+
+#[test]
+fn it_stays_while_teams_use_it_even_from_elsewhere() {
+    let host = Host::new();
+    let team = |namespace: &str, name: &str, reference: Value| {
+        json!({
+            "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Team",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": { "instanceRef": reference },
+        })
+    };
+    host.put(team("infra", "a", json!({ "name": "ci" })))
+        .put(team(
+            "apps",
+            "b",
+            json!({ "name": "ci", "namespace": "infra" }),
+        ))
+        .put(team("apps", "other", json!({ "name": "ci" })));
+    let failure = host.cleanup(&Instances, &instance()).expect_err("waits");
+    assert_eq!(
+        (failure.reason.as_str(), failure.resolution),
+        ("TeamsRemain", Resolution::Yield)
+    );
+    assert!(
+        failure.message.contains("apps/b, infra/a"),
+        "{}",
+        failure.message
+    );
+
+    let teams = || gvk("concourse-ci.org", "v1alpha1", "Team");
+    host.remove(&teams().named("infra", "a"))
+        .remove(&teams().named("apps", "b"));
+    let outcome = host.cleanup(&Instances, &instance()).expect("lets go");
+    assert_eq!(outcome.next, Next::Settled);
+}

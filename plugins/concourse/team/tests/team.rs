@@ -1,0 +1,225 @@
+//! The Team reconciler against a host in memory.
+
+use concourse_team::Teams;
+use ostler_sdk::mock::Host;
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Error, Failure, Next, Resolution, gvk};
+
+const PATH: &str = "/api/v1/teams/alpha";
+
+fn team() -> Value {
+    json!({
+        "metadata": { "name": "alpha", "namespace": "apps" },
+        "spec": {
+            "instanceRef": { "name": "ci", "namespace": "infra" },
+            "roles": [
+                { "role": "owner", "users": ["local:b", "local:a"] },
+                { "role": "pipeline-operator", "groups": ["github:o:t"] },
+            ],
+        },
+    })
+}
+
+fn with(key: &str, value: impl Into<Value>) -> Value {
+    let mut team = team();
+    team["spec"][key] = value.into();
+    team
+}
+
+fn auth() -> Value {
+    json!({
+        "owner": { "users": ["local:a", "local:b"], "groups": null },
+        "pipeline-operator": { "users": [], "groups": ["github:o:t"] },
+    })
+}
+
+fn cluster(ready: &str) -> Host {
+    let host = Host::new();
+    host.set_now(1_000_000_000_000).put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
+        "metadata": { "name": "ci", "namespace": "infra" },
+        "spec": { "url": "http://ci", "auth": {}, "allowedNamespaces": ["apps"] },
+        "status": {
+            "webURL": "http://ci",
+            "conditions": [{ "type": "Ready", "status": ready, "reason": "R", "message": "because" }],
+        },
+    }));
+    host.put(json!({
+        "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": { "name": "ci", "namespace": "infra" },
+    }));
+    host
+}
+
+fn instance() -> ostler_sdk::ObjectRef {
+    gvk("concourse-ci.org", "v1alpha1", "Instance").named("infra", "ci")
+}
+
+fn resolution(failure: &Failure) -> (&str, &Resolution) {
+    (&failure.reason, &failure.resolution)
+}
+
+#[test]
+fn a_missing_team_is_created_and_then_left_alone() {
+    let host = cluster("True");
+    host.answer("GET", PATH, 404, Value::Null);
+    host.answer("PUT", PATH, 201, json!({
+        "team": { "id": 7, "name": "alpha" }, "warnings": [{ "type": "x", "message": "odd name" }],
+    }));
+    let outcome = host.reconcile(&Teams, &team()).expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(300_000)));
+    assert_eq!(
+        host.requests(),
+        [format!("GET {PATH}"), format!("PUT {PATH}")]
+    );
+    let sent: Value = from_slice(host.sent()[1].body.as_deref().expect("a body")).expect("JSON");
+    assert_eq!(
+        sent["auth"]["owner"],
+        json!({ "users": ["local:a", "local:b"], "groups": [] })
+    );
+    let status: Value = from_slice(outcome.status.as_deref().expect("status")).expect("JSON");
+    assert_eq!(
+        status,
+        json!({
+            "teamID": 7, "resolvedName": "alpha", "webURL": "http://ci/teams/alpha",
+            "lastApplied": "2001-09-09T01:46:40Z", "warnings": ["odd name"],
+        })
+    );
+
+    host.forget();
+    host.set_now(2_000_000_000_000);
+    host.answer("GET", PATH, 200, json!({ "id": 7, "auth": auth() }));
+    let mut object = team();
+    object["status"] = status;
+    let again = host.reconcile(&Teams, &object).expect("is ready");
+    assert_eq!(
+        host.requests(),
+        [format!("GET {PATH}")],
+        "order and null mean nothing"
+    );
+    assert_eq!(again.status, outcome.status);
+    assert_eq!(
+        again.conditions, outcome.conditions,
+        "the warning is remembered"
+    );
+}
+
+#[test]
+fn other_roles_are_written() {
+    let host = cluster("True");
+    let mut auth = auth();
+    auth["viewer"] = json!({ "users": ["local:x"] });
+    host.answer("GET", PATH, 200, json!({ "id": 7, "auth": auth }));
+    host.answer("PUT", PATH, 200, json!({ "team": { "id": 7 } }));
+    host.reconcile(&Teams, &team()).expect("is ready");
+    assert_eq!(host.requests().len(), 2);
+}
+
+#[test]
+fn what_cannot_work_says_so() {
+    let host = cluster("False");
+    let failure = host.reconcile(&Teams, &team()).expect_err("waits");
+    assert_eq!(
+        resolution(&failure),
+        ("InstanceNotReady", &Resolution::Yield)
+    );
+    assert!(failure.message.contains("because"), "{}", failure.message);
+
+    let host = cluster("True");
+    let mut elsewhere = team();
+    elsewhere["metadata"]["namespace"] = "foreign".into();
+    let failure = host.reconcile(&Teams, &elsewhere).expect_err("not allowed");
+    assert_eq!(
+        resolution(&failure),
+        ("NamespaceNotAllowed", &Resolution::Parked)
+    );
+
+    for roles in [json!([]), json!([{ "role": "owner" }])] {
+        let failure = host
+            .reconcile(&Teams, &with("roles", roles))
+            .expect_err("wrong");
+        assert_eq!(resolution(&failure), ("InvalidSpec", &Resolution::Parked));
+    }
+
+    host.answer("GET", PATH, 503, "down for maintenance");
+    let failure = host.reconcile(&Teams, &team()).expect_err("down");
+    assert_eq!(
+        resolution(&failure),
+        ("CreateOrUpdateFailed", &Resolution::Retry)
+    );
+    assert!(failure.message.contains("503"), "{}", failure.message);
+    assert!(
+        host.requests().iter().all(|r| r.starts_with("GET")),
+        "nothing was written"
+    );
+}
+
+#[test]
+fn cleanup_deletes_and_takes_gone_for_deleted() {
+    for status in [204, 404] {
+        let host = cluster("False");
+        host.answer("DELETE", PATH, status, Value::Null);
+        assert_eq!(
+            host.cleanup(&Teams, &team()).expect("lets go").next,
+            Next::Settled
+        );
+        assert_eq!(host.requests(), [format!("DELETE {PATH}")]);
+    }
+    for answer in [
+        Ok(ostler_sdk::mock::response(500, &[], "oops")),
+        Err(Error::Unavailable("connection refused".into())),
+    ] {
+        let host = cluster("True");
+        host.answers("DELETE", PATH, [answer]);
+        let failure = host.cleanup(&Teams, &team()).expect_err("is not forgotten");
+        assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
+    }
+}
+
+#[test]
+fn cleanup_keeps_what_is_to_stay() {
+    let host = cluster("True");
+    host.cleanup(&Teams, &with("reclaimPolicy", "Orphan"))
+        .expect("lets go");
+    assert_eq!(host.events()[0].0, "Orphaned");
+    assert!(host.requests().is_empty());
+
+    let main = with("teamName", "main");
+    let failure = host.cleanup(&Teams, &main).expect_err("refused");
+    assert_eq!(resolution(&failure), ("DeleteRefused", &Resolution::Parked));
+    let mut allowed = main;
+    allowed["spec"]["allowDestroy"] = true.into();
+    host.answer("DELETE", "/api/v1/teams/main", 204, Value::Null);
+    host.cleanup(&Teams, &allowed).expect("lets go");
+}
+
+#[test]
+fn cleanup_waits_for_pipelines() {
+    let host = cluster("True");
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Pipeline",
+        "metadata": { "name": "p", "namespace": "apps" }, "spec": { "teamRef": { "name": "alpha" } },
+    }));
+    let failure = host.cleanup(&Teams, &team()).expect_err("waits");
+    assert_eq!(
+        resolution(&failure),
+        ("PipelinesRemain", &Resolution::Yield)
+    );
+    assert!(failure.message.contains("apps/p"), "{}", failure.message);
+}
+
+#[test]
+fn a_missing_parent_never_blocks_deletion() {
+    let not_found = || Err(Error::NotFound("Upstream infra/ci".into()));
+    let host = cluster("True");
+    host.remove(&instance())
+        .answers("DELETE", PATH, [not_found()]);
+    host.cleanup(&Teams, &team()).expect("lets go");
+    assert_eq!(host.events()[0].0, "Orphaned");
+
+    // Instance and Upstream are there: it is the credentials that are missing.
+    let host = cluster("True");
+    host.answers("DELETE", PATH, [not_found()]);
+    let failure = host.cleanup(&Teams, &team()).expect_err("waits");
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Yield));
+}
