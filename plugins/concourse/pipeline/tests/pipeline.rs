@@ -1,0 +1,467 @@
+//! The Pipeline reconciler against a host in memory.
+
+use concourse_pipeline::Pipelines;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, gvk};
+
+const PATH: &str = "/api/v1/teams/alpha/pipelines/demo";
+const CONFIG: &str = "/api/v1/teams/alpha/pipelines/demo/config";
+const INLINE: &str = "jobs:\n- name: hello\n  serial: false\n  plan:\n  - get: src\n\
+                      resources:\n- {name: src, type: git, source: {uri: ((uri)), key: ((key))}}\n";
+
+fn pipeline() -> Value {
+    json!({
+        "metadata": { "name": "demo", "namespace": "apps", "uid": "u1" },
+        "spec": {
+            "teamRef": { "name": "alpha" },
+            "config": { "inline": INLINE },
+            "vars": [{ "name": "uri", "value": "https://x" }],
+        },
+    })
+}
+
+fn with(key: &str, value: impl Into<Value>) -> Value {
+    let mut pipeline = pipeline();
+    pipeline["spec"][key] = value.into();
+    pipeline
+}
+
+/// With the status of the reconcile before.
+fn after(mut object: Value, outcome: &Outcome) -> Value {
+    object["status"] = status(outcome);
+    object
+}
+
+fn status(outcome: &Outcome) -> Value {
+    from_slice(outcome.status.as_deref().expect("has a status")).expect("is JSON")
+}
+
+fn shown(paused: bool, public: bool, archived: bool) -> Value {
+    json!({
+        "id": 3, "name": "demo", "paused": paused, "public": public, "archived": archived,
+        "last_updated": 1_795_234_884_u64,
+    })
+}
+
+fn live() -> Value {
+    json!({ "config": {
+        "jobs": [{ "name": "hello", "plan": [{ "get": "src" }] }],
+        "resources": [{
+            "name": "src", "type": "git", "source": { "uri": "https://x", "key": "((key))" },
+        }],
+    }})
+}
+
+fn config(host: &Host, version: &str, body: Value) {
+    host.answers(
+        "GET",
+        CONFIG,
+        [Ok(response(
+            200,
+            &[("x-concourse-config-version", version)],
+            body,
+        ))],
+    );
+}
+
+fn cluster() -> Host {
+    let host = Host::new();
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Team",
+        "metadata": { "name": "alpha", "namespace": "apps" },
+        "spec": { "instanceRef": { "name": "ci", "namespace": "infra" } },
+        "status": {
+            "webURL": "http://ci/teams/alpha",
+            "conditions": [{ "type": "Ready", "status": "True", "reason": "R", "message": "" }],
+        },
+    }));
+    host
+}
+
+/// A cluster whose Concourse has the pipeline as `pipeline()` wants it.
+fn converged() -> Host {
+    let host = cluster();
+    host.answer("GET", PATH, 200, shown(false, false, false));
+    config(&host, "5", live());
+    host
+}
+
+fn writes(host: &Host) -> Vec<String> {
+    let all = host.requests().into_iter();
+    all.filter(|r| !r.starts_with("GET")).collect()
+}
+
+fn failure(host: &Host, object: &Value) -> (String, Resolution, String) {
+    let Failure {
+        reason,
+        resolution,
+        message,
+        ..
+    } = host.reconcile(&Pipelines, object).expect_err("fails");
+    (reason, resolution, message)
+}
+
+#[test]
+fn a_new_pipeline_is_saved_and_unpaused() {
+    let host = cluster();
+    host.answers(
+        "GET",
+        PATH,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], shown(false, false, false))),
+        ],
+    );
+    host.answers(
+        "GET",
+        CONFIG,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(
+                200,
+                &[("x-concourse-config-version", "2")],
+                live(),
+            )),
+        ],
+    );
+    host.answer(
+        "PUT",
+        CONFIG,
+        201,
+        json!({ "warnings": [{ "message": "odd" }] }),
+    );
+    host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
+    let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(300_000)));
+    assert_eq!(
+        writes(&host),
+        [format!("PUT {CONFIG}"), format!("PUT {PATH}/unpause")]
+    );
+    assert!(
+        outcome
+            .conditions
+            .contains(&Condition::yes("ConfigWarning", "HasWarnings", "odd"))
+    );
+    let status = status(&outcome);
+    assert_eq!(status["configVersion"], "2");
+    assert_eq!(status["lastUpdated"], "2026-11-21T04:21:24Z");
+    assert_eq!(status["webURL"], "http://ci/teams/alpha/pipelines/demo");
+    assert_eq!(status["jobs"], json!([{ "name": "hello" }]));
+    assert_eq!(
+        status["resources"],
+        json!([{ "name": "src", "type": "git" }])
+    );
+    let sent = host.sent();
+    let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+    assert!(
+        put.headers
+            .iter()
+            .all(|h| h.name != "X-Concourse-Config-Version"),
+        "created"
+    );
+    let body: Value = from_slice(put.body.as_deref().expect("a body")).expect("is JSON");
+    let source = &body["resources"][0]["source"];
+    assert_eq!(
+        *source,
+        json!({ "uri": "https://x", "key": "((key))" }),
+        "unknown vars stay"
+    );
+}
+
+#[test]
+fn steady_polls_read_twice_and_write_nothing() {
+    let host = converged();
+    let first = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    let mut object = after(pipeline(), &first);
+    for _ in 0..10 {
+        host.forget();
+        let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
+        assert_eq!(
+            host.requests(),
+            [format!("GET {PATH}"), format!("GET {CONFIG}")]
+        );
+        assert_eq!(
+            (&outcome.status, &outcome.conditions),
+            (&first.status, &first.conditions)
+        );
+        object = after(object, &outcome);
+    }
+}
+
+#[test]
+fn hash_and_version_settle_what_concourse_words_differently() {
+    let host = converged();
+    host.answer("PUT", CONFIG, 200, json!({}));
+    let worded = json!({ "config": { "jobs": [{ "name": "hello", "reworded": "9" }] } });
+    config(&host, "6", worded.clone());
+    let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
+    host.forget();
+    let object = after(pipeline(), &outcome);
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert!(
+        writes(&host).is_empty(),
+        "the hash at this version is known"
+    );
+
+    config(&host, "7", worded);
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert_eq!(
+        writes(&host),
+        [format!("PUT {CONFIG}")],
+        "somebody else saved"
+    );
+    let version = host.sent().iter().find(|r| r.method == "PUT").map(|r| {
+        let header = r
+            .headers
+            .iter()
+            .find(|h| h.name == "X-Concourse-Config-Version");
+        header.map(|h| h.value.clone())
+    });
+    assert_eq!(version, Some(Some("7".into())));
+}
+
+#[test]
+fn a_stale_version_is_tried_once_more() {
+    const STALE: &str = "failed to save config: comparison with existing config failed during save";
+    let host = converged();
+    config(&host, "6", json!({ "config": {} }));
+    let stale = || Ok(response(500, &[], STALE));
+    host.answers("PUT", CONFIG, [stale(), Ok(response(200, &[], json!({})))]);
+    host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+    assert_eq!(writes(&host).len(), 2);
+
+    host.answers("PUT", CONFIG, [stale(), stale()]);
+    let (reason, resolution, message) = failure(&host, &pipeline());
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("SetPipelineFailed", Resolution::Retry)
+    );
+    assert!(message.contains("comparison"), "{message}");
+}
+
+#[test]
+fn a_config_concourse_refuses_parks_with_its_words() {
+    let host = converged();
+    config(&host, "6", json!({ "config": {} }));
+    host.answer(
+        "PUT",
+        CONFIG,
+        400,
+        json!({ "errors": ["unknown resource 'nothing'"] }),
+    );
+    let failure = host
+        .reconcile(&Pipelines, &pipeline())
+        .expect_err("is refused");
+    assert_eq!(
+        (failure.reason.as_str(), &failure.resolution),
+        ("SetPipelineFailed", &Resolution::Parked)
+    );
+    assert!(
+        failure.message.contains("unknown resource 'nothing'"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(failure.conditions[0].type_, "ConfigSynced");
+}
+
+#[test]
+fn a_secret_is_named_and_never_seen() {
+    let host = converged();
+    let object = with(
+        "vars",
+        json!([
+            { "name": "uri", "value": "https://x" },
+            { "name": "key", "valueFrom": { "name": "git", "key": "id" } },
+        ]),
+    );
+    let (reason, resolution, message) = failure(&host, &object);
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("ConfigLoadFailed", Resolution::Yield)
+    );
+    assert!(message.contains("git"), "{message}");
+
+    host.secret("git", "id", "digest-1")
+        .answer("PUT", CONFIG, 200, json!({}));
+    let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
+    let placeholder = {
+        let sent = host.sent();
+        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let [secret] = put.substitutions.as_slice() else {
+            panic!("one secret")
+        };
+        assert_eq!((secret.secret.as_str(), secret.key.as_str()), ("git", "id"));
+        let body = String::from_utf8_lossy(put.body.as_deref().expect("a body")).into_owned();
+        assert_eq!(body.matches(&secret.placeholder).count(), 1, "{body}");
+        assert!(secret.placeholder.len() >= 16);
+        let get = sent
+            .iter()
+            .find(|r| r.path_and_query == CONFIG)
+            .expect("read");
+        assert_eq!(
+            get.substitutions, put.substitutions,
+            "kept out of the answer as well"
+        );
+        secret.placeholder.clone()
+    };
+
+    // The host shows the value as the placeholder; then nothing is written.
+    let mut body = live();
+    body["config"]["resources"][0]["source"]["key"] = placeholder.into();
+    config(&host, "8", body);
+    host.forget();
+    let settled = host
+        .reconcile(&Pipelines, &after(object.clone(), &outcome))
+        .expect("is ready");
+    assert!(writes(&host).is_empty());
+
+    // Another value: the config still holds the old one, which is no placeholder.
+    host.secret("git", "id", "digest-2");
+    config(&host, "8", live());
+    host.reconcile(&Pipelines, &after(object, &settled))
+        .expect("is ready");
+    assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
+}
+
+#[test]
+fn only_what_differs_is_switched() {
+    let cases = [
+        (
+            with("exposed", true),
+            shown(false, false, false),
+            vec!["expose"],
+        ),
+        (pipeline(), shown(false, true, false), vec!["hide"]),
+        (
+            with("paused", true),
+            shown(false, false, false),
+            vec!["pause"],
+        ),
+        (pipeline(), shown(true, false, false), vec!["unpause"]),
+        (
+            with("archived", true),
+            shown(false, false, false),
+            vec!["archive"],
+        ),
+        (with("archived", true), shown(true, false, true), vec![]),
+        // Saving un-archives and leaves it paused.
+        (
+            pipeline(),
+            shown(true, false, true),
+            vec!["config", "unpause"],
+        ),
+    ];
+    for (object, pipeline, verbs) in cases {
+        let host = converged();
+        let archived = pipeline["archived"] == true;
+        host.answer("GET", PATH, 200, pipeline.clone());
+        if archived {
+            host.answer("GET", CONFIG, 404, Value::Null);
+        }
+        for verb in ["expose", "hide", "pause", "unpause", "archive", "config"] {
+            host.answer("PUT", &format!("{PATH}/{verb}"), 200, Value::Null);
+        }
+        host.reconcile(&Pipelines, &object).expect("is ready");
+        let expected: Vec<_> = verbs
+            .iter()
+            .map(|verb| format!("PUT {PATH}/{verb}"))
+            .collect();
+        assert_eq!(writes(&host), expected, "{pipeline}");
+    }
+}
+
+#[test]
+fn the_config_may_come_from_a_config_map() {
+    let host = converged();
+    let object = with(
+        "config",
+        json!({ "configMapRef": { "name": "cm", "key": "pipeline.yml" } }),
+    );
+    let (reason, resolution, _) = failure(&host, &object);
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("ConfigLoadFailed", Resolution::Yield)
+    );
+    let map = |data: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "cm", "namespace": "apps" }, "data": data,
+        })
+    };
+    host.put(map(json!({})));
+    assert!(failure(&host, &object).2.contains("no key pipeline.yml"));
+    host.put(map(json!({ "pipeline.yml": "{{{" })));
+    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+    host.put(map(json!({ "pipeline.yml": INLINE })));
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert!(writes(&host).is_empty());
+}
+
+#[test]
+fn it_waits_for_its_team_and_rests_when_suspended() {
+    let host = Host::new();
+    let (reason, resolution, _) = failure(&host, &pipeline());
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("TeamNotReady", Resolution::Yield)
+    );
+
+    let outcome = host
+        .reconcile(&Pipelines, &with("suspend", true))
+        .expect("rests");
+    assert_eq!(outcome.conditions[0].reason, "Suspended");
+
+    let (reason, resolution, message) =
+        failure(&host, &with("k8sConfigs", json!([{ "name": "a" }])));
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("Unsupported", Resolution::Parked)
+    );
+    assert!(message.contains("k8sConfigs"), "{message}");
+}
+
+#[test]
+fn garbage_and_faults_are_tried_again() {
+    for answer in [
+        Ok(response(200, &[], "<html>")),
+        Ok(response(502, &[], "<html>")),
+        Ok(response(401, &[], "not authorized")),
+        Err(Error::Unavailable("timed out".into())),
+    ] {
+        let host = converged();
+        host.answers("GET", PATH, [answer]);
+        let (reason, resolution, _) = failure(&host, &pipeline());
+        assert_eq!(
+            (reason.as_str(), resolution),
+            ("SetPipelineFailed", Resolution::Retry)
+        );
+        assert!(writes(&host).is_empty());
+    }
+}
+
+#[test]
+fn cleanup_deletes_or_says_what_stays() {
+    for status in [204, 404] {
+        let host = cluster();
+        host.answer("DELETE", PATH, status, Value::Null);
+        let outcome = host.cleanup(&Pipelines, &pipeline()).expect("lets go");
+        assert_eq!(outcome.next, Next::Settled);
+    }
+    let host = cluster();
+    host.answer("DELETE", PATH, 500, "oops");
+    let failure = host
+        .cleanup(&Pipelines, &pipeline())
+        .expect_err("is not forgotten");
+    assert_eq!(failure.resolution, Resolution::Retry);
+
+    host.forget();
+    host.cleanup(&Pipelines, &with("reclaimPolicy", "Orphan"))
+        .expect("lets go");
+    assert!(host.requests().is_empty());
+    host.remove(&gvk("concourse-ci.org", "v1alpha1", "Team").named("apps", "alpha"));
+    host.cleanup(&Pipelines, &pipeline()).expect("lets go");
+    assert!(host.events().iter().all(|(reason, _)| reason == "Orphaned"));
+    assert_eq!(host.events().len(), 2);
+}
