@@ -359,26 +359,25 @@ impl Api {
             }
             Edit::Patch(kind, body) => {
                 let mut object = patch::patch(*kind, &door.version.schema, shown, body)?;
-                let warnings =
-                    self.receive(door, &mut object, false).map_err(|error| {
-                        match error.message.split_once("strict decoding error") {
-                            // A patch is blamed as a whole.
-                            Some((_, found)) => ApiError::invalid(
-                                crate::status::Subject {
-                                    group: "",
-                                    resource: "",
-                                    kind: "",
-                                    name: "",
-                                },
-                                vec![Cause::invalid(
-                                    "patch",
-                                    &body.to_string().into(),
-                                    format!("strict decoding error{found}"),
-                                )],
-                            ),
-                            None => error,
-                        }
-                    })?;
+                let warnings = self.receive(door, &mut object, false).map_err(|error| {
+                    match error.message.split_once("strict decoding error") {
+                        // A patch is blamed as a whole.
+                        Some((_, found)) => ApiError::invalid(
+                            crate::status::Subject {
+                                group: "",
+                                resource: "",
+                                kind: "",
+                                name: "",
+                            },
+                            vec![Cause::invalid(
+                                "patch",
+                                &body.to_string().into(),
+                                format!("strict decoding error{found}"),
+                            )],
+                        ),
+                        None => error,
+                    }
+                })?;
                 (object, warnings)
             }
             Edit::Apply(config, force) => {

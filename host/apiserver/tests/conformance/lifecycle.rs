@@ -1,0 +1,274 @@
+//! Deletion: finalizers, owners, namespaces, preconditions.
+
+use serde_json::{Value, json};
+
+use crate::target::{Place, Target, unique};
+
+pub async fn finalizers_hold_an_object(target: &Target) {
+    let place = Place::new(target).await;
+    let mut held = place.thing("a", json!({}));
+    held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
+    target.post(&place.things(), &held).await.expect(201);
+    let waiting = target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(200);
+    assert!(waiting["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(
+        (
+            &waiting["metadata"]["deletionGracePeriodSeconds"],
+            &waiting["metadata"]["generation"]
+        ),
+        (&json!(0), &json!(2))
+    );
+    let again = target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        waiting["metadata"]["resourceVersion"]
+    );
+    let late = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"finalizers": ["ostler.dev/hold", "ostler.dev/late"]}}),
+        )
+        .await
+        .expect(422);
+    assert!(late["message"].as_str().unwrap().contains("metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted"), "{late}");
+    let edited = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"spec": {"size": 3}, "metadata": {"deletionTimestamp": null}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        edited["metadata"]["deletionTimestamp"],
+        waiting["metadata"]["deletionTimestamp"]
+    );
+    target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"finalizers": null}}),
+        )
+        .await
+        .expect(200);
+    target.get(&place.path("a")).await.expect(404);
+}
+
+fn owned_by(mut object: Value, owner: &Value, blocks: bool) -> Value {
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+        "blockOwnerDeletion": blocks, "controller": true,
+    }]);
+    object
+}
+
+pub async fn owners_take_dependents_along(target: &Target) {
+    let place = Place::new(target).await;
+    let gone = |answer: &crate::target::Answer| answer.code == 404;
+
+    let parent = place.create(target, "parent", json!({})).await;
+    target
+        .post(
+            &place.things(),
+            &owned_by(place.thing("child", json!({})), &parent, false),
+        )
+        .await
+        .expect(201);
+    target
+        .delete(&place.path("parent"), &json!({}))
+        .await
+        .expect(200);
+    target.until(&place.path("child"), gone).await;
+
+    let parent = place.create(target, "orphaned", json!({})).await;
+    target
+        .post(
+            &place.things(),
+            &owned_by(place.thing("survivor", json!({})), &parent, false),
+        )
+        .await
+        .expect(201);
+    target
+        .delete(
+            &place.path("orphaned"),
+            &json!({"propagationPolicy": "Orphan"}),
+        )
+        .await
+        .expect(200);
+    target.until(&place.path("orphaned"), gone).await;
+    let survivor = target.get(&place.path("survivor")).await.expect(200);
+    assert_eq!(survivor["metadata"].get("ownerReferences"), None);
+
+    let parent = place.create(target, "patient", json!({})).await;
+    let mut child = owned_by(place.thing("slow", json!({})), &parent, true);
+    child["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
+    target.post(&place.things(), &child).await.expect(201);
+    let waiting = target
+        .delete(
+            &place.path("patient"),
+            &json!({"propagationPolicy": "Foreground"}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        waiting["metadata"]["finalizers"],
+        json!(["foregroundDeletion"])
+    );
+    target
+        .until(&place.path("slow"), |answer| {
+            answer.body["metadata"]["deletionTimestamp"].is_string()
+        })
+        .await;
+    target.get(&place.path("patient")).await.expect(200);
+    target
+        .patch(
+            "merge",
+            &place.path("slow"),
+            &json!({"metadata": {"finalizers": null}}),
+        )
+        .await
+        .expect(200);
+    target.until(&place.path("patient"), gone).await;
+
+    let nobody = json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"name": "never", "uid": "00000000-0000-4000-8000-000000000000"}});
+    target
+        .post(
+            &place.things(),
+            &owned_by(place.thing("foundling", json!({})), &nobody, false),
+        )
+        .await
+        .expect(201);
+    target.until(&place.path("foundling"), gone).await;
+}
+
+pub async fn namespaces_go_with_their_contents(target: &Target) {
+    let place = Place::new(target).await;
+    let mut held = place.thing("a", json!({}));
+    held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
+    target.post(&place.things(), &held).await.expect(201);
+    target
+        .post(
+            &place.core("configmaps"),
+            &json!({"metadata": {"name": "c"}}),
+        )
+        .await
+        .expect(201);
+    let path = format!("/api/v1/namespaces/{}", place.namespace);
+    let namespace = target.get(&path).await.expect(200);
+    assert_eq!(
+        (
+            &namespace["spec"]["finalizers"],
+            &namespace["status"]["phase"]
+        ),
+        (&json!(["kubernetes"]), &json!("Active"))
+    );
+    assert_eq!(
+        namespace["metadata"]["labels"]["kubernetes.io/metadata.name"],
+        place.namespace.as_str()
+    );
+    let going = target.delete(&path, &json!({})).await.expect(200);
+    assert_eq!(going["status"]["phase"], "Terminating");
+    let refused = target
+        .post(
+            &place.core("configmaps"),
+            &json!({"metadata": {"name": "late"}}),
+        )
+        .await
+        .expect(403);
+    assert_eq!(
+        refused["message"],
+        format!(
+            "configmaps \"late\" is forbidden: unable to create new content in namespace {0} because it is being terminated",
+            place.namespace
+        )
+    );
+    assert_eq!(
+        refused["details"]["causes"][0]["reason"],
+        "NamespaceTerminating"
+    );
+    target
+        .until(&format!("{}/c", place.core("configmaps")), |answer| {
+            answer.code == 404
+        })
+        .await;
+    target
+        .until(&place.path("a"), |answer| {
+            answer.body["metadata"]["deletionTimestamp"].is_string()
+        })
+        .await;
+    target.get(&path).await.expect(200);
+    target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"finalizers": null}}),
+        )
+        .await
+        .expect(200);
+    target.until(&path, |answer| answer.code == 404).await;
+}
+
+pub async fn deletion_heeds_preconditions(target: &Target) {
+    let place = Place::new(target).await;
+    let created = place.create(target, "a", json!({})).await;
+    let other = target
+        .delete(
+            &place.path("a"),
+            &json!({"preconditions": {"uid": unique("x")}}),
+        )
+        .await
+        .expect(409);
+    assert!(
+        other["message"]
+            .as_str()
+            .unwrap()
+            .contains("Precondition failed: UID in precondition: x"),
+        "{other}"
+    );
+    let stale = target
+        .delete(
+            &place.path("a"),
+            &json!({"preconditions": {"resourceVersion": "1"}}),
+        )
+        .await
+        .expect(409);
+    assert!(stale["message"].as_str().unwrap().contains("Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: "), "{stale}");
+    let exact = json!({"preconditions": {"uid": created["metadata"]["uid"], "resourceVersion": created["metadata"]["resourceVersion"]}});
+    target.delete(&place.path("a"), &exact).await.expect(200);
+    target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(404);
+
+    for name in ["x", "y", "z"] {
+        let mut thing = place.thing(name, json!({}));
+        thing["metadata"]["labels"] = json!({"keep": (name == "z").to_string()});
+        target.post(&place.things(), &thing).await.expect(201);
+    }
+    target
+        .delete(
+            &format!("{}?labelSelector=keep%3Dfalse", place.things()),
+            &json!({}),
+        )
+        .await
+        .expect(200);
+    let left = target.get(&place.things()).await.expect(200);
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+
+    let crd = format!(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
+        place.crd_name()
+    );
+    target.delete(&crd, &json!({})).await.expect(200);
+    target.until(&crd, |answer| answer.code == 404).await;
+    target
+        .until(&place.things(), |answer| answer.code == 404)
+        .await;
+}

@@ -1,0 +1,410 @@
+//! Lists, pages, tables and watches.
+
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::target::{Place, Target};
+
+/// A watch, event by event.
+pub struct Events {
+    response: Response,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    pub async fn open(target: &Target, path: &str) -> Self {
+        let response = target
+            .request(Method::GET, path)
+            .send()
+            .await
+            .expect("the watch opens");
+        assert_eq!(response.status(), 200);
+        Self {
+            response,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next event; `None` when the stream ended.
+    pub async fn next(&mut self) -> Option<Value> {
+        let reading = async {
+            loop {
+                if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                    return Some(serde_json::from_slice(&line).expect("an event is JSON"));
+                }
+                match self.response.chunk().await {
+                    Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
+                    Ok(None) | Err(_) => return None,
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reading)
+            .await
+            .expect("an event in time")
+    }
+
+    /// The next event that isn't a bookmark, as (type, name).
+    pub async fn change(&mut self) -> (String, String) {
+        loop {
+            let event = self.next().await.expect("the stream goes on");
+            if event["type"] != "BOOKMARK" {
+                return (
+                    event["type"].as_str().unwrap().into(),
+                    event["object"]["metadata"]["name"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .into(),
+                );
+            }
+        }
+    }
+}
+
+fn pair(kind: &str, name: &str) -> (String, String) {
+    (kind.into(), name.into())
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["metadata"]["name"].as_str().unwrap())
+        .collect()
+}
+
+async fn labelled(target: &Target, place: &Place, name: &str, label: &str) {
+    let mut thing = place.thing(
+        name,
+        json!({"mode": if name == "a" { "fast" } else { "slow" }}),
+    );
+    thing["metadata"]["labels"] = json!({"l": label});
+    target.post(&place.things(), &thing).await.expect(201);
+}
+
+pub async fn selectors_choose(target: &Target) {
+    let place = Place::new(target).await;
+    for (name, label) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        labelled(target, &place, name, label).await;
+    }
+    for (query, expected) in [
+        ("labelSelector=l%3D1", vec!["a"]),
+        ("labelSelector=l!%3D1", vec!["b", "c"]),
+        ("labelSelector=l%20in%20(1,2)", vec!["a", "b"]),
+        ("labelSelector=l%20notin%20(1,2)", vec!["c"]),
+        ("labelSelector=l", vec!["a", "b", "c"]),
+        ("labelSelector=!l", vec![]),
+        ("fieldSelector=metadata.name%3Db", vec!["b"]),
+        ("fieldSelector=metadata.name!%3Db", vec!["a", "c"]),
+        ("fieldSelector=spec.mode%3Dfast", vec!["a"]),
+    ] {
+        let list = target
+            .get(&format!("{}?{query}", place.things()))
+            .await
+            .expect(200);
+        assert_eq!(names(&list), expected, "{query}");
+        assert_eq!(
+            (&list["kind"], &list["apiVersion"]),
+            (&json!("ThingList"), &json!(place.version()))
+        );
+    }
+    assert_eq!(
+        target
+            .get(&format!(
+                "{}?labelSelector=l%20within%20(1)",
+                place.things()
+            ))
+            .await
+            .code,
+        400
+    );
+    let everywhere = target
+        .get(&format!("/apis/{}/v1/things", place.group))
+        .await
+        .expect(200);
+    assert_eq!(names(&everywhere), ["a", "b", "c"]);
+    let request = target.request(Method::GET, &place.things()).header(
+        "accept",
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    );
+    let partial = target.send(request).await.expect(200);
+    assert_eq!(partial["kind"], "PartialObjectMetadataList");
+    assert_eq!(
+        (
+            &partial["items"][0]["kind"],
+            partial["items"][0].get("spec")
+        ),
+        (&json!("PartialObjectMetadata"), None)
+    );
+}
+
+pub async fn pages_show_one_snapshot(target: &Target) {
+    let place = Place::new(target).await;
+    for name in ["a", "b", "c", "d", "e"] {
+        labelled(target, &place, name, "1").await;
+    }
+    let first = target
+        .get(&format!("{}?limit=2", place.things()))
+        .await
+        .expect(200);
+    assert_eq!(
+        (names(&first), &first["metadata"]["remainingItemCount"]),
+        (vec!["a", "b"], &json!(3))
+    );
+    target
+        .delete(&place.path("d"), &json!({}))
+        .await
+        .expect(200);
+    labelled(target, &place, "cc", "1").await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = target
+        .get(&format!("{}?limit=2&continue={token}", place.things()))
+        .await
+        .expect(200);
+    assert_eq!(
+        names(&second),
+        ["c", "d"],
+        "as it was when the first page was made"
+    );
+    let token = second["metadata"]["continue"].as_str().unwrap();
+    let third = target
+        .get(&format!("{}?limit=2&continue={token}", place.things()))
+        .await
+        .expect(200);
+    assert_eq!(
+        (names(&third), third["metadata"].get("continue")),
+        (vec!["e"], None)
+    );
+    assert_eq!(
+        third["metadata"]["resourceVersion"],
+        first["metadata"]["resourceVersion"]
+    );
+    assert_eq!(
+        target
+            .get(&format!("{}?limit=2&continue=nonsense", place.things()))
+            .await
+            .code,
+        400
+    );
+
+    let then = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = target
+        .get(&format!(
+            "{}?resourceVersion={then}&resourceVersionMatch=Exact",
+            place.things()
+        ))
+        .await
+        .expect(200);
+    assert_eq!(names(&exact), ["a", "b", "c", "d", "e"]);
+    let newer = target
+        .get(&format!(
+            "{}?resourceVersion={then}&resourceVersionMatch=NotOlderThan",
+            place.things()
+        ))
+        .await
+        .expect(200);
+    assert!(
+        newer["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            >= then.parse().unwrap()
+    );
+    let future = target
+        .get(&format!(
+            "{}?resourceVersion=99999999&resourceVersionMatch=NotOlderThan",
+            place.things()
+        ))
+        .await
+        .expect(504);
+    assert_eq!(
+        future["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
+    assert_eq!(
+        target
+            .get(&format!("{}?resourceVersion=x", place.things()))
+            .await
+            .code,
+        400
+    );
+}
+
+pub async fn tables_have_the_columns_of_the_definition(target: &Target) {
+    let place = Place::new(target).await;
+    place.create(target, "a", json!({"url": "http://x"})).await;
+    let table = |path: String| async move {
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        target
+            .send(target.request(Method::GET, &path).header("accept", accept))
+            .await
+            .expect(200)
+    };
+    let before = table(place.things()).await;
+    let headings: Vec<&str> = before["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| column["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (&before["kind"], headings),
+        (&json!("Table"), vec!["Name", "URL", "Ready", "Age"])
+    );
+    let cells = &before["rows"][0]["cells"];
+    assert_eq!(
+        (&cells[0], &cells[1], &cells[2]),
+        (&json!("a"), &json!("http://x"), &Value::Null)
+    );
+    assert!(cells[3].as_str().unwrap().ends_with('s'), "{cells}");
+    assert_eq!(before["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let conditions = json!({"status": {"conditions": [{"type": "Synced", "status": "False"}, {"type": "Ready", "status": "True"}]}});
+    target
+        .patch("merge", &format!("{}/status", place.path("a")), &conditions)
+        .await
+        .expect(200);
+    assert_eq!(table(place.path("a")).await["rows"][0]["cells"][2], "True");
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    target
+        .post(&place.core("secrets"), &secret)
+        .await
+        .expect(201);
+    let secrets = table(place.core("secrets")).await;
+    let cells = secrets["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["cells"][0] == "s")
+        .unwrap()["cells"]
+        .clone();
+    assert_eq!((&cells[1], &cells[2]), (&json!("Opaque"), &json!(1)));
+}
+
+pub async fn watches_follow(target: &Target) {
+    let place = Place::new(target).await;
+    let created = place.create(target, "a", json!({})).await;
+    let since = created["metadata"]["resourceVersion"].as_str().unwrap();
+    let mut events = Events::open(
+        target,
+        &format!(
+            "{}?watch=true&resourceVersion={since}&allowWatchBookmarks=true&timeoutSeconds=3",
+            place.things()
+        ),
+    )
+    .await;
+    place.create(target, "b", json!({})).await;
+    assert_eq!(events.change().await, pair("ADDED", "b"));
+    target
+        .patch("merge", &place.path("a"), &json!({"spec": {"size": 2}}))
+        .await
+        .expect(200);
+    target
+        .patch("merge", &place.path("a"), &json!({"spec": {"size": 2}}))
+        .await
+        .expect(200);
+    assert_eq!(events.change().await, pair("MODIFIED", "a"));
+    target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(200);
+    let last = loop {
+        let event = events.next().await.expect("the stream goes on");
+        if event["type"] != "BOOKMARK" {
+            break event;
+        }
+    };
+    assert_eq!(
+        (&last["type"], &last["object"]["spec"]["size"]),
+        (&json!("DELETED"), &json!(2))
+    );
+    let revision = |object: &Value| {
+        object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert!(
+        revision(&last["object"]) > revision(&created),
+        "a deletion has a revision of its own"
+    );
+    let mut bookmarks = 0;
+    while let Some(event) = events.next().await {
+        assert_eq!(event["type"], "BOOKMARK", "{event}");
+        assert!(revision(&event["object"]) >= revision(&last["object"]));
+        assert_eq!(event["object"]["kind"], "Thing");
+        bookmarks += 1;
+    }
+    assert!(bookmarks > 0, "time is up only after a bookmark");
+
+    let mut from_now = Events::open(target, &format!("{}?watch=true", place.things())).await;
+    assert_eq!(
+        from_now.change().await,
+        pair("ADDED", "b"),
+        "without a revision the present comes first"
+    );
+}
+
+pub async fn a_selection_is_entered_and_left(target: &Target) {
+    let place = Place::new(target).await;
+    labelled(target, &place, "a", "no").await;
+    let mut events = Events::open(
+        target,
+        &format!("{}?watch=true&labelSelector=l%3Dyes", place.things()),
+    )
+    .await;
+    let label = |value: &str| json!({"metadata": {"labels": {"l": value}}});
+    target
+        .patch("merge", &place.path("a"), &label("yes"))
+        .await
+        .expect(200);
+    assert_eq!(events.change().await, pair("ADDED", "a"));
+    target
+        .patch("merge", &place.path("a"), &json!({"spec": {"size": 2}}))
+        .await
+        .expect(200);
+    assert_eq!(events.change().await, pair("MODIFIED", "a"));
+    target
+        .patch("merge", &place.path("a"), &label("no"))
+        .await
+        .expect(200);
+    assert_eq!(events.change().await, pair("DELETED", "a"));
+    target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(200);
+    labelled(target, &place, "b", "yes").await;
+    assert_eq!(
+        events.change().await,
+        pair("ADDED", "b"),
+        "what was outside goes unseen"
+    );
+}
+
+pub async fn initial_events_end_with_a_bookmark(target: &Target) {
+    let place = Place::new(target).await;
+    place.create(target, "a", json!({})).await;
+    let query = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
+    let mut events = Events::open(target, &format!("{}?{query}", place.things())).await;
+    assert_eq!(events.change().await, pair("ADDED", "a"));
+    let bookmark = loop {
+        let event = events.next().await.expect("the stream goes on");
+        if event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true" {
+            break event;
+        }
+    };
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    place.create(target, "b", json!({})).await;
+    assert_eq!(events.change().await, pair("ADDED", "b"));
+    let senseless = target
+        .get(&format!(
+            "{}?watch=true&sendInitialEvents=true",
+            place.things()
+        ))
+        .await;
+    assert_eq!(senseless.code, 422, "{}", senseless.body);
+}

@@ -1,0 +1,482 @@
+//! Discovery, the life of an object, errors.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::target::{Place, Target, unique};
+
+pub async fn discovery_names_the_kinds(target: &Target) {
+    let place = Place::new(target).await;
+    let version = target.get("/version").await.expect(200);
+    assert_eq!(version["major"], "1");
+    assert_eq!(target.get("/readyz").await.code, 200);
+    let groups = target.get("/apis").await.expect(200);
+    assert!(
+        groups["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|group| group["name"] == place.group.as_str())
+    );
+    let resources = target
+        .get(&format!("/apis/{}/v1", place.group))
+        .await
+        .expect(200);
+    assert_eq!(resources["groupVersion"], place.version());
+    let things = resources["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "things")
+        .unwrap();
+    assert_eq!(
+        (
+            &things["kind"],
+            &things["namespaced"],
+            &things["shortNames"],
+            &things["singularName"]
+        ),
+        (
+            &json!("Thing"),
+            &json!(true),
+            &json!(["th"]),
+            &json!("thing")
+        )
+    );
+    assert!(
+        resources["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["name"] == "things/status")
+    );
+    let core = target.get("/api/v1").await.expect(200);
+    assert!(
+        core["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["name"] == "secrets" && one["kind"] == "Secret")
+    );
+    let index = target.get("/openapi/v3").await.expect(200);
+    assert!(index["paths"]["api/v1"]["serverRelativeURL"].is_string());
+    target
+        .get("/apis/nobody.example.org/v1/things")
+        .await
+        .expect(404);
+}
+
+pub async fn create_read_update_delete(target: &Target) {
+    let place = Place::new(target).await;
+    let created = place.create(target, "a", json!({"url": "http://x"})).await;
+    let metadata = &created["metadata"];
+    assert_eq!(metadata["namespace"], place.namespace.as_str());
+    assert!(metadata["uid"].as_str().is_some_and(|uid| uid.len() == 36));
+    assert!(metadata["creationTimestamp"].is_string() && metadata["resourceVersion"].is_string());
+    assert_eq!(target.get(&place.path("a")).await.expect(200), created);
+
+    let mut changed = created.clone();
+    changed["spec"]["url"] = "http://y".into();
+    let updated = target.put(&place.path("a"), &changed).await.expect(200);
+    assert_ne!(
+        updated["metadata"]["resourceVersion"],
+        metadata["resourceVersion"]
+    );
+    assert_eq!(updated["metadata"]["uid"], metadata["uid"]);
+
+    // The first state is no longer the latest.
+    changed["spec"]["url"] = "http://z".into();
+    let conflict = target.put(&place.path("a"), &changed).await.expect(409);
+    assert_eq!(conflict["reason"], "Conflict");
+    assert_eq!(
+        conflict["message"],
+        format!(
+            "Operation cannot be fulfilled on things.{} \"a\": the object has been modified; please apply your changes to the latest version and try again",
+            place.group
+        )
+    );
+    assert_eq!(
+        conflict["details"],
+        json!({"name": "a", "group": place.group, "kind": "things"})
+    );
+
+    let generated = json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"generateName": "g-"}, "spec": {}});
+    let generated = target.post(&place.things(), &generated).await.expect(201);
+    let name = generated["metadata"]["name"].as_str().unwrap();
+    assert!(name.starts_with("g-") && name.len() == 7, "{name}");
+
+    let gone = target
+        .delete(&place.path("a"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(
+        (&gone["kind"], &gone["status"]),
+        (&json!("Status"), &json!("Success"))
+    );
+    assert_eq!(gone["details"]["uid"], metadata["uid"]);
+    target.get(&place.path("a")).await.expect(404);
+}
+
+pub async fn errors_say_what_is_wrong(target: &Target) {
+    let place = Place::new(target).await;
+    let missing = target.get(&place.path("nobody")).await.expect(404);
+    assert_eq!(
+        missing["message"],
+        format!("things.{} \"nobody\" not found", place.group)
+    );
+    assert_eq!(
+        (&missing["reason"], &missing["status"]),
+        (&json!("NotFound"), &json!("Failure"))
+    );
+    assert_eq!(
+        missing["details"],
+        json!({"name": "nobody", "group": place.group, "kind": "things"})
+    );
+
+    place.create(target, "a", json!({})).await;
+    let exists = target
+        .post(&place.things(), &place.thing("a", json!({})))
+        .await
+        .expect(409);
+    assert_eq!(exists["reason"], "AlreadyExists");
+    assert_eq!(
+        exists["message"],
+        format!("things.{} \"a\" already exists", place.group)
+    );
+
+    let nowhere = target
+        .post(
+            &format!(
+                "/apis/{}/v1/namespaces/{}/things",
+                place.group,
+                unique("no-")
+            ),
+            &place.thing("a", json!({})),
+        )
+        .await
+        .expect(404);
+    assert!(
+        nowhere["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("namespaces \"no-"),
+        "{nowhere}"
+    );
+
+    let elsewhere = json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"name": "b", "namespace": "other"}});
+    let elsewhere = target.post(&place.things(), &elsewhere).await.expect(400);
+    assert_eq!(
+        elsewhere["message"],
+        "the namespace of the provided object does not match the namespace sent on the request"
+    );
+
+    let badly_named = target
+        .post(&place.things(), &place.thing("Not_Good", json!({})))
+        .await
+        .expect(422);
+    assert_eq!(
+        badly_named["details"]["causes"][0]["field"],
+        "metadata.name"
+    );
+
+    let mut other = place.thing("a", json!({}));
+    other["metadata"]["resourceVersion"] = "1".into();
+    let other = target.post(&place.things(), &other).await.expect(400);
+    assert_eq!(
+        other["message"],
+        "resourceVersion should not be set on objects to be created"
+    );
+
+    let unconditional = target
+        .put(&place.path("a"), &place.thing("a", json!({})))
+        .await
+        .expect(422);
+    assert_eq!(
+        unconditional["message"],
+        format!(
+            "Thing.{} \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update",
+            place.group
+        )
+    );
+
+    let renamed = target
+        .put(&place.path("a"), &place.thing("b", json!({})))
+        .await
+        .expect(400);
+    assert_eq!(
+        renamed["message"],
+        "the name of the object (b) does not match the name on the URL (a)"
+    );
+
+    let identity = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"uid": "other"}}),
+        )
+        .await
+        .expect(409);
+    assert!(
+        identity["message"]
+            .as_str()
+            .unwrap()
+            .contains("Precondition failed: UID in precondition: other, UID in object meta: "),
+        "{identity}"
+    );
+
+    let nothing = target
+        .send(
+            target
+                .request(Method::POST, &place.things())
+                .header("content-type", "application/json")
+                .body("{"),
+        )
+        .await;
+    assert_eq!(nothing.code, 400);
+    let unknown_patch = target
+        .patch("unheard-of", &place.path("a"), &json!({}))
+        .await;
+    assert_eq!(unknown_patch.code, 415);
+    let selector = target
+        .get(&format!("{}?fieldSelector=spec.url=x", place.things()))
+        .await
+        .expect(400);
+    assert!(
+        selector["message"]
+            .as_str()
+            .unwrap()
+            .contains("field label not supported: spec.url"),
+        "{selector}"
+    );
+}
+
+pub async fn generation_counts_changes_of_the_spec(target: &Target) {
+    let place = Place::new(target).await;
+    let mut born = place.thing("a", json!({}));
+    born["status"] = json!({"phase": "Invented"});
+    let created = target.post(&place.things(), &born).await.expect(201);
+    assert_eq!(created["metadata"]["generation"], 1);
+    assert_eq!(created.get("status"), None, "status is not set at creation");
+
+    let labelled = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"labels": {"x": "y"}}, "status": {"phase": "Invented"}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        (&labelled["metadata"]["generation"], labelled.get("status")),
+        (&json!(1), None)
+    );
+
+    let changed = target
+        .patch("merge", &place.path("a"), &json!({"spec": {"size": 2}}))
+        .await
+        .expect(200);
+    assert_eq!(changed["metadata"]["generation"], 2);
+
+    let status = format!("{}/status", place.path("a"));
+    let reported = target
+        .patch("merge", &status, &json!({"spec": {"size": 3}, "metadata": {"labels": {"no": "way"}}, "status": {"phase": "Ready"}}))
+        .await
+        .expect(200);
+    assert_eq!(reported["metadata"]["generation"], 2);
+    assert_eq!(
+        (&reported["spec"]["size"], &reported["status"]["phase"]),
+        (&json!(2), &json!("Ready"))
+    );
+    assert_eq!(target.get(&status).await.expect(200), reported);
+
+    let mut replaced = reported.clone();
+    replaced["status"] = json!({"phase": "Gone"});
+    replaced["spec"]["size"] = 7.into();
+    let replaced = target.put(&status, &replaced).await.expect(200);
+    assert_eq!(
+        (&replaced["spec"]["size"], &replaced["status"]["phase"]),
+        (&json!(2), &json!("Gone"))
+    );
+}
+
+pub async fn secrets_fold_their_texts(target: &Target) {
+    let place = Place::new(target).await;
+    let secret =
+        json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}});
+    let created = target
+        .post(&place.core("secrets"), &secret)
+        .await
+        .expect(201);
+    assert_eq!(
+        (
+            &created["data"],
+            &created["type"],
+            created.get("stringData")
+        ),
+        (&json!({"a": "Yg==", "c": "ZA=="}), &json!("Opaque"), None)
+    );
+    let patched = target
+        .patch(
+            "merge",
+            &format!("{}/s", place.core("secrets")),
+            &json!({"stringData": {"a": "c"}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(patched["data"]["a"], "Yw==");
+    // Built-in kinds may be replaced without naming the state they are based on.
+    let replaced = json!({"metadata": {"name": "s"}, "data": {"e": "Zg=="}, "type": "Opaque"});
+    let replaced = target
+        .put(&format!("{}/s", place.core("secrets")), &replaced)
+        .await
+        .expect(200);
+    assert_eq!(replaced["data"], json!({"e": "Zg=="}));
+    let bad = target
+        .post(
+            &place.core("configmaps"),
+            &json!({"metadata": {"name": "c"}, "data": {"a/b": "x"}}),
+        )
+        .await
+        .expect(422);
+    assert_eq!(bad["details"]["causes"][0]["field"], "data[a/b]");
+}
+
+pub async fn patches(target: &Target) {
+    let place = Place::new(target).await;
+    place
+        .create(
+            target,
+            "a",
+            json!({"size": 1, "url": "http://x", "tags": ["a"]}),
+        )
+        .await;
+    let merged = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"spec": {"size": null, "tags": ["b"]}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        merged["spec"],
+        json!({"url": "http://x", "tags": ["b"], "mode": "slow"})
+    );
+    let steps = json!([
+        {"op": "test", "path": "/spec/url", "value": "http://x"},
+        {"op": "add", "path": "/spec/tags/-", "value": "c"},
+        {"op": "remove", "path": "/spec/url"},
+    ]);
+    let stepped = target
+        .patch("json", &place.path("a"), &steps)
+        .await
+        .expect(200);
+    assert_eq!(stepped["spec"], json!({"tags": ["b", "c"], "mode": "slow"}));
+    let failed = target
+        .patch(
+            "json",
+            &place.path("a"),
+            &json!([{"op": "test", "path": "/spec/mode", "value": "fast"}]),
+        )
+        .await;
+    assert_eq!(failed.code, 422, "{}", failed.body);
+    let stale = target
+        .patch(
+            "merge",
+            &place.path("a"),
+            &json!({"metadata": {"resourceVersion": "1"}, "spec": {"size": 4}}),
+        )
+        .await
+        .expect(409);
+    assert_eq!(stale["reason"], "Conflict");
+    target
+        .patch("merge", &place.path("nobody"), &json!({}))
+        .await
+        .expect(404);
+    target
+        .patch(
+            "strategic-merge",
+            &place.path("a"),
+            &json!({"spec": {"size": 4}}),
+        )
+        .await
+        .expect(415);
+    target
+        .post(
+            &place.core("configmaps"),
+            &json!({"metadata": {"name": "c"}, "data": {"a": "1", "b": "2"}}),
+        )
+        .await
+        .expect(201);
+    let strategic = target
+        .patch(
+            "strategic-merge",
+            &format!("{}/c", place.core("configmaps")),
+            &json!({"data": {"a": null, "c": "3"}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(strategic["data"], json!({"b": "2", "c": "3"}));
+}
+
+pub async fn nothing_changed_is_nothing_written(target: &Target) {
+    let place = Place::new(target).await;
+    let created = place.create(target, "a", json!({"size": 1})).await;
+    assert_eq!(
+        target.put(&place.path("a"), &created).await.expect(200),
+        created
+    );
+    assert_eq!(
+        target
+            .patch("merge", &place.path("a"), &json!({"spec": {"size": 1}}))
+            .await
+            .expect(200),
+        created
+    );
+    let status = format!("{}/status", place.path("a"));
+    let reported = target
+        .patch("merge", &status, &json!({"status": {"ok": true}}))
+        .await
+        .expect(200);
+    assert_eq!(
+        target
+            .patch("merge", &status, &json!({"status": {"ok": true}}))
+            .await
+            .expect(200),
+        reported
+    );
+}
+
+pub async fn dry_runs_leave_nothing(target: &Target) {
+    let place = Place::new(target).await;
+    target
+        .post(
+            &format!("{}?dryRun=All", place.things()),
+            &place.thing("a", json!({})),
+        )
+        .await
+        .expect(201);
+    target.get(&place.path("a")).await.expect(404);
+    let created = place.create(target, "a", json!({})).await;
+    let tried = target
+        .patch(
+            "merge",
+            &format!("{}?dryRun=All", place.path("a")),
+            &json!({"spec": {"size": 3}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(tried["spec"]["size"], 3);
+    target
+        .delete(&format!("{}?dryRun=All", place.path("a")), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(target.get(&place.path("a")).await.expect(200), created);
+    let refused = target
+        .post(
+            &format!("{}?dryRun=All", place.things()),
+            &place.thing("b", json!({"size": 99})),
+        )
+        .await;
+    assert_eq!(refused.code, 422);
+}
