@@ -57,7 +57,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match process::on_interrupt().and_then(|()| run(cli.command)) {
+    let result = process::on_interrupt().and_then(|()| run(cli.command));
+    // A build in the background, say.
+    process::end_all();
+    match result {
         Ok(code) => code,
         Err(e) => {
             progress::clear();

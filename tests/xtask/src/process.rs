@@ -78,6 +78,13 @@ pub fn check_interrupt() -> Result<()> {
     Ok(())
 }
 
+/// Ends whatever still runs; for the way out.
+pub fn end_all() {
+    for group in &state().groups {
+        kill(*group, Signal::TERM);
+    }
+}
+
 fn kill(group: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(group) {
         // Fails when it has ended already, which is what is wanted.
@@ -133,6 +140,17 @@ impl Child {
     pub fn spawn_logged(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
         command.stdout(file.try_clone()?).stderr(file);
+        Self::spawn_with_log(name, command, log)
+    }
+
+    /// The same for stderr alone; stdout goes where the command says.
+    pub fn spawn_logging_stderr(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+        command.stderr(file);
+        Self::spawn_with_log(name, command, log)
+    }
+
+    fn spawn_with_log(name: &str, command: Command, log: &Path) -> Result<Self> {
         let mut child = Self::spawn(name, command)?;
         child.log = Some(log.to_owned());
         Ok(child)

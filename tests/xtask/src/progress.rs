@@ -65,6 +65,11 @@ impl Drop for Step {
     }
 }
 
+/// A bar among the steps.
+pub fn add(bar: ProgressBar) -> ProgressBar {
+    SCREEN.add(bar)
+}
+
 /// A line on stderr, above whatever is in progress.
 pub fn say(line: &str) {
     SCREEN.suspend(|| eprintln!("{line}"));

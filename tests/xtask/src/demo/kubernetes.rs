@@ -1,0 +1,183 @@
+//! As much of a Kubernetes client as applying manifests takes.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use ureq::Agent;
+
+/// HTTP on loopback: no proxy, and an answer whatever the status.
+pub fn agent() -> Agent {
+    Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(10)))
+        .http_status_as_error(false)
+        .proxy(None)
+        .build()
+        .new_agent()
+}
+
+/// GETs JSON.
+pub fn get(agent: &Agent, url: &str) -> Result<Value> {
+    let mut response = agent
+        .get(url)
+        .call()
+        .with_context(|| format!("GET {url}"))?;
+    let (status, body) = (response.status(), response.body_mut().read_to_string()?);
+    if !status.is_success() {
+        bail!("GET {url}: {status}: {}", body.trim());
+    }
+    serde_json::from_str(&body).with_context(|| format!("GET {url}: no JSON"))
+}
+
+/// The objects of a YAML file, with `${NAME}` filled in.
+pub fn manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    parse(&text, variables).with_context(|| path.display().to_string())
+}
+
+fn parse(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
+    let mut text = text.to_owned();
+    for (name, value) in variables {
+        // Quoted as JSON is, which YAML reads alike; bare where it stands in a longer word.
+        text = text.replace(
+            &format!(": ${{{name}}}\n"),
+            &format!(": {}\n", Value::from(*value)),
+        );
+        text = text.replace(&format!("${{{name}}}"), value);
+    }
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text)?;
+    Ok(objects
+        .into_iter()
+        .filter(|object| !object.is_null())
+        .collect())
+}
+
+/// Applies objects to a server.
+pub struct Cluster {
+    agent: Agent,
+    url: String,
+}
+
+impl Cluster {
+    /// A cluster at a URL, without credentials.
+    pub fn new(url: &str) -> Self {
+        Self {
+            agent: agent(),
+            url: url.trim_end_matches('/').into(),
+        }
+    }
+
+    /// Server-side apply. `Ok(false)` when the server doesn't know the kind (yet).
+    pub fn apply(&self, object: &Value) -> Result<bool> {
+        let text = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let (api_version, kind, name) =
+            (text("/apiVersion"), text("/kind"), text("/metadata/name"));
+        let base = if api_version.contains('/') {
+            "apis"
+        } else {
+            "api"
+        };
+        let group = format!("{}/{base}/{api_version}", self.url);
+        let Ok(discovered) = get(&self.agent, &group) else {
+            return Ok(false);
+        };
+        let Some((plural, namespaced)) = resource(&discovered, kind) else {
+            return Ok(false);
+        };
+        let namespace = match text("/metadata/namespace") {
+            "" => "default",
+            namespace => namespace,
+        };
+        let scope = if namespaced {
+            format!("/namespaces/{namespace}")
+        } else {
+            String::new()
+        };
+        let url = format!("{group}{scope}/{plural}/{name}?fieldManager=demo&force=true");
+        let request = self
+            .agent
+            .patch(&url)
+            .content_type("application/apply-patch+yaml");
+        let mut response = request
+            .send(object.to_string())
+            .with_context(|| format!("PATCH {url}"))?;
+        if !response.status().is_success() {
+            let body = response.body_mut().read_to_string()?;
+            let status: Value = serde_json::from_str(&body).unwrap_or_default();
+            bail!(
+                "{kind} {name}: {}",
+                status["message"].as_str().unwrap_or(&body)
+            );
+        }
+        Ok(true)
+    }
+}
+
+/// The plural of a kind, and whether it is namespaced, in a discovery document.
+fn resource<'a>(discovered: &'a Value, kind: &str) -> Option<(&'a str, bool)> {
+    let resources = discovered["resources"].as_array()?;
+    // A subresource such as `pods/status` has the same kind.
+    let found = resources
+        .iter()
+        .find(|r| r["kind"] == kind && !r["name"].as_str().unwrap_or("/").contains('/'))?;
+    Some((found["name"].as_str()?, found["namespaced"].as_bool()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn variables_are_filled_in_and_documents_told_apart() {
+        let text = "a: ${X}\nb: local:${X}\n---\n# nothing\n---\nc: 1\n";
+        let objects = parse(text, &BTreeMap::from([("X", "yes")])).unwrap();
+        assert_eq!(
+            objects,
+            [json!({"a": "yes", "b": "local:yes"}), json!({"c": 1})]
+        );
+    }
+
+    #[test]
+    fn the_plural_is_the_servers() {
+        let discovered = json!({"resources": [
+            {"name": "teams/status", "kind": "Team", "namespaced": true},
+            {"name": "teams", "kind": "Team", "namespaced": true},
+        ]});
+        assert_eq!(resource(&discovered, "Team"), Some(("teams", true)));
+        assert_eq!(resource(&discovered, "Job"), None);
+    }
+
+    #[test]
+    fn the_example_parses() {
+        let path = crate::paths::root().join("deploy/examples/concourse.yaml");
+        let variables = BTreeMap::from([
+            ("CONCOURSE_URL", "http://x"),
+            ("CONCOURSE_USER", "u"),
+            ("CONCOURSE_PASSWORD", "1: 2"),
+        ]);
+        let objects = manifests(&path, &variables).unwrap();
+        let kinds: Vec<_> = objects.iter().filter_map(|o| o["kind"].as_str()).collect();
+        assert_eq!(
+            kinds,
+            [
+                "Namespace",
+                "Secret",
+                "Instance",
+                "Team",
+                "Secret",
+                "ConfigMap",
+                "Pipeline"
+            ]
+        );
+        assert_eq!(objects[1]["stringData"]["password"], "1: 2");
+        assert!(!serde_json::to_string(&objects).unwrap().contains("${"));
+    }
+}
