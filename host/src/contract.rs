@@ -275,7 +275,7 @@ mod tests {
         let package = resolve.push_group(map.parse().map_err(|(_, e)| e).expect("parses")).expect("resolves");
         let world = resolve.packages[package].worlds["plugin"];
         let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
         ComponentEncoder::default().module(&module).expect("a module").encode().expect("a component")
     }
 

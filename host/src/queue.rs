@@ -458,12 +458,12 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
         prop_oneof![
-            (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
-            (0..6u8, 0..50u8).prop_map(|(k, d)| Step::AddAt(k, d)),
+            2 => (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
+            1 => (0..6u8, 0..50u8).prop_map(|(k, d)| Step::AddAt(k, d)),
             3 => Just(Step::Pop),
             3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
-            (0..60u8).prop_map(Step::Wait),
-            (0..3u8).prop_map(Step::Limit),
+            1 => (0..60u8).prop_map(Step::Wait),
+            1 => (0..3u8).prop_map(Step::Limit),
         ]
     }
 
