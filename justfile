@@ -1,0 +1,34 @@
+# Short names for what people do every day; `cargo xtask help` has the rest.
+
+_default:
+    @just --list --unsorted
+
+# See Ostler at work, without a cluster
+demo *options:
+    cargo xtask demo {{options}}
+
+# Everything, or one tier: pure, embedded, hostile, real
+test *tiers:
+    cargo xtask test {{tiers}}
+
+# What CI runs
+ci:
+    .ci/run
+
+# Build the plugins to target/components
+components *packs:
+    cargo xtask components {{packs}}
+
+# A real Kubernetes control plane, until Ctrl-C
+control-plane:
+    cargo xtask control-plane
+
+# Write crds/ from the Rust types
+crds:
+    cargo xtask crds
+
+fmt:
+    cargo fmt --all
+
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
