@@ -110,6 +110,14 @@ impl Context<'_> {
         parse(&bytes, &S::gvk())
     }
 
+    /// As [`Context::require_ready`], as JSON: smaller where few fields matter.
+    ///
+    /// # Errors
+    /// As [`Context::require_ready`].
+    pub fn require_ready_json(&self, reference: &ObjectRef) -> Result<Value, Error> {
+        parse(&self.kubernetes_require_ready(reference)?, &reference.gvk)
+    }
+
     /// Applies the fields given, to an object that belongs to the reconciled
     /// one and goes with it.
     ///

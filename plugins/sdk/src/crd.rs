@@ -144,8 +144,11 @@ fn structural(schema: &mut Value) {
         // "Anything" has to be said aloud, or the API server prunes it.
         Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
         Value::Object(map) => {
-            for key in ["$schema", "title"] {
-                if map.get(key).is_some_and(Value::is_string) {
+            for key in ["$schema", "title", "readOnly"] {
+                if map
+                    .get(key)
+                    .is_some_and(|v| v.is_string() || v.is_boolean())
+                {
                     map.remove(key);
                 }
             }

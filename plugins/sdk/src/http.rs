@@ -64,7 +64,6 @@ impl<'a> Upstream<'a> {
     }
 
     /// Sends requests side by side; answers in order.
-    #[must_use]
     pub fn send_all<const N: usize>(
         &self,
         requests: [RequestBuilder<'a>; N],

@@ -2,11 +2,23 @@
 
 use ostler_sdk::serde::Deserialize;
 use ostler_sdk::{
-    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response, ResultExt,
-    gvk, serde_json::Value,
+    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response,
+    ResultExt, gvk, serde_json::Value,
 };
 
 use crate::{InstanceSpec, Reference};
+
+/// Namespace and name of the object that a field of another's spec names.
+#[must_use]
+pub fn target<'a>(object: &'a Value, field: &str) -> (&'a str, &'a str) {
+    let text = |value: &'a Value| value.as_str().unwrap_or_default();
+    let reference = &object["spec"][field];
+    let namespace = match text(&reference["namespace"]) {
+        "" => text(&object["metadata"]["namespace"]),
+        namespace => namespace,
+    };
+    (namespace, text(&reference["name"]))
+}
 
 /// The outcome for an object that is suspended: nothing is called.
 #[must_use]
@@ -146,8 +158,8 @@ pub fn delete(
             "DeleteFailed",
         )),
         Err(Error::NotFound(missing)) => {
-            let object = ctx.get::<InstanceSpec>(namespace, instance)?;
-            let in_use = object.is_some_and(|i| i.metadata.deletion_timestamp.is_none());
+            let object = ctx.get_json(&InstanceSpec::reference(namespace, instance))?;
+            let in_use = object.is_some_and(|i| i["metadata"]["deletionTimestamp"].is_null());
             // With both there it is a Secret that is missing, which may come back.
             if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
                 return Err(Failure::yield_(

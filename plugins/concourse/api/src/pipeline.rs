@@ -116,7 +116,8 @@ pub struct K8sConfig {
     pub trigger: bool,
 }
 
-/// What was found about the pipeline.
+/// What was found about the pipeline. Its parts are found anew each time, so
+/// that they are written but never read.
 #[api]
 #[derive(Default)]
 pub struct PipelineStatus {
@@ -157,15 +158,19 @@ pub struct PipelineStatus {
     pub group_count: Option<i32>,
     /// Its groups.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
     /// Its jobs.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobStatus>,
     /// Its resources.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<ResourceStatus>,
     /// The resource types it brings.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
     pub resource_types: Vec<ResourceTypeStatus>,
 }
 

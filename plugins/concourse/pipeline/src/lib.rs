@@ -7,12 +7,12 @@ mod vars;
 mod yaml;
 
 use concourse_api::{
-    Pipeline, PipelineSpec, PipelineStatus, ReclaimPolicy, Team, TeamSpec, config_warning, delete,
-    escape, refused, suspended, warnings,
+    Pipeline, PipelineSpec, PipelineStatus, ReclaimPolicy, TeamSpec, config_warning, delete,
+    escape, refused, suspended, target, warnings,
 };
 use desired::Desired;
 use ostler_sdk::serde::Deserialize;
-use ostler_sdk::{Response, Upstream, prelude::*, rfc3339, serde_json::Value};
+use ostler_sdk::{ObjectRef, Response, Upstream, prelude::*, rfc3339, serde_json::Value};
 
 const POLL: u64 = 300_000;
 const VERSION: &str = "x-concourse-config-version";
@@ -35,13 +35,10 @@ impl Reconciler for Pipelines {
             return Err(Failure::parked("Unsupported", message));
         }
         let team = ctx
-            .require_ready::<TeamSpec>(
-                pipeline.spec.team_ref.namespace_or(pipeline.namespace()),
-                &pipeline.spec.team_ref.name,
-            )
+            .require_ready_json(&team_of(pipeline))
             .reason("TeamNotReady")?;
         let desired = desired::load(ctx, pipeline)?;
-        let (namespace, instance) = instance_of(&team);
+        let (namespace, instance) = target(&team, "instanceRef");
         let remote = Remote {
             concourse: ctx.upstream_in(namespace, instance),
             path: path(&team, pipeline),
@@ -73,24 +70,25 @@ impl Reconciler for Pipelines {
             );
             return Ok(Outcome::settled());
         }
-        let reference = &pipeline.spec.team_ref;
-        let namespace = reference.namespace_or(pipeline.namespace());
-        let Some(team) = ctx.get::<TeamSpec>(namespace, &reference.name)? else {
+        let Some(team) = ctx.get_json(&team_of(pipeline))? else {
             ctx.warn(
                 "Orphaned",
                 "The pipeline stays in Concourse: its Team is gone.",
             );
             return Ok(Outcome::settled());
         };
-        let (namespace, instance) = instance_of(&team);
+        let (namespace, instance) = target(&team, "instanceRef");
         let what = ["pipeline ", pipeline_name(pipeline)].concat();
         delete(ctx, namespace, instance, &path(&team, pipeline), &what)
     }
 }
 
-fn instance_of(team: &Team) -> (&str, &str) {
-    let reference = &team.spec.instance_ref;
-    (reference.namespace_or(team.namespace()), &reference.name)
+fn team_of(pipeline: &Pipeline) -> ObjectRef {
+    let reference = &pipeline.spec.team_ref;
+    TeamSpec::reference(
+        reference.namespace_or(pipeline.namespace()),
+        &reference.name,
+    )
 }
 
 fn pipeline_name(pipeline: &Pipeline) -> &str {
@@ -98,11 +96,12 @@ fn pipeline_name(pipeline: &Pipeline) -> &str {
     name.unwrap_or(pipeline.name())
 }
 
-fn path(team: &Team, pipeline: &Pipeline) -> String {
-    let team = team.spec.team_name.as_deref().unwrap_or(team.name());
+fn path(team: &Value, pipeline: &Pipeline) -> String {
+    let name = team["spec"]["teamName"].as_str();
+    let name = name.or(team["metadata"]["name"].as_str());
     [
         "/api/v1/teams/",
-        &escape(team),
+        &escape(name.unwrap_or_default()),
         "/pipelines/",
         &escape(pipeline_name(pipeline)),
     ]
@@ -291,11 +290,11 @@ fn found(answer: Result<Response, Error>, what: &str) -> Result<Option<Response>
     }
 }
 
-fn describe(state: &State, pipeline: &Pipeline, team: &Team, status: &mut PipelineStatus) {
+fn describe(state: &State, pipeline: &Pipeline, team: &Value, status: &mut PipelineStatus) {
     let name = pipeline_name(pipeline);
     status.resolved_name = Some(name.to_owned());
-    let page = |url: &String| [url, "/pipelines/", &escape(name)].concat();
-    status.web_url = team.status.web_url.as_ref().map(page);
+    let page = |url: &str| [url, "/pipelines/", &escape(name)].concat();
+    status.web_url = team["status"]["webURL"].as_str().map(page);
     if let Some(found) = &state.pipeline {
         status.pipeline_id = Some(found.id);
         status.paused = Some(found.paused);

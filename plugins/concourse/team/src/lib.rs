@@ -1,8 +1,8 @@
 //! Reconciles `concourse-ci.org/v1alpha1` Team.
 
 use concourse_api::{
-    Instance, InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus,
-    config_warning, delete, escape, refused, remaining, suspended, warnings,
+    InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus, config_warning,
+    delete, escape, refused, remaining, suspended, warnings,
 };
 use ostler_sdk::serde::{Deserialize, Serialize};
 use ostler_sdk::{prelude::*, rfc3339, serde_json::Value};
@@ -53,9 +53,9 @@ impl Reconciler for Teams {
         }
         let (namespace, name) = instance_of(team);
         let instance = ctx
-            .require_ready::<InstanceSpec>(namespace, name)
+            .require_ready_json(&InstanceSpec::reference(namespace, name))
             .reason("InstanceNotReady")?;
-        allowed(&instance, team.namespace())?;
+        allowed(&instance, (namespace, name), team.namespace())?;
         let wanted = wanted(&team.spec)?;
 
         let concourse = ctx.upstream_in(namespace, name);
@@ -69,10 +69,8 @@ impl Reconciler for Teams {
         let mut status = TeamStatus {
             team_id: found.as_ref().map(|f| f.id),
             resolved_name: Some(team_name(team).to_owned()),
-            web_url: instance
-                .status
-                .web_url
-                .as_ref()
+            web_url: instance["status"]["webURL"]
+                .as_str()
                 .map(|url| [url, "/teams/", &escape(team_name(team))].concat()),
             ..team.status.clone()
         };
@@ -140,15 +138,15 @@ fn path(team: &Team) -> String {
     ["/api/v1/teams/", &escape(team_name(team))].concat()
 }
 
-fn allowed(instance: &Instance, namespace: &str) -> Result<(), Failure> {
-    let allowed = &instance.spec.allowed_namespaces;
-    if instance.namespace() == namespace || allowed.iter().any(|a| a == "*" || a == namespace) {
+fn allowed(instance: &Value, at: (&str, &str), namespace: &str) -> Result<(), Failure> {
+    let allowed = instance["spec"]["allowedNamespaces"].as_array();
+    let listed = |a: &Value| a == "*" || a == namespace;
+    if at.0 == namespace || allowed.is_some_and(|all| all.iter().any(listed)) {
         return Ok(());
     }
     let message = format!(
         "Instance {}/{} does not list the namespace {namespace} in allowedNamespaces.",
-        instance.namespace(),
-        instance.name()
+        at.0, at.1
     );
     Err(Failure::parked("NamespaceNotAllowed", message))
 }
