@@ -23,7 +23,7 @@ use crate::server::{Body, State};
 use crate::status::ApiError;
 use crate::storage::{Key, Stored};
 use crate::watch::Watch;
-use crate::{control, discovery, review, table};
+use crate::{control, discovery, protobuf, review, table};
 
 type Answer = Result<Response<Body>, ApiError>;
 
@@ -206,6 +206,11 @@ impl Call<'_> {
                     Verb::Patch(patch) => Edit::Patch(patch, self.object()?),
                     _ => Edit::Replace(self.object()?),
                 };
+                if kind.custom && self.verb == Verb::Patch(PatchKind::Strategic) {
+                    return Err(ApiError::unsupported_media_type(
+                        "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+                    ));
+                }
                 let door = self.door(&kind, version)?;
                 let wrote = self
                     .state
@@ -240,7 +245,11 @@ impl Call<'_> {
             .and_then(|value| value.to_str().ok())
             .unwrap_or("application/json");
         let media = media.split(';').next().unwrap_or_default().trim();
-        if media.ends_with("protobuf") || media.ends_with("cbor") {
+        if media == "application/vnd.kubernetes.protobuf" {
+            let unknown = || ApiError::unsupported_media_type("application/json, application/yaml");
+            return protobuf::read(&self.body).ok_or_else(unknown);
+        }
+        if media.ends_with("cbor") {
             return Err(ApiError::unsupported_media_type(
                 "application/json, application/yaml",
             ));
@@ -421,6 +430,10 @@ impl Call<'_> {
             })
             .collect();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if kind.custom {
+            // Lists of custom kinds always have one.
+            metadata["continue"] = "".into();
+        }
         if let Some(limit) = options.limit.filter(|limit| *limit < chosen.len()) {
             let remaining = chosen.len() - limit;
             chosen.truncate(limit);

@@ -87,15 +87,16 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// From the request's body, with the query as the fallback.
+    /// From the request's body, or from the query when there is no body.
     pub fn read(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let orphan = body["orphanDependents"]
             .as_bool()
             .map(|orphan| if orphan { "Orphan" } else { "Background" });
-        let propagation = text(&body["propagationPolicy"])
-            .or_else(|| orphan.map(str::to_owned))
-            .or_else(|| query.get("propagationPolicy").map(str::to_owned));
+        let propagation = match body {
+            Value::Null => query.get("propagationPolicy").map(str::to_owned),
+            _ => text(&body["propagationPolicy"]).or_else(|| orphan.map(str::to_owned)),
+        };
         if let Some(other) = propagation
             .as_deref()
             .filter(|policy| !matches!(*policy, "Background" | "Foreground" | "Orphan"))
@@ -112,7 +113,7 @@ impl DeleteOptions {
             propagation,
             uid: text(&body["preconditions"]["uid"]),
             revision: text(&body["preconditions"]["resourceVersion"]),
-            dry_run: query.dry_run()?
+            dry_run: (body.is_null() && query.dry_run()?)
                 || body["dryRun"]
                     .as_array()
                     .is_some_and(|stages| stages.iter().any(|stage| stage == "All")),
@@ -140,7 +141,7 @@ fn new_uid() -> String {
     let bits = fastrand::u128(..);
     let hex = format!(
         "{:032x}",
-        bits & !(0xf << 76) | (0x4 << 76) & !(0b11 << 62) | (0b10 << 62)
+        (bits & !(0xf << 76) & !(0b11 << 62)) | (0x4 << 76) | (0b10 << 62)
     );
     [
         &hex[..8],
@@ -221,7 +222,10 @@ impl Api {
         let warnings = self.receive(door, &mut object, true)?;
         self.identify(door, namespace, None, &mut object)?;
         if !text(&object, "resourceVersion").is_empty() {
-            return Err(ApiError::bad_request(
+            // The real server has no better code for it.
+            return Err(ApiError::new(
+                500,
+                "",
                 "resourceVersion should not be set on objects to be created",
             ));
         }
@@ -796,27 +800,27 @@ impl Api {
                 .storage
                 .get(&kind.resource, key)
                 .ok_or_else(|| ApiError::not_found(subject))?;
+            let record = crate::status::Subject {
+                resource: &kind.kind,
+                ..subject
+            };
             if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != live.uid()) {
-                return Err(ApiError::conflict(
-                    subject,
-                    format!(
-                        "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                        live.uid()
-                    ),
-                ));
+                let why = format!(
+                    "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+                    live.uid()
+                );
+                return Err(ApiError::conflict(record, why));
             }
+            let current = live.revision.to_string();
             if let Some(revision) = options
                 .revision
                 .as_deref()
-                .filter(|revision| *revision != live.revision.to_string())
+                .filter(|revision| *revision != current)
             {
-                return Err(ApiError::conflict(
-                    subject,
-                    format!(
-                        "Precondition failed: ResourceVersion in precondition: {revision}, ResourceVersion in object meta: {}",
-                        live.revision
-                    ),
-                ));
+                let why = format!(
+                    "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({current}). The object might have been modified"
+                );
+                return Err(ApiError::conflict(record, why));
             }
             let marked = mark(kind, &live.value, options);
             let result = match marked {

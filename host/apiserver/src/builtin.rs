@@ -199,7 +199,11 @@ impl Builtin {
             list_kind: format!("{}List", self.kind),
             singular: self.kind.to_lowercase(),
             short_names: self.short.iter().map(|name| (*name).into()).collect(),
-            categories: Vec::new(),
+            categories: match self.plural {
+                "pods" | "services" | "deployments" | "statefulsets" | "daemonsets"
+                | "replicasets" | "jobs" => vec!["all".into()],
+                _ => Vec::new(),
+            },
             namespaced: self.namespaced,
             custom: false,
             conditional_update: false,
@@ -274,9 +278,9 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                     }
                     let encoded = kind.kind == "Secret" || field == "binaryData";
                     if encoded
-                        && !value
+                        && value
                             .as_str()
-                            .is_some_and(|text| STANDARD.decode(text).is_ok())
+                            .is_none_or(|text| STANDARD.decode(text).is_err())
                     {
                         causes.push(Cause::invalid(&at, value, "must be base64"));
                     }

@@ -16,6 +16,7 @@ mod fields;
 mod garbage;
 mod metadata;
 mod patch;
+mod protobuf;
 mod registry;
 mod request;
 mod review;

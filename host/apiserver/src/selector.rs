@@ -144,7 +144,9 @@ impl FieldSelector {
             let same = match found {
                 Value::Null => expected.is_empty(),
                 Value::String(text) => text == expected,
-                other => other.to_string() == *expected,
+                other => {
+                    serde_json::from_str(expected).is_ok_and(|expected: Value| *other == expected)
+                }
             };
             same == *equal
         })

@@ -291,8 +291,11 @@ impl ApiError {
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.as_str().into();
+        }
         if let Some(details) = &self.details {
             status["details"] = details.clone();
         }

@@ -43,21 +43,12 @@ pub fn check(kind: &Kind, version: &Version, object: &Value, old: Option<&Value>
                 _ => Cause {
                     field: field.into(),
                     reason: "FieldValueInvalid",
-                    message: format!("Invalid value: {}: {}", composite(value), error.message),
+                    message: format!("Invalid value: {}", error.message),
                 },
             });
         }
     }
     causes
-}
-
-/// The real server names the type of a composite value where a scalar would be shown.
-fn composite(value: &Value) -> String {
-    match value {
-        Value::Object(_) => "\"object\"".into(),
-        Value::Array(_) => "\"array\"".into(),
-        other => other.to_string(),
-    }
 }
 
 fn lookup<'a>(object: &'a Value, path: &str) -> &'a Value {

@@ -229,7 +229,7 @@ pub async fn deletion_heeds_preconditions(target: &Target) {
         other["message"]
             .as_str()
             .unwrap()
-            .contains("Precondition failed: UID in precondition: x"),
+            .contains("the UID in the precondition (x"),
         "{other}"
     );
     let stale = target
@@ -239,7 +239,7 @@ pub async fn deletion_heeds_preconditions(target: &Target) {
         )
         .await
         .expect(409);
-    assert!(stale["message"].as_str().unwrap().contains("Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: "), "{stale}");
+    assert!(stale["message"].as_str().unwrap().contains("the ResourceVersion in the precondition (1) does not match the ResourceVersion in record ("), "{stale}");
     let exact = json!({"preconditions": {"uid": created["metadata"]["uid"], "resourceVersion": created["metadata"]["resourceVersion"]}});
     target.delete(&place.path("a"), &exact).await.expect(200);
     target

@@ -175,8 +175,8 @@ pub async fn pages_show_one_snapshot(target: &Target) {
         .await
         .expect(200);
     assert_eq!(
-        (names(&third), third["metadata"].get("continue")),
-        (vec!["e"], None)
+        (names(&third), &third["metadata"]["continue"]),
+        (vec!["e"], &json!(""))
     );
     assert_eq!(
         third["metadata"]["resourceVersion"],

@@ -181,7 +181,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
 
     let mut other = place.thing("a", json!({}));
     other["metadata"]["resourceVersion"] = "1".into();
-    let other = target.post(&place.things(), &other).await.expect(400);
+    let other = target.post(&place.things(), &other).await.expect(500);
     assert_eq!(
         other["message"],
         "resourceVersion should not be set on objects to be created"
@@ -468,7 +468,7 @@ pub async fn dry_runs_leave_nothing(target: &Target) {
         .expect(200);
     assert_eq!(tried["spec"]["size"], 3);
     target
-        .delete(&format!("{}?dryRun=All", place.path("a")), &json!({}))
+        .delete(&place.path("a"), &json!({"dryRun": ["All"]}))
         .await
         .expect(200);
     assert_eq!(target.get(&place.path("a")).await.expect(200), created);

@@ -62,10 +62,12 @@ pub async fn mistakes_are_refused_by_name(target: &Target) {
             .await
             .expect(422);
         assert_eq!(refused["reason"], "Invalid");
-        assert_eq!(
-            refused["message"],
-            format!("Thing.{} \"a\" is invalid: {message}", place.group),
-            "{spec}"
+        // The real server may go on after the first thing that is wrong.
+        let said = refused["message"].as_str().unwrap();
+        let prefix = format!("Thing.{} \"a\" is invalid: ", place.group);
+        assert!(
+            said.starts_with(&prefix) && said.contains(message),
+            "{said}"
         );
         let cause = &refused["details"]["causes"][0];
         assert!(
