@@ -271,7 +271,7 @@ impl Context<'_> {
     /// # Errors
     /// Parks the object when the configuration is not of the type.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.config_get())
+        crate::slim::from_slice(&self.config_get())
             .map_err(|error| Failure::parked("InvalidConfig", error.to_string()))
     }
 
@@ -296,6 +296,6 @@ impl Context<'_> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8], gvk: &Gvk) -> Result<T, Error> {
-    serde_json::from_slice(bytes)
+    crate::slim::from_slice(bytes)
         .map_err(|error| Error::Invalid([&gvk.kind, ": ", &error.to_string()].concat()))
 }

@@ -92,7 +92,7 @@ pub fn call_with<R: Reconciler>(
     ctx: &Context,
     call: Call,
 ) -> Result<Outcome, Failure> {
-    let object: Object<R::Spec> = serde_json::from_slice(&ctx.request.object)
+    let object: Object<R::Spec> = crate::slim::from_slice(&ctx.request.object)
         .map_err(|error| Failure::parked("InvalidSpec", error.to_string()))?;
     match call {
         Call::Reconcile => reconciler.reconcile(ctx, &object),

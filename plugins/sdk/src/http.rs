@@ -181,7 +181,7 @@ impl Response {
     /// # Errors
     /// `unavailable` when it is not of the type: the other side is not what it should be.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.0.body).map_err(|error| {
+        crate::slim::from_slice(&self.0.body).map_err(|error| {
             Error::Unavailable(
                 [
                     "The answer is not what was expected: ",

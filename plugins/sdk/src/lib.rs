@@ -45,6 +45,7 @@ mod http;
 pub mod mock;
 mod object;
 mod outcome;
+mod slim;
 mod time;
 
 pub use bindings::exports::ostler::plugin::reconciler::{

@@ -1,0 +1,95 @@
+//! Typed values from JSON in little code: a component carries one parser, to
+//! [`Value`], and structs are read from that as maps only.
+
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+use serde_json::{Error, Value};
+
+/// Reads a value of a type.
+pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let value: Value = serde_json::from_slice(bytes)?;
+    T::deserialize(Slim(&value))
+}
+
+#[derive(Clone, Copy)]
+struct Slim<'de>(&'de Value);
+
+impl<'de> IntoDeserializer<'de, Error> for Slim<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Slim<'de> {
+    fn map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Object(map) = self.0 else {
+            return Err(Error::custom("expected an object"));
+        };
+        let entries = map.iter().map(|(key, value)| (key.as_str(), Slim(value)));
+        visitor.visit_map(MapDeserializer::new(entries))
+    }
+}
+
+impl<'de> Deserializer<'de> for Slim<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => visitor.visit_u64(value),
+                (None, Some(value)) => visitor.visit_i64(value),
+                (None, None) => visitor.visit_f64(number.as_f64().unwrap_or_default()),
+            },
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::Array(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(Slim))),
+            Value::Object(_) => self.map(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.map(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.map(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.0.deserialize_enum(name, variants, visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct identifier ignored_any
+    }
+}
