@@ -3,29 +3,25 @@
 use std::io;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING};
 use http::request::Parts;
 use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
-use crate::api::{Api, DeleteOptions, Deleted, Door, Edit, FieldValidation, Wrote};
+use crate::api::{Api, Door, Edit, FieldValidation, Wrote};
+use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected};
 use crate::registry::{Kind, Version};
-use crate::request::{ListOptions, PatchKind, Query, Shape, Target, Verb};
+use crate::request::{PatchKind, Query, Shape, Target, Verb};
 use crate::server::{Body, State};
 use crate::status::ApiError;
 use crate::storage::{Key, Stored};
-use crate::watch::Watch;
 use crate::{control, discovery, protobuf, review, table};
 
-type Answer = Result<Response<Body>, ApiError>;
+pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// Answers a request; an error closes the connection instead.
 pub async fn answer(
@@ -113,13 +109,13 @@ fn result(answer: Answer) -> Response<Body> {
     })
 }
 
-fn whole(bytes: Bytes) -> Body {
+pub(crate) fn whole(bytes: Bytes) -> Body {
     Full::new(bytes)
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
+pub(crate) fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -129,7 +125,7 @@ fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
     response
 }
 
-fn json_response(code: u16, value: &Value) -> Response<Body> {
+pub(crate) fn json_response(code: u16, value: &Value) -> Response<Body> {
     response(code, "application/json", whole(value.to_string().into()))
 }
 
@@ -142,14 +138,14 @@ fn text_response(text: &'static str) -> Response<Body> {
 }
 
 /// One request on a resource.
-struct Call<'a> {
-    state: &'a Arc<State>,
-    target: Target,
-    verb: Verb,
-    query: Query,
-    parts: &'a Parts,
-    body: Bytes,
-    seen: &'a Seen,
+pub(crate) struct Call<'a> {
+    pub(crate) state: &'a Arc<State>,
+    pub(crate) target: Target,
+    pub(crate) verb: Verb,
+    pub(crate) query: Query,
+    pub(crate) parts: &'a Parts,
+    pub(crate) body: Bytes,
+    pub(crate) seen: &'a Seen,
 }
 
 impl Call<'_> {
@@ -229,9 +225,13 @@ impl Call<'_> {
         };
         let (_, _, kind, _) = discovery::REVIEWS.iter().find(known)?;
         Some(match self.verb {
-            Verb::Create => self
-                .object()
-                .map(|object| json_response(201, &review::answer(kind, object))),
+            Verb::Create => {
+                // Nobody is refused, so what the client asks for in an encoding not read here doesn't matter.
+                let named =
+                    json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
+                let object = self.object().unwrap_or(named);
+                Ok(json_response(201, &review::answer(kind, object)))
+            }
             _ => Err(ApiError::method_not_allowed()),
         })
     }
@@ -311,11 +311,11 @@ impl Call<'_> {
         })
     }
 
-    fn shape(&self) -> Result<Shape, ApiError> {
+    pub(crate) fn shape(&self) -> Result<Shape, ApiError> {
         Shape::accepted(&self.parts.headers)
     }
 
-    fn include(&self) -> &str {
+    pub(crate) fn include(&self) -> &str {
         self.query.get("includeObject").unwrap_or("Metadata")
     }
 
@@ -373,173 +373,7 @@ impl Call<'_> {
         self.one(kind, version, &object, 200)
     }
 
-    fn options(&self, kind: &Kind, version: &Version) -> Result<ListOptions, ApiError> {
-        let options = self.query.list_options()?;
-        for field in options.fields.fields() {
-            let known = field == "metadata.name"
-                || (field == "metadata.namespace" && kind.namespaced)
-                || version.selectable.iter().any(|one| one == field);
-            if !known {
-                return Err(ApiError::bad_request(format!(
-                    "field label not supported: {field}"
-                )));
-            }
-        }
-        Ok(options)
-    }
-
-    fn list(&self, kind: &Kind, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
-        let storage = &self.state.api.storage;
-        let namespace = self.target.namespace.as_deref();
-        if options.revision_match.is_some() && options.revision.is_none() {
-            return Err(ApiError::new(
-                422,
-                "Invalid",
-                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
-        }
-        let (objects, revision, after) = if let Some(token) = &options.resume {
-            let (revision, after) = Token::read(token)?;
-            let objects = storage.list_at(&kind.resource, namespace, revision).map_err(|_| {
-                ApiError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
-            })?;
-            (objects, revision, Some(after))
-        } else if let Some(revision) = options.revision.filter(|_| options.exact) {
-            let objects = storage
-                .list_at(&kind.resource, namespace, revision)
-                .map_err(|compacted| {
-                    ApiError::expired(format!(
-                        "The resourceVersion for the provided list is too old. (oldest: {})",
-                        compacted.oldest
-                    ))
-                })?;
-            (objects, revision, None)
-        } else {
-            let (objects, revision) = storage.list(&kind.resource, namespace);
-            (objects, revision, None)
-        };
-        if let Some(asked) = options.revision.filter(|asked| *asked > revision) {
-            return Err(ApiError::too_large_revision(asked, revision));
-        }
-        let mut chosen: Vec<Arc<Stored>> = objects
-            .into_iter()
-            .filter(|object| after.as_ref().is_none_or(|after| object.key() > *after))
-            .filter(|object| {
-                options.labels.matches(&object.value) && options.fields.matches(&object.value)
-            })
-            .collect();
-        let mut metadata = json!({"resourceVersion": revision.to_string()});
-        if kind.custom {
-            // Lists of custom kinds always have one.
-            metadata["continue"] = "".into();
-        }
-        if let Some(limit) = options.limit.filter(|limit| *limit < chosen.len()) {
-            let remaining = chosen.len() - limit;
-            chosen.truncate(limit);
-            if let Some(last) = chosen.last() {
-                metadata["continue"] = Token::write(revision, &last.key()).into();
-            }
-            if self.query.get("labelSelector").is_none()
-                && self.query.get("fieldSelector").is_none()
-            {
-                metadata["remainingItemCount"] = remaining.into();
-            }
-        }
-        self.many(kind, version, &chosen, &metadata)
-    }
-
-    fn many(
-        &self,
-        kind: &Kind,
-        version: &Version,
-        objects: &[Arc<Stored>],
-        metadata: &Value,
-    ) -> Answer {
-        let api_version = kind.api_version(&version.name);
-        let shape = self.shape()?;
-        if shape == Shape::Table {
-            let now = Timestamp::now();
-            let rows: Vec<Value> = objects
-                .iter()
-                .map(|object| {
-                    table::row(
-                        kind,
-                        version,
-                        &Api::present(kind, version, object),
-                        self.include(),
-                        now,
-                    )
-                })
-                .collect();
-            return Ok(json_response(
-                200,
-                &json!({
-                    "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-                    "columnDefinitions": table::headings(kind, version), "rows": rows,
-                }),
-            ));
-        }
-        let (list_kind, list_version) = match shape {
-            Shape::Partial => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
-            _ => (kind.list_kind.as_str(), api_version.as_str()),
-        };
-        // Objects are written as the text they are kept as, without building the whole list as a value.
-        let mut text =
-            format!("{{\"apiVersion\":{},\"items\":[", Value::from(list_version)).into_bytes();
-        for (index, object) in objects.iter().enumerate() {
-            if index > 0 {
-                text.push(b',');
-            }
-            if shape == Shape::Object && object.value["apiVersion"] == api_version.as_str() {
-                text.extend_from_slice(object.json());
-                continue;
-            }
-            let value = Api::present(kind, version, object);
-            let value = if shape == Shape::Partial {
-                table::partial(&value)
-            } else {
-                value
-            };
-            text.extend_from_slice(value.to_string().as_bytes());
-        }
-        text.extend_from_slice(
-            format!(
-                "],\"kind\":{},\"metadata\":{metadata}}}",
-                Value::from(list_kind)
-            )
-            .as_bytes(),
-        );
-        Ok(response(200, "application/json", whole(text.into())))
-    }
-
-    fn watch(&self, kind: &Arc<Kind>, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
-        Watch::check(&options)?;
-        let watch = Watch {
-            state: self.state.clone(),
-            kind: kind.clone(),
-            version: version.name.clone(),
-            namespace: self.target.namespace.clone(),
-            name: self.target.name.clone(),
-            options,
-            shape: self.shape()?,
-            include: self.include().to_owned(),
-        };
-        let (sender, receiver) = mpsc::channel(64);
-        tokio::spawn(watch.run(sender));
-        let lines = futures::stream::unfold(receiver, |mut receiver| async move {
-            let line = receiver.recv().await?;
-            Some((line.map(Frame::data), receiver))
-        });
-        Ok(response(
-            200,
-            "application/json;stream=watch",
-            StreamBody::new(lines).boxed_unsync(),
-        ))
-    }
-
-    fn delete_options(&self) -> Result<DeleteOptions, ApiError> {
+    pub(crate) fn delete_options(&self) -> Result<DeleteOptions, ApiError> {
         let body = if self.body.is_empty() {
             Value::Null
         } else {
@@ -567,52 +401,5 @@ impl Call<'_> {
                 ))
             }
         }
-    }
-
-    fn delete_all(&self, kind: &Kind, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
-        let how = self.delete_options()?;
-        let (objects, revision) = self
-            .state
-            .api
-            .storage
-            .list(&kind.resource, self.target.namespace.as_deref());
-        let mut deleted = Vec::new();
-        for object in objects {
-            if !options.labels.matches(&object.value) || !options.fields.matches(&object.value) {
-                continue;
-            }
-            match self.state.api.delete(kind, &object.key(), &how) {
-                Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => deleted.push(object),
-                Err(error) if error.code == 404 => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.many(
-            kind,
-            version,
-            &deleted,
-            &json!({"resourceVersion": revision.to_string()}),
-        )
-    }
-}
-
-/// Page tokens: the revision of the list and the last key sent.
-struct Token;
-
-impl Token {
-    fn write(revision: u64, last: &Key) -> String {
-        URL_SAFE_NO_PAD.encode(json!([revision, last.namespace, last.name]).to_string())
-    }
-
-    fn read(token: &str) -> Result<(u64, Key), ApiError> {
-        let (revision, namespace, name): (u64, String, String) = URL_SAFE_NO_PAD
-            .decode(token)
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok())
-            .ok_or_else(|| {
-                ApiError::bad_request("continue key is not valid: it was not made by this server")
-            })?;
-        Ok((revision, Key { namespace, name }))
     }
 }

@@ -1,4 +1,4 @@
-//! What the verbs mean: create, update, patch, apply and delete, from a request's content to the storage.
+//! What the writing verbs mean: create, update, patch and apply. Deletion is in [`crate::deletion`].
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::apply::{self, Writer};
 use crate::builtin;
 use crate::crd;
+use crate::deletion::is_held;
 use crate::patch;
 use crate::registry::{Kind, Registry, Version};
 use crate::request::PatchKind;
@@ -73,63 +74,6 @@ pub struct Wrote {
     pub warnings: Vec<String>,
 }
 
-/// How to delete.
-#[derive(Debug, Clone, Default)]
-pub struct DeleteOptions {
-    /// `Background`, `Foreground` or `Orphan`.
-    pub propagation: Option<String>,
-    /// Only this object.
-    pub uid: Option<String>,
-    /// Only this state of it.
-    pub revision: Option<String>,
-    /// Answer without deleting.
-    pub dry_run: bool,
-}
-
-impl DeleteOptions {
-    /// From the request's body, or from the query when there is no body.
-    pub fn read(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let orphan = body["orphanDependents"]
-            .as_bool()
-            .map(|orphan| if orphan { "Orphan" } else { "Background" });
-        let propagation = match body {
-            Value::Null => query.get("propagationPolicy").map(str::to_owned),
-            _ => text(&body["propagationPolicy"]).or_else(|| orphan.map(str::to_owned)),
-        };
-        if let Some(other) = propagation
-            .as_deref()
-            .filter(|policy| !matches!(*policy, "Background" | "Foreground" | "Orphan"))
-        {
-            return Err(ApiError::new(
-                422,
-                "Invalid",
-                format!(
-                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"{other}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-                ),
-            ));
-        }
-        Ok(Self {
-            propagation,
-            uid: text(&body["preconditions"]["uid"]),
-            revision: text(&body["preconditions"]["resourceVersion"]),
-            dry_run: (body.is_null() && query.dry_run()?)
-                || body["dryRun"]
-                    .as_array()
-                    .is_some_and(|stages| stages.iter().any(|stage| stage == "All")),
-        })
-    }
-}
-
-/// What a deletion left behind.
-#[derive(Debug)]
-pub enum Deleted {
-    /// The object is gone; its last state.
-    Gone(Arc<Stored>),
-    /// The object waits for its finalizers.
-    Waiting(Arc<Stored>),
-}
-
 /// The time as the API writes it.
 pub fn now() -> String {
     jiff::Timestamp::now()
@@ -160,7 +104,7 @@ fn suffix() -> String {
         .collect()
 }
 
-fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
@@ -357,7 +301,13 @@ impl Api {
                         &0.into(),
                         "must be specified for an update",
                     );
-                    return Err(ApiError::invalid(door.kind.subject(name), vec![cause]));
+                    return Err(ApiError::invalid(
+                        crate::status::Subject {
+                            kind: &door.kind.resource.plural,
+                            ..door.kind.subject(name)
+                        },
+                        vec![cause],
+                    ));
                 }
                 (object, warnings)
             }
@@ -423,173 +373,6 @@ impl Api {
             created: true,
             warnings: Vec::new(),
         })
-    }
-
-    /// Checks an applied configuration.
-    fn applied(
-        &self,
-        door: &Door<'_>,
-        namespace: Option<&str>,
-        name: &str,
-        config: &Value,
-    ) -> Result<Value, ApiError> {
-        let mut config = config.clone();
-        if door.manager.is_empty() {
-            let cause = Cause::required("fieldManager", "is required for apply patch");
-            return Err(ApiError::invalid(
-                crate::status::Subject {
-                    group: "meta.k8s.io",
-                    resource: "",
-                    kind: "PatchOptions",
-                    name: "",
-                },
-                vec![cause],
-            ));
-        }
-        self.identify(door, namespace, Some(name), &mut config)?;
-        if config["metadata"]
-            .get("managedFields")
-            .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
-        {
-            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
-        }
-        let mut unknown = Vec::new();
-        door.version
-            .schema
-            .prune(&mut config.clone(), "", &mut unknown);
-        if let Some(field) = unknown.first() {
-            let place = namespace
-                .map(|namespace| format!("{namespace}/{name}"))
-                .unwrap_or_else(|| format!("/{name}"));
-            return Err(ApiError::new(
-                500,
-                "InternalError",
-                format!(
-                    "failed to create typed patch object ({place}; {}, Kind={}): .{field}: field not declared in schema",
-                    door.kind.api_version(&door.version.name),
-                    door.kind.kind
-                ),
-            ));
-        }
-        Ok(config)
-    }
-
-    /// Reads content: unknown fields are met as the request wishes, missing ones get their defaults.
-    fn receive(
-        &self,
-        door: &Door<'_>,
-        object: &mut Value,
-        whole: bool,
-    ) -> Result<Vec<String>, ApiError> {
-        let expected = door.kind.api_version(&door.version.name);
-        if !object.is_object() {
-            return Err(ApiError::bad_request("the body is not an object"));
-        }
-        if object["kind"].is_null() && whole {
-            object["kind"] = door.kind.kind.as_str().into();
-        }
-        if object["apiVersion"].is_null() && whole {
-            object["apiVersion"] = expected.as_str().into();
-        }
-        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
-            let (found_version, found_kind) = (
-                object["apiVersion"].as_str().unwrap_or_default(),
-                object["kind"].as_str().unwrap_or_default(),
-            );
-            return Err(ApiError::bad_request(if found_version == expected {
-                format!(
-                    "{} in version \"{}\" cannot be handled as a {}: no kind \"{found_kind}\" is registered for version \"{expected}\"",
-                    found_kind, door.version.name, door.kind.kind
-                )
-            } else {
-                format!(
-                    "the API version in the data ({found_version}) does not match the expected API version ({expected})"
-                )
-            }));
-        }
-        if !object["metadata"].is_object() {
-            if !object["metadata"].is_null() {
-                return Err(ApiError::bad_request(format!(
-                    "{} in version \"{}\" cannot be handled as a {}: metadata is not an object",
-                    door.kind.kind, door.version.name, door.kind.kind
-                )));
-            }
-            object["metadata"] = json!({});
-        }
-        let mut unknown = Vec::new();
-        door.version.schema.prune(object, "", &mut unknown);
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.retain(|_, value| !value.is_null());
-        }
-        let unknown: Vec<String> = unknown
-            .iter()
-            .map(|field| format!("unknown field \"{field}\""))
-            .collect();
-        if door.validation == FieldValidation::Strict && !unknown.is_empty() {
-            return Err(ApiError::bad_request(format!(
-                "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
-                door.kind.kind,
-                door.version.name,
-                door.kind.kind,
-                unknown.join(", ")
-            )));
-        }
-        door.version.schema.fill(object);
-        Ok(if door.validation == FieldValidation::Warn {
-            unknown
-        } else {
-            Vec::new()
-        })
-    }
-
-    /// Makes name and namespace agree with the path.
-    fn identify(
-        &self,
-        door: &Door<'_>,
-        namespace: Option<&str>,
-        name: Option<&str>,
-        object: &mut Value,
-    ) -> Result<(), ApiError> {
-        let expected = door.kind.api_version(&door.version.name);
-        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
-            return Err(ApiError::bad_request(format!(
-                "the object provided is {}, Kind={}, expected {expected}, Kind={}",
-                object["apiVersion"].as_str().unwrap_or_default(),
-                object["kind"].as_str().unwrap_or_default(),
-                door.kind.kind
-            )));
-        }
-        if !object["metadata"].is_object() {
-            object["metadata"] = json!({});
-        }
-        let given = text(object, "namespace").to_owned();
-        match namespace {
-            Some(namespace) if given.is_empty() => {
-                object["metadata"]["namespace"] = namespace.into()
-            }
-            Some(namespace) if given != namespace => {
-                return Err(ApiError::bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request",
-                ));
-            }
-            None if !given.is_empty() => {
-                return Err(ApiError::bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request",
-                ));
-            }
-            _ => {}
-        }
-        let given = text(object, "name").to_owned();
-        match name {
-            Some(name) if given.is_empty() => object["metadata"]["name"] = name.into(),
-            Some(name) if given != name => {
-                return Err(ApiError::bad_request(format!(
-                    "the name of the object ({given}) does not match the name on the URL ({name})"
-                )));
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     fn finish_create(&self, door: &Door<'_>, object: &mut Value) -> Result<(), ApiError> {
@@ -787,88 +570,8 @@ impl Api {
         }
     }
 
-    /// Deletes an object, or marks it for its finalizers.
-    pub fn delete(
-        &self,
-        kind: &Kind,
-        key: &Key,
-        options: &DeleteOptions,
-    ) -> Result<Deleted, ApiError> {
-        let subject = kind.subject(&key.name);
-        loop {
-            let live = self
-                .storage
-                .get(&kind.resource, key)
-                .ok_or_else(|| ApiError::not_found(subject))?;
-            let record = crate::status::Subject {
-                resource: &kind.kind,
-                ..subject
-            };
-            if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != live.uid()) {
-                let why = format!(
-                    "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
-                    live.uid()
-                );
-                return Err(ApiError::conflict(record, why));
-            }
-            let current = live.revision.to_string();
-            if let Some(revision) = options
-                .revision
-                .as_deref()
-                .filter(|revision| *revision != current)
-            {
-                let why = format!(
-                    "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({current}). The object might have been modified"
-                );
-                return Err(ApiError::conflict(record, why));
-            }
-            let marked = mark(kind, &live.value, options);
-            let result = match marked {
-                Some(marked) if options.dry_run => {
-                    return Ok(Deleted::Waiting(Arc::new(Stored::preview(
-                        marked,
-                        live.revision,
-                    ))));
-                }
-                None if options.dry_run => return Ok(Deleted::Gone(live)),
-                Some(marked) if marked == live.value => return Ok(Deleted::Waiting(live)),
-                Some(marked) => self
-                    .storage
-                    .update(&kind.resource, &live, marked)
-                    .map(Deleted::Waiting),
-                None => self
-                    .storage
-                    .remove(&kind.resource, &live)
-                    .map(Deleted::Gone),
-            };
-            if let Ok(deleted) = result {
-                self.after_write(&kind.resource, &key.name);
-                return Ok(deleted);
-            }
-        }
-    }
-
-    /// Changes an object on the system's own behalf; `None` from `change` leaves it.
-    pub fn adjust(&self, resource: &Resource, key: &Key, change: impl Fn(&mut Value)) {
-        while let Some(live) = self.storage.get(resource, key) {
-            let mut value = live.value.clone();
-            change(&mut value);
-            if value == live.value {
-                return;
-            }
-            let result = if live.terminating() && !is_held(&value) {
-                self.storage.remove_as(resource, &live, value)
-            } else {
-                self.storage.update(resource, &live, value)
-            };
-            if result.is_ok() {
-                return self.after_write(resource, &key.name);
-            }
-        }
-    }
-
     /// A definition that came, changed or went changes the kinds that are served.
-    fn after_write(&self, resource: &Resource, name: &str) {
+    pub(crate) fn after_write(&self, resource: &Resource, name: &str) {
         if resource.plural != builtin::CRDS || resource.group != builtin::EXTENSIONS {
             return;
         }
@@ -893,7 +596,7 @@ enum Ending {
     Gone,
 }
 
-fn set(object: &mut Value, field: &str, value: Option<Value>) {
+pub(crate) fn set(object: &mut Value, field: &str, value: Option<Value>) {
     let Some(fields) = object.as_object_mut() else {
         return;
     };
@@ -901,13 +604,6 @@ fn set(object: &mut Value, field: &str, value: Option<Value>) {
         Some(value) => fields.insert(field.to_owned(), value),
         None => fields.remove(field),
     };
-}
-
-/// Whether something still has to happen before the object may go.
-fn is_held(object: &Value) -> bool {
-    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
-    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
 }
 
 /// Whether two states are one, times of managed fields aside.
@@ -924,54 +620,4 @@ fn same_but_for_times(new: &Value, old: &Value) -> bool {
         object
     };
     new == old || without(new) == without(old)
-}
-
-/// The object with its deletion begun; `None` if nothing holds it.
-fn mark(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
-    let mut marked = live.clone();
-    let mut finalizers = live["metadata"]["finalizers"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let wanted = match options.propagation.as_deref() {
-        Some("Orphan") => Some("orphan"),
-        Some("Foreground") => Some("foregroundDeletion"),
-        Some(_) => Some(""),
-        None => None,
-    };
-    if let Some(wanted) = wanted {
-        finalizers.retain(|one| one != "orphan" && one != "foregroundDeletion");
-        if !wanted.is_empty() {
-            finalizers.push(wanted.into());
-        }
-    }
-    let begun = live["metadata"]["deletionTimestamp"].is_string();
-    let definition =
-        kind.resource.group == builtin::EXTENSIONS && kind.resource.plural == builtin::CRDS;
-    if definition && !begun && !finalizers.iter().any(|one| one == crd::CLEANUP) {
-        finalizers.push(crd::CLEANUP.into());
-    }
-    let finalizers = if finalizers.is_empty() {
-        None
-    } else {
-        Some(Value::Array(finalizers))
-    };
-    set(&mut marked["metadata"], "finalizers", finalizers);
-    if !is_held(&marked) {
-        return None;
-    }
-    if !begun {
-        marked["metadata"]["deletionTimestamp"] = now().into();
-        marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-        if let Some(generation) = marked["metadata"]["generation"]
-            .as_i64()
-            .filter(|generation| *generation > 0)
-        {
-            marked["metadata"]["generation"] = (generation + 1).into();
-        }
-        if kind.kind == "Namespace" && !kind.custom {
-            marked["status"]["phase"] = "Terminating".into();
-        }
-    }
-    Some(marked)
 }

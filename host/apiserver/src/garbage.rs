@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::api::{Api, DeleteOptions};
+use crate::api::Api;
 use crate::builtin::{CRDS, EXTENSIONS};
 use crate::crd;
+use crate::deletion::DeleteOptions;
 use crate::server::State;
 use crate::storage::{Key, Resource, Stored, Written};
 

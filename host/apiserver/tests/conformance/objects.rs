@@ -194,7 +194,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
     assert_eq!(
         unconditional["message"],
         format!(
-            "Thing.{} \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update",
+            "things.{} \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update",
             place.group
         )
     );
