@@ -233,13 +233,7 @@ impl Api {
             };
             let shown = Self::present(door.kind, door.version, &live);
             let (mut candidate, warnings) = self.candidate(door, namespace, name, &shown, edit)?;
-            match self.finish_edit(
-                door,
-                &live,
-                &shown,
-                &mut candidate,
-                matches!(edit, Edit::Apply(..)),
-            )? {
+            match self.finish_edit(door, &live, &shown, &mut candidate, edit)? {
                 Ending::Same => {
                     return Ok(Wrote {
                         object: live,
@@ -462,19 +456,33 @@ impl Api {
         live: &Stored,
         shown: &Value,
         candidate: &mut Value,
-        applied: bool,
+        edit: &Edit,
     ) -> Result<Ending, ApiError> {
         let name = text(shown, "name").to_owned();
         let subject = door.kind.subject(&name);
         let uid = text(candidate, "uid");
         if !uid.is_empty() && uid != live.uid() {
-            return Err(ApiError::conflict(
-                subject,
-                format!(
-                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                    live.uid()
+            return Err(match edit {
+                // A replacement's identity is a precondition, a patch's is a change.
+                Edit::Replace(_) => ApiError::conflict(
+                    subject,
+                    format!(
+                        "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                        door.kind.resource.group,
+                        door.kind.resource.plural,
+                        text(shown, "namespace"),
+                        live.uid()
+                    ),
                 ),
-            ));
+                _ => ApiError::invalid(
+                    subject,
+                    vec![Cause::invalid(
+                        "metadata.uid",
+                        &uid.into(),
+                        "field is immutable",
+                    )],
+                ),
+            });
         }
         let revision = text(candidate, "resourceVersion");
         if !revision.is_empty() && revision != live.revision.to_string() {
@@ -518,7 +526,7 @@ impl Api {
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }
         self.check(door, candidate, Some(shown))?;
-        if !applied {
+        if !matches!(edit, Edit::Apply(..)) {
             let writer = self.writer(door);
             apply::track(&door.version.schema, Some(shown), candidate, &writer);
         }

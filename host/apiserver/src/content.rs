@@ -14,6 +14,7 @@ impl Api {
         name: &str,
         config: &Value,
     ) -> Result<Value, ApiError> {
+        let given = text(config, "namespace");
         let mut config = config.clone();
         if door.manager.is_empty() {
             let cause = Cause::required("fieldManager", "is required for apply patch");
@@ -39,14 +40,11 @@ impl Api {
             .schema
             .prune(&mut config.clone(), "", &mut unknown);
         if let Some(field) = unknown.first() {
-            let place = namespace
-                .map(|namespace| format!("{namespace}/{name}"))
-                .unwrap_or_else(|| format!("/{name}"));
             return Err(ApiError::new(
                 500,
-                "InternalError",
+                "",
                 format!(
-                    "failed to create typed patch object ({place}; {}, Kind={}): .{field}: field not declared in schema",
+                    "failed to create typed patch object ({given}/{name}; {}, Kind={}): .{field}: field not declared in schema",
                     door.kind.api_version(&door.version.name),
                     door.kind.kind
                 ),

@@ -208,20 +208,25 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
         "the name of the object (b) does not match the name on the URL (a)"
     );
 
+    let identity = json!({"metadata": {"uid": "other"}});
     let identity = target
-        .patch(
-            "merge",
-            &place.path("a"),
-            &json!({"metadata": {"uid": "other"}}),
-        )
+        .patch("merge", &place.path("a"), &identity)
         .await
-        .expect(409);
+        .expect(422);
+    assert_eq!(
+        identity["message"],
+        format!(
+            "Thing.{} \"a\" is invalid: metadata.uid: Invalid value: \"other\": field is immutable",
+            place.group
+        )
+    );
+    let mut other = target.get(&place.path("a")).await.expect(200);
+    other["metadata"]["uid"] = "other".into();
+    let other = target.put(&place.path("a"), &other).await.expect(409);
+    let said = other["message"].as_str().unwrap();
     assert!(
-        identity["message"]
-            .as_str()
-            .unwrap()
-            .contains("Precondition failed: UID in precondition: other, UID in object meta: "),
-        "{identity}"
+        said.contains("Precondition failed: UID in precondition: other, UID in object meta: "),
+        "{said}"
     );
 
     let nothing = target
