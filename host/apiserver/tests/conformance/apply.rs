@@ -76,6 +76,22 @@ pub async fn fields_are_owned_shared_and_given_up(target: &Target) {
         json!({"size": 2, "mode": "slow", "labels": {"l": "w"}})
     );
 
+    let nested = place.thing("n", json!({"nested": {"key": "k"}}));
+    target
+        .apply(&place.path("n"), "fieldManager=one", &nested)
+        .await
+        .expect(201);
+    let emptied = place.thing("n", json!({}));
+    let emptied = target
+        .apply(&place.path("n"), "fieldManager=one", &emptied)
+        .await
+        .expect(200);
+    assert_eq!(
+        emptied["spec"],
+        json!({"mode": "slow"}),
+        "a container goes with the last of its fields"
+    );
+
     let nameless = target.apply(&path, "", &place.thing("a", json!({}))).await;
     assert_eq!(nameless.code, 422, "{}", nameless.body);
     let managed = json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"name": "a", "managedFields": created["metadata"]["managedFields"]}});
