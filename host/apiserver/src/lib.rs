@@ -18,6 +18,7 @@ mod faults;
 mod fields;
 mod garbage;
 mod metadata;
+mod object;
 mod patch;
 mod protobuf;
 mod registry;

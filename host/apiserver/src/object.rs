@@ -1,0 +1,116 @@
+//! Objects as they are kept, their names, and what happens to them.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Group and plural name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resource {
+    /// API group, empty for core.
+    pub group: String,
+    /// Plural resource name.
+    pub plural: String,
+}
+
+impl Resource {
+    /// A resource by its names.
+    pub fn new(group: &str, plural: &str) -> Self {
+        Self {
+            group: group.into(),
+            plural: plural.into(),
+        }
+    }
+}
+
+/// Namespace (empty for cluster scope) and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace, empty for cluster scope.
+    pub namespace: String,
+    /// Object name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key by its names.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// An object as stored.
+#[derive(Debug)]
+pub struct Stored {
+    /// The whole object.
+    pub value: Value,
+    /// Its `resourceVersion`.
+    pub revision: u64,
+    json: OnceLock<Bytes>,
+}
+
+impl Stored {
+    pub(crate) fn new(mut value: Value, revision: u64) -> Arc<Self> {
+        value["metadata"]["resourceVersion"] = revision.to_string().into();
+        Arc::new(Self {
+            value,
+            revision,
+            json: OnceLock::new(),
+        })
+    }
+
+    /// What a dry run would have stored.
+    pub fn preview(mut value: Value, revision: u64) -> Self {
+        match value["metadata"].as_object_mut() {
+            Some(metadata) if revision == 0 => drop(metadata.remove("resourceVersion")),
+            _ => value["metadata"]["resourceVersion"] = revision.to_string().into(),
+        }
+        Self {
+            value,
+            revision,
+            json: OnceLock::new(),
+        }
+    }
+
+    /// The object as JSON text in its stored version, made once.
+    pub fn json(&self) -> &Bytes {
+        self.json
+            .get_or_init(|| Bytes::from(self.value.to_string()))
+    }
+
+    /// `metadata.uid`.
+    pub fn uid(&self) -> &str {
+        self.value["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    /// Whether deletion has begun.
+    pub fn terminating(&self) -> bool {
+        self.value["metadata"]["deletionTimestamp"].is_string()
+    }
+
+    /// The object's key.
+    pub fn key(&self) -> Key {
+        let metadata = &self.value["metadata"];
+        Key::new(
+            metadata["namespace"].as_str().unwrap_or_default(),
+            metadata["name"].as_str().unwrap_or_default(),
+        )
+    }
+}
+
+/// One write.
+#[derive(Debug)]
+pub struct Change {
+    /// Revision of the write.
+    pub revision: u64,
+    /// The object after it; for a deletion, the last state at the deletion's revision.
+    pub object: Arc<Stored>,
+    /// The object before it.
+    pub previous: Option<Arc<Stored>>,
+    /// Whether the object is gone.
+    pub deleted: bool,
+}
