@@ -167,12 +167,18 @@ impl Call {
         }
     }
 
-    /// Remembers a read: from this moment a change of it wakes the object.
+    /// Remembers a read: from this moment it is watched, and a change of it wakes the object.
     fn read(&mut self, dependency: Dependency) {
         if let Some(subject) = &self.subject
             && !self.reads.contains(&dependency)
         {
-            subject.services.router.reads(&subject.key, dependency.clone());
+            let services = &subject.services;
+            let scope = match &dependency {
+                Dependency::Object(key) => services.scope(&key.gvk, &key.cluster, &key.namespace),
+                Dependency::List { gvk, cluster, namespace, .. } => services.scope(gvk, cluster, namespace.as_deref().unwrap_or("")),
+            };
+            services.informers.ensure(&scope);
+            services.router.reads(&subject.key, dependency.clone());
             self.reads.push(dependency);
         }
     }

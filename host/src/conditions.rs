@@ -46,7 +46,7 @@ pub fn after_outcome(old: Option<&Value>, outcome: &Outcome, fields: Option<&Val
 /// The status after a failure: Ready=False with its reason; conditions it doesn't name stay.
 pub fn after_failure(old: Option<&Value>, failure: &Failure, fields: Option<&Value>, moment: Moment) -> Value {
     let mut conditions = failure.conditions.clone();
-    conditions.retain(|c| c.type_ != "Ready");
+    conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
     conditions.push(condition("Ready", false, &failure.reason, &failure.message));
     let parked = matches!(failure.resolution, Resolution::Parked | Resolution::Denied(_));
     if parked {
@@ -70,6 +70,8 @@ fn assemble(old: Option<&Value>, conditions: &[Condition], stay: &[Value], field
     for own in OWN {
         status.remove(own);
     }
+    status.values_mut().for_each(without_nulls);
+    status.retain(|_, value| !value.is_null());
     let old_conditions = before.and_then(|b| b.get("conditions")).and_then(Value::as_array);
     let mut list: Vec<Value> = Vec::new();
     for c in conditions {
@@ -91,6 +93,18 @@ fn assemble(old: Option<&Value>, conditions: &[Condition], stay: &[Value], field
         status.insert("observedGeneration".into(), moment.generation.into());
     }
     Value::Object(status)
+}
+
+/// A merge patch can't write a null, so one that a component gives would differ for ever.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
 }
 
 /// As Kubernetes has it: the transition time moves when the status does, and only then.
@@ -226,6 +240,13 @@ mod tests {
         let status = after_outcome(None, &outcome(vec![condition("X", true, "not a reason!", "")]), Some(&forged), MOMENT);
         assert_eq!((&status["observedGeneration"], &status["id"]), (&json!(3), &json!(1)));
         assert_eq!(find(&status, "X")["reason"], "Unspecified");
+    }
+
+    #[test]
+    fn nulls_are_nothing() {
+        let fields = json!({"a": null, "b": {"c": null, "d": 1}});
+        let status = after_outcome(None, &outcome(vec![]), Some(&fields), MOMENT);
+        assert_eq!((status.get("a"), &status["b"]), (None, &json!({"d": 1})));
     }
 
     fn value() -> impl Strategy<Value = Value> {

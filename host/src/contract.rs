@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use wasmparser::Parser;
-use wit_parser::{Function, Handle, InterfaceId, Resolve, SourceMap, Type, TypeDefKind, WorldId, WorldItem, WorldKey, decoding::{DecodedWasm, decode}};
+use wit_parser::{Function, Handle, Interface, InterfaceId, Resolve, SourceMap, Type, TypeDefKind, WorldId, WorldItem, WorldKey, decoding::{DecodedWasm, decode}};
 
 /// What a component is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
     for (key, item) in &world.imports {
         let name = name(resolve, key);
         match item {
-            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE) => same_interface(&name, resolve, *id, host)?,
+            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE) => drop(same_interface(&name, resolve, *id, host)?),
             WorldItem::Interface { .. } if name.starts_with("wasi:") => found.wasi = true,
             WorldItem::Type { .. } => {}
             _ => return differs(format!("it imports {name}, which this host does not offer")),
@@ -100,7 +100,11 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
         if let WorldItem::Interface { id, .. } = item
             && name.starts_with(PACKAGE)
         {
-            same_interface(&name, resolve, *id, host)?;
+            let ours = same_interface(&name, resolve, *id, host)?;
+            let theirs = &resolve.interfaces[*id].functions;
+            if let Some(missing) = ours.functions.keys().find(|f| !theirs.contains_key(*f)) {
+                return differs(format!("it exports {name} without the function `{missing}`"));
+            }
             found.messages |= name.starts_with("ostler:plugin/messages@");
             found.lifecycle |= name.starts_with("ostler:plugin/lifecycle@");
         }
@@ -125,7 +129,8 @@ fn name(resolve: &Resolve, key: &WorldKey) -> String {
 }
 
 /// Everything the component has of an interface must be as the host has it; the host may have more functions.
-fn same_interface(name: &str, theirs: &Resolve, id: InterfaceId, host: &Resolve) -> Result<(), ContractError> {
+/// Gives the host's.
+fn same_interface<'h>(name: &str, theirs: &Resolve, id: InterfaceId, host: &'h Resolve) -> Result<&'h Interface, ContractError> {
     let same = host.interfaces.iter().find(|(id, _)| host.id_of(*id).as_deref() == Some(name));
     let Some((_, ours)) = same else {
         let bare = name.split('@').next().unwrap_or(name);
@@ -148,7 +153,7 @@ fn same_interface(name: &str, theirs: &Resolve, id: InterfaceId, host: &Resolve)
         };
         same_type(&format!("{short}.{type_name}"), (theirs, &Type::Id(*theirs_t)), (host, &Type::Id(*ours_t)))?;
     }
-    Ok(())
+    Ok(ours)
 }
 
 fn same_function(path: &str, (a, theirs): (&Resolve, &Function), (b, ours): (&Resolve, &Function)) -> Result<(), ContractError> {
@@ -296,6 +301,7 @@ mod tests {
             ("secret-digest: func", "secret-hash: func", "http has no function `secret-hash`"),
             ("remaining: func() -> u64", "remaining: func(x: u32) -> u64", "clock.remaining takes 0 parameters here, 1 in the component"),
             ("@0.1.0", "@0.2.0", "this host has ostler:plugin/"),
+            ("  cleanup: func(request: request) -> result<outcome, failure>;", "", "without the function `cleanup`"),
             ("export reconciler", "export lifecycle", "a plugin exports ostler:plugin/reconciler@0.1.0"),
         ] {
             let error = inspect(&component(from, to)).expect_err(expected).to_string();

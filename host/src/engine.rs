@@ -55,6 +55,23 @@ impl Default for Limits {
     }
 }
 
+/// Told the linear memory of each instance after its call. For tests that look for what must not be there.
+#[derive(Clone)]
+pub struct Inspector(Arc<dyn Fn(&[u8]) + Send + Sync>);
+
+impl Inspector {
+    /// Calls this with each memory.
+    pub fn new(look: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+}
+
+impl std::fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inspector")
+    }
+}
+
 /// How a call into a component ended when it did not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trap {
@@ -101,6 +118,7 @@ pub struct Engine {
     engine: wasmtime::Engine,
     linker: Linker<State>,
     cache: Option<PathBuf>,
+    inspector: Option<Inspector>,
     stop: Arc<AtomicBool>,
 }
 
@@ -113,7 +131,13 @@ impl Drop for Engine {
 impl Engine {
     /// An engine for `concurrency` calls at the same time, of at most `memory` bytes each. Compiled
     /// code is kept in `cache`, a directory only this user may write to.
-    pub fn new(concurrency: u32, memory: usize, cache: Option<PathBuf>) -> wasmtime::Result<Self> {
+    pub fn new(
+        concurrency: u32,
+        memory: usize,
+        cache: Option<PathBuf>,
+        inspector: Option<Inspector>,
+    ) -> wasmtime::Result<Self> {
+        let config = |pool| config(pool, inspector.is_some());
         let engine = match wasmtime::Engine::new(&config(Some((concurrency, memory)))) {
             Ok(engine) => engine,
             Err(e) => {
@@ -141,6 +165,7 @@ impl Engine {
             engine,
             linker,
             cache,
+            inspector,
             stop,
         })
     }
@@ -263,7 +288,11 @@ impl Engine {
         });
         let calling = async {
             let plugin = compiled.pre.instantiate_async(&mut store).await?;
-            body(&plugin, &mut store).await
+            let answer = body(&plugin, &mut store).await;
+            if let Some(inspector) = &self.inspector {
+                inspect(inspector, &plugin, &mut store).await;
+            }
+            answer
         };
         let calling = Metered {
             inner: Box::pin(calling),
@@ -275,6 +304,19 @@ impl Engine {
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
         (result, store.into_data().call)
+    }
+}
+
+/// The memories of a component can be had from a core dump, and a core dump from a trap: one more call,
+/// with no time at all.
+async fn inspect(inspector: &Inspector, plugin: &Plugin, store: &mut Store<State>) {
+    store.epoch_deadline_trap();
+    store.set_epoch_deadline(0);
+    let trapped = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
+    if let Some(dump) = trapped.err().and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok()) {
+        for memory in dump.memories() {
+            inspector.0(memory.data(&*store));
+        }
     }
 }
 
@@ -333,10 +375,11 @@ fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
     })
 }
 
-fn config(pool: Option<(u32, usize)>) -> Config {
+fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
     config.concurrency_support(false);
+    config.coredump_on_trap(dump);
     if let Some((concurrency, memory)) = pool {
         let mut pooling = PoolingAllocationConfig::default();
         pooling

@@ -40,6 +40,10 @@ pub struct Facts {
     pub ready_ms: Option<f64>,
     /// Reconciles so far.
     pub reconciles: u64,
+    /// Reconciles that ended in a failure or a trap.
+    pub failures: u64,
+    /// Reconciles of it that began while another was running: must stay 0.
+    pub overlaps: u64,
     /// See [`Counts::api_writes`].
     pub api_writes: u64,
     /// See [`Counts::upstream_reads`].
@@ -52,6 +56,8 @@ pub struct Facts {
     pub plugin_digest: String,
     #[serde(skip)]
     seen: Instant,
+    #[serde(skip)]
+    running: bool,
 }
 
 /// The facts of all objects.
@@ -75,8 +81,18 @@ impl Ledger {
     pub fn reconciled(&self, key: &ObjectRef, plugin: &str, digest: &str) {
         self.with(key, |facts| {
             facts.reconciles += 1;
+            facts.overlaps += u64::from(facts.running);
+            facts.running = true;
             plugin.clone_into(&mut facts.plugin);
             digest.clone_into(&mut facts.plugin_digest);
+        });
+    }
+
+    /// A reconcile has ended.
+    pub fn ended(&self, key: &ObjectRef, failed: bool) {
+        self.with(key, |facts| {
+            facts.failures += u64::from(failed);
+            facts.running = false;
         });
     }
 
@@ -143,12 +159,15 @@ impl Ledger {
             message: String::new(),
             ready_ms: None,
             reconciles: 0,
+            failures: 0,
+            overlaps: 0,
             api_writes: 0,
             upstream_reads: 0,
             upstream_writes: 0,
             plugin: String::new(),
             plugin_digest: String::new(),
             seen: Instant::now(),
+            running: false,
         });
         change(facts);
     }

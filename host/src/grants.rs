@@ -70,7 +70,7 @@ pub enum Access<'a> {
 
 /// What is missing, in words of the grants file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {plugin} may not {what}: grant it with `plugins.{plugin}.{grant}`")]
+#[error("plugin {plugin} may not {what}: grant it with `plugins.{plugin}.{grant}")]
 pub struct Denied {
     plugin: Arc<str>,
     what: String,
@@ -179,25 +179,26 @@ impl PluginGrants {
                 };
                 let granted = spec.kubernetes.iter().any(covers) && (!secret || spec.secrets_are_readable);
                 let group = &gvk.group;
-                let grant = if secret && !spec.secrets_are_readable {
-                    "secretsAreReadable: true` (guests should not see Secrets: name them to the host instead".to_owned()
-                } else {
-                    format!("kubernetes: [{{group: \"{group}\", kinds: [{}], verbs: [{verb}]}}]", gvk.kind)
-                };
+                let readable = if secret { " and `secretsAreReadable: true`" } else { "" };
+                let shown = if namespace.is_empty() { "*" } else { namespace };
+                let grant = format!(
+                    "kubernetes: [{{group: \"{group}\", kinds: [{}], verbs: [{verb}], namespaces: [\"{shown}\"]}}]`{readable}",
+                    gvk.kind
+                );
                 (granted, format!("{verb} {}{}", gvk.kind, place(namespace)), grant)
             }
             Access::Upstream { namespace, name, method, path } => {
                 let path = path.split('?').next().unwrap_or_default();
                 let covers = |g: &UpstreamGrant| any(&g.names, name) && any(&g.namespaces, namespace) && any(&g.methods, method) && any(&g.paths, path);
                 let what = format!("{method} {path} at upstream {name}{}", place(namespace));
-                (spec.upstreams.iter().any(covers), what, format!("upstreams: [{{names: [{name}], methods: [{method}]}}]"))
+                (spec.upstreams.iter().any(covers), what, format!("upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"))
             }
             Access::Secret { namespace, name } => {
                 let covers = |g: &SecretGrant| any(&g.names, name) && any(&g.namespaces, namespace);
                 let what = format!("name Secret {name}{}", place(namespace));
-                (spec.secrets.iter().any(covers), what, format!("secrets: [{{names: [{name}]}}]"))
+                (spec.secrets.iter().any(covers), what, format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"))
             }
-            Access::Events => (spec.events, "emit events".into(), "events: true".into()),
+            Access::Events => (spec.events, "emit events".into(), "events: true`".into()),
         };
         if granted {
             return Ok(());

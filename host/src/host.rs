@@ -14,7 +14,7 @@ use crate::{
     capabilities::Services,
     cluster::Cluster,
     effects::Effects,
-    engine::{Engine, Limits},
+    engine::{Engine, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
     grants::Grants,
@@ -52,6 +52,8 @@ pub struct Settings {
     pub backoff: (Duration, Duration),
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
+    /// Looks at the memory of components after each call. For tests.
+    pub inspect: Option<Inspector>,
 }
 
 impl Default for Settings {
@@ -67,6 +69,7 @@ impl Default for Settings {
             deletion_deadline: Duration::from_secs(600),
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
             cache: None,
+            inspect: None,
         }
     }
 }
@@ -111,7 +114,7 @@ impl Host {
             metrics: Mutex::default(),
             namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
         });
-        let engine = Engine::new(settings.workers * 2, settings.limits.memory, settings.cache.clone());
+        let engine = Engine::new(settings.workers * 2, settings.limits.memory, settings.cache.clone(), settings.inspect.clone());
         let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}")).context("the WebAssembly engine")?);
         let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();

@@ -22,7 +22,7 @@ pub enum Priority {
 
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
-/// One pop in so many looks from the lowest priority up, so that it is slow under load but never starved.
+/// One pop in so many begins with a lower priority, each in turn, so that it is slow under load but never starved.
 const AGING: u64 = 16;
 
 /// Causes kept per object; more tell nothing new.
@@ -99,6 +99,8 @@ struct Item<C> {
     /// Position in its lane, or in `delayed`.
     sequence: u64,
     since: Duration,
+    /// Asked for while in flight: due at this time, whatever the work comes to.
+    later: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -164,7 +166,11 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     pub fn add_at(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, at: Duration) {
         let item = self.items.entry(key.clone()).or_insert_with(|| Item::new(lane.clone(), at));
         match item.place {
-            Place::Queued(_) | Place::InFlight(_) => item.take_cause(cause),
+            Place::Queued(_) => item.take_cause(cause),
+            Place::InFlight(_) => {
+                item.take_cause(cause);
+                item.later = Some(item.later.map_or(at, |before| before.min(at)));
+            }
             Place::Delayed(before) if before <= at => item.take_cause(cause),
             _ => {
                 item.take_cause(cause);
@@ -177,13 +183,13 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// The next object that is due.
     pub fn pop(&mut self, now: Duration) -> Option<Work<K, C>> {
         self.promote(now);
-        self.pops += 1;
-        let upwards = self.pops.is_multiple_of(AGING);
         let mut order = PRIORITIES;
-        if upwards {
-            order.reverse();
+        if (self.pops + 1).is_multiple_of(AGING) {
+            let low_in_turn = (self.pops / AGING) % 2;
+            order.rotate_left(if low_in_turn == 0 { 1 } else { 2 });
         }
         let (priority, name) = order.into_iter().find_map(|p| Some((p, self.turn(p)?)))?;
+        self.pops += 1;
         let lane = self.lanes.get_mut(&name)?;
         let (_, key) = lane.ready[priority as usize].pop_first()?;
         lane.in_flight += 1;
@@ -217,27 +223,33 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             lane.in_flight -= 1;
         }
         let item = self.items.get_mut(key).expect("was there");
-        match next {
+        match &next {
             Next::Settled | Next::At(..) => item.failures = 0,
             Next::Retry(_) => item.failures = item.failures.saturating_add(1),
             Next::Yield(..) | Next::Park => {}
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
+        let later = item.later.take();
+        let parks = next == Next::Park;
         if again {
             return self.enqueue(key, lane, priority, now);
         }
-        match next {
-            Next::Settled => drop(self.items.remove(key)),
-            Next::Park => item.place = Place::Parked,
+        let due = match next {
+            Next::Settled | Next::Park => None,
             Next::At(at, cause) | Next::Yield(at, cause) => {
                 item.take_cause(cause);
-                self.delay(key, Priority::Normal, at);
+                Some(at)
             }
             Next::Retry(cause) => {
                 item.take_cause(cause);
-                let wait = self.backoff(failures);
-                self.delay(key, Priority::Normal, now + wait);
+                Some(now + self.backoff(failures))
             }
+        };
+        match (due, later) {
+            (Some(at), Some(later)) => self.delay(key, Priority::Normal, at.min(later)),
+            (Some(at), None) | (None, Some(at)) => self.delay(key, Priority::Normal, at),
+            (None, None) if parks => self.items.get_mut(key).expect("was there").place = Place::Parked,
+            (None, None) => drop(self.items.remove(key)),
         }
     }
 
@@ -345,6 +357,7 @@ impl<C: PartialEq> Item<C> {
             failures: 0,
             sequence: 0,
             since,
+            later: None,
         }
     }
 
@@ -397,6 +410,26 @@ mod tests {
             popped.insert(q.pop(MS).expect("work").priority);
         }
         assert!(popped.contains(&Priority::Low));
+    }
+
+    #[test]
+    fn no_priority_is_starved_by_the_others() {
+        let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+        // One at a time, so that every other pop finds no room.
+        q.limit(lane(0), 1);
+        for key in 0..1000 {
+            q.add(lane(0), 100_000 + key, Priority::Low, 0, MS);
+            q.add(lane(0), 200_000 + key, Priority::Normal, 0, MS);
+        }
+        let mut served = HashMap::new();
+        for key in 0..1000 {
+            q.add(lane(0), key, Priority::High, 0, MS);
+            let work = q.pop(MS).expect("work");
+            assert_eq!(q.pop(MS), None);
+            *served.entry(work.priority).or_insert(0) += 1;
+            q.done(&work.key, Next::Settled, MS);
+        }
+        assert!(served[&Priority::Normal] > 20 && served[&Priority::Low] > 20, "{served:?}");
     }
 
     #[test]
@@ -479,6 +512,7 @@ mod tests {
             let mut wanted: HashMap<u8, Duration> = HashMap::new();
             let mut flying: HashSet<u8> = HashSet::new();
             let mut causes: HashMap<u8, HashSet<u8>> = HashMap::new();
+            let mut later: HashMap<u8, Duration> = HashMap::new();
             let lane_of = |k: u8| lane(k % 2);
             for step in steps {
                 match step {
@@ -490,7 +524,10 @@ mod tests {
                     Step::AddAt(k, d) => {
                         let at = now + u32::from(d) * MS;
                         q.add_at(lane_of(k), k, Priority::Normal, 100, at);
-                        if !flying.contains(&k) {
+                        if flying.contains(&k) {
+                            let earlier = later.get(&k).map_or(at, |w| (*w).min(at));
+                            later.insert(k, earlier);
+                        } else {
                             let earlier = wanted.get(&k).map_or(at, |w| (*w).min(at));
                             wanted.insert(k, earlier);
                         }
@@ -522,9 +559,13 @@ mod tests {
                             _ => Next::Retry(100),
                         };
                         q.done(&k, next.clone(), now);
+                        let later = later.remove(&k);
                         if !again {
+                            if let Some(at) = later {
+                                wanted.insert(k, at);
+                            }
                             match next {
-                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, at); }
+                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, later.map_or(at, |l| l.min(at))); }
                                 Next::Retry(_) => match q.explain(&k) {
                                     Some((Place::Delayed(at), _)) => { wanted.insert(k, at); }
                                     other => prop_assert!(false, "a failure waits: {other:?}"),

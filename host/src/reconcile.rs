@@ -227,7 +227,9 @@ impl Controller {
             }
         };
         let object = call.checkpointed.as_ref().unwrap_or(object);
+        let failed = matches!(result, Answer::Failure(_));
         let end = self.conclude(key, plugin, object, result, deleting).await;
+        self.ledger.ended(key, failed);
         self.ledger.took(called, started.elapsed());
         End {
             next: end.next,
@@ -315,6 +317,8 @@ impl Controller {
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
+            // Another object has taken its name: the status was not for that one, and its turn comes.
+            Err(ApiError::Status { code: 409 | 422, message, .. }) if message.contains("uid") => Err(End::retry()),
             Err(ApiError::Status { code: 422, message, .. }) => {
                 // What the server won't take now it won't take the next time. That much is said in a
                 // status that it does take.

@@ -12,14 +12,14 @@ mod spec;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    masking::{Encoding, Substitution},
+    masking::{Encoding, Former, Substitution},
     spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
 };
 use self::client::Client;
@@ -110,6 +110,17 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
+impl Response {
+    /// The answer to a request that could not be authenticated.
+    pub fn refused(why: &str) -> Self {
+        Self {
+            status: 401,
+            headers: vec![("content-type".into(), "text/plain; charset=utf-8".into())],
+            body: format!("log-in refused: {why}").into_bytes(),
+        }
+    }
+}
+
 impl From<Response> for http::Response {
     fn from(r: Response) -> Self {
         let headers = r.headers.into_iter().map(|(name, value)| http::Header { name, value });
@@ -131,7 +142,7 @@ pub enum SendError {
     #[error("{0}")]
     NotFound(String),
     /// The credentials are not accepted.
-    #[error("log-in failed: {0}")]
+    #[error("log-in refused: {0}")]
     LoginFailed(String),
     /// No connection, no answer in time, or a broken one.
     #[error("{0}")]
@@ -164,6 +175,8 @@ const IDLE: Duration = Duration::from_secs(600);
 /// All clients.
 pub struct Clients {
     clients: Mutex<HashMap<String, Entry>>,
+    /// Values that placeholders stood for before: an answer may still have them after a rotation.
+    former: Former,
     /// Digests of secrets are keyed: nobody can try values against them.
     salt: [u8; 32],
 }
@@ -171,7 +184,7 @@ pub struct Clients {
 struct Entry {
     /// Generation of the Upstream and versions of its Secrets.
     version: String,
-    client: Arc<Client>,
+    client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     used: Instant,
 }
 
@@ -184,6 +197,7 @@ impl Default for Clients {
         }
         Self {
             clients: Mutex::default(),
+            former: Former::default(),
             salt,
         }
     }
@@ -193,7 +207,7 @@ impl Clients {
     /// Sends one request with the upstream's credentials.
     pub async fn send(&self, upstream: &UpstreamObject, request: Request, secrets: &dyn Secrets) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
-        client.send(request, secrets).await
+        client.send(request, secrets, &self.former).await
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls
@@ -204,22 +218,23 @@ impl Clients {
             let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
             version.push_str(&format!(" {key}@{}", value.version));
         }
-        let mut clients = self.clients.lock().expect("lock");
-        clients.retain(|_, entry| entry.used.elapsed() < IDLE);
-        if let Some(entry) = clients.get_mut(&upstream.uid)
-            && entry.version == version
-        {
+        let cell = {
+            let mut clients = self.clients.lock().expect("lock");
+            clients.retain(|_, entry| entry.used.elapsed() < IDLE);
+            let fresh = |version| Entry {
+                version,
+                client: Arc::default(),
+                used: Instant::now(),
+            };
+            let entry = clients.entry(upstream.uid.clone()).or_insert_with(|| fresh(version.clone()));
+            if entry.version != version {
+                *entry = fresh(version);
+            }
             entry.used = Instant::now();
-            return Ok(entry.client.clone());
-        }
-        let client = Arc::new(Client::new(upstream, secrets)?);
-        let entry = Entry {
-            version,
-            client: client.clone(),
-            used: Instant::now(),
+            entry.client.clone()
         };
-        clients.insert(upstream.uid.clone(), entry);
-        Ok(client)
+        // Outside the lock: making a client reads certificates, and the others need not wait for that.
+        cell.get_or_init(|| Client::new(upstream, secrets).map(Arc::new)).clone()
     }
 
     /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a

@@ -17,8 +17,7 @@ use crate::{
 
 impl Host for Call {
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
-        let mut responses = self.send_all(vec![request]).await;
-        responses.pop().unwrap_or(Err(Error::Budget("no answer".into())))
+        deliver(self.prepare(request).await?).await
     }
 
     async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
@@ -27,12 +26,7 @@ impl Host for Call {
         for request in requests {
             prepared.push(self.prepare(request).await);
         }
-        let sending = prepared.into_iter().map(async |prepared| {
-            let (services, upstream, request) = prepared?;
-            let secrets = Secrets(&services);
-            let response = services.upstreams.send(&upstream, request, &secrets).await;
-            response.map(Into::into).map_err(Into::into)
-        });
+        let sending = prepared.into_iter().map(|prepared| async move { deliver(prepared?).await });
         join_all(sending).await
     }
 
@@ -50,9 +44,21 @@ impl Host for Call {
     }
 }
 
+/// A request that may be sent.
+type Prepared = (Arc<Services>, UpstreamObject, upstream::Request);
+
+async fn deliver((services, upstream, request): Prepared) -> Result<Response, Error> {
+    match services.upstreams.send(&upstream, request, &Secrets(&services)).await {
+        Ok(response) => Ok(response.into()),
+        // What the upstream would have said, had it been asked without credentials; and why.
+        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 impl Call {
     /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
-    async fn prepare(&mut self, request: Request) -> Result<(Arc<Services>, UpstreamObject, upstream::Request), Error> {
+    async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
         let (subject, services) = self.enter()?;
         let own = subject.key.namespace.clone();
         let namespace: Arc<str> = request.upstream.namespace.as_deref().map_or_else(|| own.clone(), Into::into);

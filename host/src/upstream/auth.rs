@@ -12,6 +12,12 @@ use super::{
     spec::{Auth, UpstreamObject},
 };
 
+/// However long a token is said to last: by then there is another one.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A refused log-in is not tried again before: those who wait for it would lock the account.
+const REFUSED: Duration = Duration::from_secs(5);
+
 /// How requests are authenticated.
 pub enum Credentials {
     /// Not at all.
@@ -27,7 +33,14 @@ pub struct TokenSource {
     url: String,
     client: (String, String),
     form: Vec<(&'static str, String)>,
-    token: Mutex<Option<Token>>,
+    token: Mutex<Held>,
+}
+
+/// What the last log-in came to.
+enum Held {
+    Nothing,
+    Token(Token),
+    Refused(SendError, Instant),
 }
 
 #[derive(Clone)]
@@ -88,7 +101,7 @@ impl Credentials {
             url: format!("{}/{}", upstream.spec.url.trim_end_matches('/'), path.trim_start_matches('/')),
             client: (id, secret),
             form,
-            token: Mutex::new(None),
+            token: Mutex::new(Held::Nothing),
         }))
     }
 
@@ -109,18 +122,25 @@ impl Credentials {
 
 impl TokenSource {
     async fn token(&self, http: &reqwest::Client, stale: Option<&HeaderValue>) -> Result<HeaderValue, SendError> {
-        let mut token = self.token.lock().await;
-        if let Some(kept) = &*token
-            && Instant::now() < kept.until
-            && stale != Some(&kept.header)
-        {
-            return Ok(kept.header.clone());
+        let mut held = self.token.lock().await;
+        match &*held {
+            Held::Token(kept) if Instant::now() < kept.until && stale != Some(&kept.header) => return Ok(kept.header.clone()),
+            Held::Refused(why, at) if at.elapsed() < REFUSED => return Err(why.clone()),
+            _ => *held = Held::Nothing,
         }
-        *token = None;
-        let fresh = self.login(http).await?;
-        let header = fresh.header.clone();
-        *token = Some(fresh);
-        Ok(header)
+        match self.login(http).await {
+            Ok(fresh) => {
+                let header = fresh.header.clone();
+                *held = Held::Token(fresh);
+                Ok(header)
+            }
+            Err(e) => {
+                if let SendError::LoginFailed(_) = &e {
+                    *held = Held::Refused(e.clone(), Instant::now());
+                }
+                Err(e)
+            }
+        }
     }
 
     /// The token request of RFC 6749, sections 4.3.2 and 4.4.2.
@@ -140,7 +160,7 @@ impl TokenSource {
         let request = http.post(&self.url).basic_auth(&self.client.0, Some(&self.client.1)).form(&self.form);
         let response = request.send().await.map_err(|e| SendError::Unavailable(format!("log-in: {}", super::client::cause(&e))))?;
         let status = response.status();
-        let body = response.bytes().await.map_err(|e| SendError::Unavailable(format!("log-in: {}", super::client::cause(&e))))?;
+        let body = super::client::limited(response, 64 << 10).await?;
         if status.is_server_error() {
             return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())));
         }
@@ -148,7 +168,8 @@ impl TokenSource {
             let refused: Refused = serde_json::from_slice(&body).unwrap_or_default();
             // The server's words, unless it echoes what it was sent.
             let mut words = if refused.error_description.is_empty() { refused.error } else { refused.error_description };
-            if words.is_empty() || self.form.iter().any(|(name, value)| *name == "password" && words.contains(value)) {
+            let sent = self.form.iter().filter(|(name, _)| *name == "password").map(|(_, value)| value);
+            if words.is_empty() || sent.chain([&self.client.1]).any(|secret| !secret.is_empty() && words.contains(secret)) {
                 words = "no reason given".into();
             }
             return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())));
@@ -159,7 +180,7 @@ impl TokenSource {
         let life = Duration::from_secs(granted.expires_in.unwrap_or(300));
         Ok(Token {
             header: sensitive(&format!("Bearer {}", granted.access_token))?,
-            until: started + life / 10 * 9,
+            until: started + (life / 10 * 9).min(LONGEST),
         })
     }
 }

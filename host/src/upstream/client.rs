@@ -7,9 +7,9 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio::sync::Semaphore;
 
 use super::{
-    Request, Response, Secrets, SendError,
+    Request, Response, SecretKey, Secrets, SendError,
     auth::Credentials,
-    masking::Masks,
+    masking::{Former, Masks},
     missing, rules,
     spec::UpstreamObject,
 };
@@ -66,10 +66,12 @@ impl Client {
     }
 
     /// Sends a request; once more after a fresh log-in when it is refused with 401.
-    pub async fn send(&self, request: Request, secrets: &dyn Secrets) -> Result<Response, SendError> {
+    pub async fn send(&self, request: Request, secrets: &dyn Secrets, former: &Former) -> Result<Response, SendError> {
         rules::path(&request.path_and_query)?;
         let method = Method::from_bytes(request.method.as_bytes())
-            .map_err(|_| SendError::Invalid(format!("method {:?} is no HTTP method", request.method)))?;
+            .ok()
+            .filter(|m| m.as_str().bytes().all(|b| b.is_ascii_uppercase()))
+            .ok_or_else(|| SendError::Invalid(format!("method {:?} is no HTTP method in upper case", request.method)))?;
         let mut headers = http::HeaderMap::new();
         for (name, value) in &request.headers {
             rules::header(name, value)?;
@@ -77,7 +79,8 @@ impl Client {
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
-        let masks = Masks::new(&request.substitutions, |key| secrets.get(key).map(|s| s.value.expose().to_vec()))?;
+        let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
+        let masks = Masks::new(&request.substitutions, value, former)?;
         let body = request.body.as_deref().map(|body| masks.fill(body));
         if body.as_ref().is_some_and(|b| b.len() > self.body_bytes) {
             return Err(SendError::TooLarge(format!("the request's body has more than {} bytes", self.body_bytes)));
@@ -89,10 +92,14 @@ impl Client {
             let mut stale = None;
             loop {
                 let credential = self.credentials.header(&self.http, stale.as_ref()).await?;
-                let mut sending = self.http.request(method.clone(), &url).headers(headers.clone());
+                let mut headers = headers.clone();
+                let mut masks = masks.clone();
                 if let Some((name, value)) = &credential {
-                    sending = sending.header(name, value);
+                    // The only one of its name, whatever the component has set; and never to be seen in an answer.
+                    headers.insert(name, value.clone());
+                    masks.never_show(value.as_bytes());
                 }
+                let mut sending = self.http.request(method.clone(), &url).headers(headers);
                 if let Some(body) = &body {
                     sending = sending.body(body.clone());
                 }
@@ -114,20 +121,22 @@ impl Client {
         let headers = shown
             .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(&masks.hide(value.as_bytes())).into_owned()))
             .collect();
-        let mut body = Vec::new();
-        let mut chunks = response.bytes_stream();
-        while let Some(chunk) = chunks.next().await {
-            body.extend_from_slice(&chunk.map_err(|e| SendError::Unavailable(cause(&e)))?);
-            if body.len() > self.body_bytes {
-                return Err(SendError::TooLarge(format!("the answer has more than {} bytes", self.body_bytes)));
-            }
-        }
-        Ok(Response {
-            status,
-            headers,
-            body: masks.hide(&body),
-        })
+        let body = masks.hide(&limited(response, self.body_bytes).await?);
+        Ok(Response { status, headers, body })
     }
+}
+
+/// The body of an answer, if it has no more than so many bytes.
+pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        body.extend_from_slice(&chunk.map_err(|e| SendError::Unavailable(cause(&e)))?);
+        if body.len() > limit {
+            return Err(SendError::TooLarge(format!("the answer has more than {limit} bytes")));
+        }
+    }
+    Ok(body)
 }
 
 /// What a person can act on: the innermost cause, never the URL (its query may be anything).

@@ -1,10 +1,12 @@
 //! Secrets into a body on the way out, and placeholders back in their place on the way in.
 
+use std::{collections::HashMap, sync::Mutex};
+
 use super::{SecretKey, SendError};
 use crate::bindings::http;
 
 /// How a secret is written where its placeholder stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// As it is.
     Plain,
@@ -35,37 +37,90 @@ pub struct Substitution {
     pub encoding: Encoding,
 }
 
+/// Values that secrets had before, as they were written. Not `Debug`: it holds secrets.
+#[derive(Default)]
+pub struct Former(Mutex<HashMap<SecretKey, Vec<Vec<u8>>>>);
+
+/// Former values remembered per secret.
+const REMEMBERED: usize = 4;
+
+impl Former {
+    /// Takes the present value in and gives the others.
+    fn of(&self, secret: &SecretKey, present: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = self.0.lock().expect("lock");
+        let values = all.entry(secret.clone()).or_default();
+        values.retain(|v| v != present);
+        let others = values.clone();
+        values.push(present.to_vec());
+        if values.len() > REMEMBERED {
+            values.remove(0);
+        }
+        others
+    }
+}
+
 /// Placeholders with the bytes that go in their place. Not `Debug`: it holds secrets.
-pub struct Masks(Vec<(Vec<u8>, Vec<u8>)>);
+#[derive(Clone)]
+pub struct Masks {
+    /// Placeholder and present value, as it is written.
+    present: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whatever else must not be seen: former values, and all values as others may write them.
+    hidden: Vec<Vec<u8>>,
+}
 
 /// Shorter values are no secrets worth the name, and putting placeholders in their place would garble an answer.
 const SHORTEST: usize = 4;
 
+/// In place of a former value.
+const STARS: &[u8] = b"***";
+
 impl Masks {
     /// Resolves substitutions; `get` gives a secret's bytes.
-    pub fn new(substitutions: &[Substitution], get: impl Fn(&SecretKey) -> Option<Vec<u8>>) -> Result<Self, SendError> {
-        let mut masks = Vec::with_capacity(substitutions.len());
+    pub fn new(substitutions: &[Substitution], get: impl Fn(&SecretKey) -> Option<Vec<u8>>, former: &Former) -> Result<Self, SendError> {
+        let mut masks = Self {
+            present: Vec::with_capacity(substitutions.len()),
+            hidden: Vec::new(),
+        };
         for s in substitutions {
             if s.placeholder.len() < 16 {
                 let placeholder = &s.placeholder;
                 return Err(SendError::Invalid(format!("the placeholder {placeholder:?} has fewer than 16 characters")));
             }
             let value = get(&s.secret).ok_or_else(|| super::missing(&s.secret))?;
-            masks.push((s.placeholder.clone().into_bytes(), encode(&value, s)?));
+            for before in former.of(&s.secret, &value) {
+                masks.never_show(&before);
+            }
+            masks.never_show(&value);
+            masks.present.push((s.placeholder.clone().into_bytes(), encode(&value, s)?));
         }
-        Ok(Self(masks))
+        Ok(masks)
+    }
+
+    /// Hides a value in whichever way an answer may have it.
+    pub fn never_show(&mut self, value: &[u8]) {
+        let bearer = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"Basic ")).unwrap_or(value);
+        self.hidden.push(bearer.to_vec());
+        self.hidden.push(form(bearer));
+        if let Ok(text) = std::str::from_utf8(bearer) {
+            let json = json_string(text);
+            // Go escapes these in JSON, so that it can stand in HTML.
+            self.hidden.push(json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e").into_bytes());
+            self.hidden.push(json.into_bytes());
+        }
     }
 
     /// The body with the secrets in it.
     pub fn fill(&self, body: &[u8]) -> Vec<u8> {
-        self.0.iter().fold(body.to_vec(), |body, (placeholder, value)| replace(&body, placeholder, value))
+        self.present.iter().fold(body.to_vec(), |body, (placeholder, value)| replace(&body, placeholder, value))
     }
 
     /// An answer with placeholders in place of the secrets, longest first so that none hides in another.
     pub fn hide(&self, body: &[u8]) -> Vec<u8> {
-        let mut masks: Vec<_> = self.0.iter().filter(|(_, value)| value.len() >= SHORTEST).collect();
-        masks.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
-        masks.into_iter().fold(body.to_vec(), |body, (placeholder, value)| replace(&body, value, placeholder))
+        let present = self.present.iter().map(|(placeholder, value)| (&**value, &**placeholder));
+        let hidden = self.hidden.iter().map(|value| (&**value, STARS));
+        let mut masks: Vec<(&[u8], &[u8])> = present.chain(hidden).filter(|(value, _)| value.len() >= SHORTEST).collect();
+        masks.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
+        masks.into_iter().fold(body.to_vec(), |body, (value, mask)| replace(&body, value, mask))
     }
 }
 
@@ -74,17 +129,24 @@ fn encode(value: &[u8], s: &Substitution) -> Result<Vec<u8>, SendError> {
         Encoding::Plain => Ok(value.to_vec()),
         Encoding::JsonString => {
             let text = std::str::from_utf8(value).map_err(|_| SendError::Invalid(format!("{} is not UTF-8", s.secret)))?;
-            let quoted = serde_json::Value::from(text).to_string();
-            Ok(quoted.as_bytes()[1..quoted.len() - 1].to_vec())
+            Ok(json_string(text).into_bytes())
         }
-        Encoding::Form => {
-            let escaped = value.iter().map(|b| match b {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'*' => char::from(*b).to_string(),
-                b => format!("%{b:02X}"),
-            });
-            Ok(escaped.collect::<String>().into_bytes())
-        }
+        Encoding::Form => Ok(form(value)),
     }
+}
+
+/// The inside of a JSON string.
+fn json_string(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn form(value: &[u8]) -> Vec<u8> {
+    let escaped = value.iter().map(|b| match b {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'*' => char::from(*b).to_string(),
+        b => format!("%{b:02X}"),
+    });
+    escaped.collect::<String>().into_bytes()
 }
 
 fn replace(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
@@ -103,25 +165,28 @@ fn replace(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn masks(encoding: Encoding, value: &str) -> Masks {
-        let secret = SecretKey {
-            namespace: "n".into(),
-            name: "s".into(),
-            key: "k".into(),
-        };
-        let substitution = Substitution {
+    fn substitution(encoding: Encoding) -> Substitution {
+        Substitution {
             placeholder: "{{placeholder-1}}".into(),
-            secret,
+            secret: SecretKey {
+                namespace: "n".into(),
+                name: "s".into(),
+                key: "k".into(),
+            },
             encoding,
-        };
-        let Ok(masks) = Masks::new(&[substitution], |_| Some(value.as_bytes().to_vec())) else { panic!("resolves") };
+        }
+    }
+
+    fn masks(encoding: Encoding, value: &str, former: &Former) -> Masks {
+        let value = |_: &SecretKey| Some(value.as_bytes().to_vec());
+        let Ok(masks) = Masks::new(&[substitution(encoding)], value, former) else { panic!("resolves") };
         masks
     }
 
     #[test]
     fn there_and_back() {
         let body = br#"{"a":"x {{placeholder-1}} y","b":"{{placeholder-1}}"}"#;
-        let masks = masks(Encoding::JsonString, "p\"w\\d\n1");
+        let masks = masks(Encoding::JsonString, "p\"w\\d\n1", &Former::default());
         let filled = masks.fill(body);
         let parsed: serde_json::Value = serde_json::from_slice(&filled).expect("valid JSON");
         assert_eq!(parsed["b"], "p\"w\\d\n1");
@@ -129,8 +194,32 @@ mod tests {
     }
 
     #[test]
+    fn hidden_however_it_comes_back() {
+        for (encoding, value, answer) in [
+            (Encoding::Form, "pa&ss word", r#"{"p":"pa&ss word"}"#),
+            (Encoding::JsonString, "hunter<2&x", r#"{"p":"hunter\u003c2\u0026x"}"#),
+            (Encoding::JsonString, "a\"quoted\\secret", "bad login a\"quoted\\secret"),
+            (Encoding::Plain, "sec ret", "p=sec%20ret"),
+        ] {
+            let hidden = masks(encoding, value, &Former::default()).hide(answer.as_bytes());
+            let hidden = String::from_utf8_lossy(&hidden);
+            for part in ["pa&ss", "hunter", "quoted", "sec ret", "sec%20ret"] {
+                assert!(!hidden.contains(part), "{hidden}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotated_value_stays_hidden_and_is_not_the_present_one() {
+        let former = Former::default();
+        masks(Encoding::Plain, "the-old-value", &former);
+        let hidden = masks(Encoding::Plain, "the-new-value", &former).hide(b"a=the-old-value b=the-new-value");
+        assert_eq!(hidden, b"a=*** b={{placeholder-1}}");
+    }
+
+    #[test]
     fn forms_are_escaped() {
-        let filled = masks(Encoding::Form, "a&b=c d").fill(b"p={{placeholder-1}}");
+        let filled = masks(Encoding::Form, "a&b=c d", &Former::default()).fill(b"p={{placeholder-1}}");
         assert_eq!(filled, b"p=a%26b%3Dc%20d");
     }
 }

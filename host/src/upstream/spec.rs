@@ -16,6 +16,7 @@ use crate::object::Object;
     group = "ostler.dev",
     version = "v1alpha1",
     kind = "Upstream",
+    doc = "An HTTP service that plugins use by its name: where it is, how to log in, what may be used.",
     namespaced,
     category = "ostler",
     printcolumn = r#"{"name":"URL","type":"string","jsonPath":".spec.url"}"#,
@@ -238,4 +239,14 @@ impl UpstreamObject {
 pub fn crd_yaml() -> String {
     use kube::CustomResourceExt;
     serde_saphyr::to_string(&Upstream::crd()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checked_in_crd_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/ostler.dev_upstreams.yaml");
+        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(checked_in, super::crd_yaml(), "run: cargo run -p ostler -- crds > crds/ostler.dev_upstreams.yaml");
+    }
 }

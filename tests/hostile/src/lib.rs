@@ -1,0 +1,60 @@
+//! A plugin that misbehaves as it is told, to show that it costs only its own reconcile.
+
+use ostler_sdk::prelude::*;
+
+/// What to do wrong.
+#[ostler_sdk::resource(
+    group = "tests.ostler.dev",
+    version = "v1alpha1",
+    kind = "Hostile",
+    namespaced,
+    doc = "An object whose reconcile goes wrong in the way it names."
+)]
+pub struct HostileSpec {
+    /// `behave`, `trap`, `panic`, `loop`, `grow`, `recurse`, `nonsense`, `call` or `chatter`.
+    pub behaviour: String,
+}
+
+/// Misbehaves.
+pub struct Misbehaviour;
+
+impl Reconciler for Misbehaviour {
+    type Spec = HostileSpec;
+
+    fn reconcile(&self, ctx: &Context, object: &Hostile) -> Result<Outcome, Failure> {
+        match &*object.spec.behaviour {
+            "trap" => std::process::abort(),
+            "panic" => panic!("as told"),
+            "loop" => forever(),
+            "grow" => grow(),
+            "recurse" => drop(recurse(1)),
+            // A status is an object; this is none.
+            "nonsense" => return Ok(Outcome::settled().status(&"nonsense")),
+            "call" => while ctx.now() > 0 {},
+            "chatter" => (0..100_000).for_each(|i| ctx.log(&i.to_string())),
+            _ => {}
+        }
+        Ok(Outcome::settled())
+    }
+}
+
+fn forever() {
+    let mut i = 0u64;
+    loop {
+        i = std::hint::black_box(i.wrapping_add(1));
+    }
+}
+
+fn grow() {
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    loop {
+        kept.push(std::hint::black_box(vec![1; 1 << 20]));
+    }
+}
+
+fn recurse(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    recurse(depth + 1).wrapping_add(frame[(depth % 64) as usize])
+}
+
+ostler_sdk::plugin!(Misbehaviour);

@@ -1,0 +1,88 @@
+//! Bad input is refused with the name of what is wrong, and the neighbours don't notice.
+
+use ostler::key::Gvk;
+use ostler_test_harness::{Lab, concourse::kind, scenarios};
+use serde_json::json;
+use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
+use wit_parser::{ManglingAndAbi, Resolve};
+
+scenarios!(malformed_objects_are_rejected_by_field, bad_components_say_why, a_config_that_does_not_parse);
+
+async fn malformed_objects_are_rejected_by_field(lab: Lab) {
+    let with = |mut object: serde_json::Value, pointer: &str, value: serde_json::Value| {
+        match value {
+            serde_json::Value::Null => drop(object["spec"].as_object_mut().expect("a spec").remove(pointer)),
+            value => object["spec"][pointer] = value,
+        }
+        object
+    };
+    for (object, field) in [
+        (with(lab.instance(), "url", json!("ftp://nowhere")), "spec.url"),
+        (with(lab.instance(), "url", json!(null)), "spec.url"),
+        (with(lab.instance(), "auth", json!({})), "spec.auth"),
+        (with(lab.team(), "roles", json!([{"role": "emperor"}])), "spec.roles[0].role"),
+        (with(lab.team(), "teamName", json!("-no-")), "spec.teamName"),
+        (with(lab.pipeline(), "config", json!({"inline": "a", "configMapRef": {"name": "b", "key": "c"}})), "spec.config"),
+        (with(lab.pipeline(), "teamRef", json!(null)), "spec.teamRef"),
+        (with(lab.pipeline(), "paused", json!("yes")), "spec.paused"),
+    ] {
+        let refused = lab.try_apply(object).await.expect_err(field).to_string();
+        assert!(refused.contains(field.trim_start_matches("spec")), "{field}: {refused}");
+    }
+    lab.apply(lab.team()).await;
+    let moved = with(lab.team(), "instanceRef", json!({"name": "other"}));
+    let refused = lab.try_apply(moved).await.expect_err("immutable").to_string();
+    assert!(refused.contains("instanceRef is immutable"), "{refused}");
+}
+
+/// A component of a world that has nothing to do with plugins.
+fn of_another_world() -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
+    let package = resolve.push_source("thing.wit", wit).expect("parses");
+    let world = resolve.packages[package].worlds["thing"];
+    let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    ComponentEncoder::default().module(&module).expect("a module").encode().expect("a component")
+}
+
+async fn bad_components_say_why(mut lab: Lab) {
+    lab.install(&["examples/greeting"]);
+    lab.install_bytes("other", &of_another_world());
+    lab.install_bytes("module", b"\0asm\x01\0\0\0");
+    let wasm = ostler_test_harness::component_bytes("examples/greeting");
+    lab.install_bytes("truncated", &wasm[..wasm.len() - 100]);
+    lab.install_bytes("twice", &wasm);
+    lab.start_host().await;
+    let reports = lab.host().registry().reports();
+    for (file, words) in [
+        ("other.wasm", "a plugin exports ostler:plugin/reconciler@0.1.0"),
+        ("module.wasm", "a core module, not a component"),
+        ("truncated.wasm", "broken or cut off"),
+        ("twice.wasm", "the plugin name greeting is taken by greeting.wasm"),
+    ] {
+        let report = reports.iter().find(|r| r.file == file).expect(file);
+        assert_eq!(report.state, "failed");
+        assert!(report.message.contains(words), "{file}: {}", report.message);
+    }
+    lab.apply(json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "world"}}))
+        .await;
+    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello").await;
+}
+
+async fn a_config_that_does_not_parse(mut lab: Lab) {
+    std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2").expect("written");
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    let report = lab.host().registry().reports()[0].clone();
+    assert_eq!(report.state, "failed");
+    assert!(report.message.contains("configuration"), "{}", report.message);
+    std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2]").expect("written");
+    lab.until("the mended configuration is taken", async || lab.host().registry().reports()[0].state == "serving").await;
+    let error = ostler::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml").expect_err("refused");
+    assert!(error.contains("grants.yaml") && error.contains("events"), "{error}");
+    // A pipeline's config that isn't YAML is the Pipeline's to say.
+    let pipeline = kind("Pipeline");
+    assert_eq!(&*pipeline.kind, "Pipeline");
+}

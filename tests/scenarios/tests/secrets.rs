@@ -1,0 +1,85 @@
+//! Credentials: rotated at once, and nowhere to be seen.
+
+use std::sync::{Arc, Mutex};
+
+use ostler::{queue::Priority, router::Cause};
+use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios};
+
+scenarios!(a_rotated_password_is_used_at_once, no_secret_where_a_component_or_a_person_looks, twenty_at_once_log_in_once);
+
+const NEW: &str = "a-rotated-passphrase-of-2026";
+
+async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.chain().await;
+    lab.concourse.set_password("test", NEW);
+    lab.concourse.expire_tokens();
+    lab.host().services().router.add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
+    let failed = lab.condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed").await;
+    let message = condition(&failed, "Ready")["message"].to_string();
+    assert!(message.contains("Invalid username or password"), "{message}");
+    let before = lab.causes(&kind("Instance"), "ci").len();
+    lab.apply(lab.secret(NEW)).await;
+    lab.ready(&kind("Instance"), "ci").await;
+    let causes = lab.causes(&kind("Instance"), "ci").split_off(before);
+    assert!(causes.iter().any(|c| c.to_string().contains("Secret")), "woken by {causes:?}");
+}
+
+async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
+    let seen = Arc::new(Mutex::new((0u32, Vec::new())));
+    let looking = seen.clone();
+    lab.settings.inspect = Some(ostler::engine::Inspector::new(move |memory: &[u8]| {
+        let mut seen = looking.lock().expect("lock");
+        seen.0 += 1;
+        for secret in [PASSWORD, NEW, "registry-pass-0001", "registry-pass-0002"] {
+            if memory.windows(secret.len()).any(|w| w == secret.as_bytes()) {
+                seen.1.push(secret);
+            }
+        }
+        // That the search would find something: every component's memory has its own name.
+        assert!(memory.windows(9).any(|w| w == b"concourse"), "the memory is the component's");
+    }));
+    lab.start_pack().await;
+    lab.chain().await;
+    lab.concourse.set_password("test", NEW);
+    lab.concourse.expire_tokens();
+    lab.apply(lab.secret(NEW)).await;
+    lab.apply(lab.registry("registry-pass-0002")).await;
+    lab.until("Concourse has the new value", async || {
+        let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
+        pipeline.config["resources"][1]["source"]["password"] == "registry-pass-0002"
+    })
+    .await;
+    lab.ready(&kind("Instance"), "ci").await;
+    lab.idle().await;
+    let (looked, found) = seen.lock().expect("lock").clone();
+    assert!(looked >= 5, "{looked} memories searched");
+    assert_eq!(found, Vec::<&str>::new(), "secrets in a component's memory");
+    let mut texts = vec![("the log", logs())];
+    for kind_name in ["Instance", "Team", "Pipeline"] {
+        texts.push((kind_name, format!("{:?}", lab.list(&kind(kind_name)).await)));
+    }
+    let event = ostler::key::Gvk::new("", "v1", "Event");
+    texts.push(("the events", format!("{:?}", lab.list(&event).await)));
+    for (place, text) in texts {
+        for secret in [PASSWORD, NEW, "registry-pass-000"] {
+            assert!(!text.contains(secret), "{secret} in {place}");
+        }
+    }
+}
+
+async fn twenty_at_once_log_in_once(mut lab: Lab) {
+    lab.install(&ostler_test_harness::concourse::COMPONENTS);
+    lab.apply(lab.secret(PASSWORD)).await;
+    lab.apply(lab.instance()).await;
+    for i in 0..20 {
+        let mut team = lab.team();
+        team["metadata"]["name"] = format!("team-{i}").into();
+        lab.apply(team).await;
+    }
+    lab.start_host().await;
+    for i in 0..20 {
+        lab.ready(&kind("Team"), &format!("team-{i}")).await;
+    }
+    assert_eq!(lab.concourse.counters().logins, 1);
+}

@@ -1,0 +1,84 @@
+//! A plugin is replaced while it works: no edit is lost, no call fails, a bad build never serves.
+
+use ostler::key::Gvk;
+use ostler_test_harness::{Lab, component_bytes, rebuilt, scenarios};
+use serde_json::{Value, json};
+
+scenarios!(ten_swaps_under_load, a_bad_build_leaves_the_old_one_serving);
+
+const OBJECTS: usize = 200;
+const SWAPS: usize = 10;
+
+fn greeting(lab: &Lab, i: usize, name: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": format!("g{i}"), "namespace": lab.namespace}, "spec": {"name": name}})
+}
+
+async fn ten_swaps_under_load(mut lab: Lab) {
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    let wasm = component_bytes("examples/greeting");
+    for i in 0..OBJECTS {
+        lab.apply(greeting(&lab, i, "round 0")).await;
+    }
+    for round in 1..=SWAPS {
+        lab.install_bytes("greeting", &rebuilt(&wasm, &format!("build {round}")));
+        for i in 0..OBJECTS {
+            lab.apply(greeting(&lab, i, &format!("round {round}"))).await;
+        }
+        let served = || lab.host().registry().reports()[0].clone();
+        lab.until("the new build serves", async || lab.host().ledger().all().iter().any(|f| f.plugin_digest == served().digest)).await;
+    }
+    let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    let last = format!("Hello, round {SWAPS}!");
+    let maps = Gvk::new("", "v1", "ConfigMap");
+    lab.until("every last edit is reconciled", async || {
+        let found = lab.list(&maps).await;
+        found.iter().filter(|m| m["data"]["greeting"] == last).count() == OBJECTS
+    })
+    .await;
+    for i in 0..OBJECTS {
+        lab.ready(&gvk, &format!("g{i}")).await;
+    }
+    lab.idle().await;
+    let report = lab.host().registry().reports()[0].clone();
+    assert_eq!((report.state, &*report.message), ("serving", ""));
+    let facts = lab.host().ledger().all();
+    assert_eq!(facts.iter().map(|f| f.overlaps).sum::<u64>(), 0, "none twice at once");
+    assert_eq!(facts.iter().map(|f| f.failures).sum::<u64>(), 0, "no call failed");
+    let swapped = report.swapped_ms.expect("it was swapped");
+    println!("last swap {swapped:.0} ms, host RSS {} KiB", resident_kib());
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0)
+}
+
+async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    let wasm = component_bytes("examples/greeting");
+    let good = lab.host().registry().reports()[0].digest.clone();
+    for (bad, words) in [
+        (wasm[..wasm.len() / 2].to_vec(), "broken or cut off"),
+        (b"\0asm\x01\0\0\0".to_vec(), "core module"),
+        (b"not wasm at all".to_vec(), "not WebAssembly"),
+    ] {
+        lab.install_bytes("greeting", &bad);
+        lab.until(&format!("it says {words:?}"), async || {
+            let report = lab.host().registry().reports()[0].clone();
+            report.state == "kept" && report.message.contains(words) && report.digest == good
+        })
+        .await;
+    }
+    lab.apply(greeting(&lab, 0, "still here")).await;
+    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0").await;
+    lab.install_bytes("greeting", &rebuilt(&wasm, "mended"));
+    lab.until("the mended one serves", async || {
+        let report = lab.host().registry().reports()[0].clone();
+        report.state == "serving" && report.digest != good
+    })
+    .await;
+}
