@@ -76,6 +76,8 @@ impl Stage {
         step.at("host");
         let ready = folder.join("ready.json");
         let mut command = program("ostler")?;
+        // Its log is a file.
+        command.env("NO_COLOR", "1");
         command
             .arg("run")
             .arg("--kubeconfig")
