@@ -27,8 +27,14 @@ impl Admin {
         let routes = Router::new()
             .route("/healthz", get(async || "ok"))
             .route("/readyz", get(ready))
-            .route("/objects", get(async |State(admin): State<Self>| Json(admin.ledger.all())))
-            .route("/plugins", get(async |State(admin): State<Self>| Json(admin.registry.reports())))
+            .route(
+                "/objects",
+                get(async |State(admin): State<Self>| Json(admin.ledger.all())),
+            )
+            .route(
+                "/plugins",
+                get(async |State(admin): State<Self>| Json(admin.registry.reports())),
+            )
             .route("/store", get(store))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -47,14 +53,21 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
         .filter(|(_, s)| *s != crate::watch::Synced::Yes)
         .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
         .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, format!("not synced: {}", waiting.join(", ")))
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        format!("not synced: {}", waiting.join(", ")),
+    )
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
     let (objects, bytes) = admin.services.store.size();
     let mut durations = admin.ledger.durations();
     durations.sort_by_key(|(call, whole)| (whole - call, *call));
-    let at = |q: usize| durations.get(durations.len() * q / 100).map(|(call, whole)| json!({"call_us": call, "whole_us": whole}));
+    let at = |q: usize| {
+        durations
+            .get(durations.len() * q / 100)
+            .map(|(call, whole)| json!({"call_us": call, "whole_us": whole}))
+    };
     Json(json!({
         "objects": objects,
         "bytes": bytes,

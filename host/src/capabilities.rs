@@ -31,6 +31,7 @@ use crate::{
     facts::Counts,
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
+    memo::Memo,
     object::Object,
     router::Router,
     store::Store,
@@ -52,8 +53,8 @@ pub struct Services {
     pub recorder: Recorder,
     /// Clients of upstreams.
     pub upstreams: Clients,
-    /// Scratch per object uid and key.
-    pub memo: Mutex<HashMap<(Box<str>, String), Vec<u8>>>,
+    /// Scratch of each object.
+    pub memo: Memo,
     /// Counters and gauges of plugins, by plugin and name.
     pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
     /// Namespaces the host is confined to; empty for all.
@@ -141,19 +142,26 @@ impl Call {
     /// Counts a host call and gives what it works with.
     fn enter(&mut self) -> Result<(&Subject, Arc<Services>), Error> {
         let Some(subject) = &self.subject else {
-            return Err(Error::Denied("`describe` is pure: no capability may be used in it".into()));
+            return Err(Error::Denied(
+                "`describe` is pure: no capability may be used in it".into(),
+            ));
         };
         self.host_calls += 1;
         if self.host_calls > self.terms.limits.host_calls {
             let limit = self.terms.limits.host_calls;
-            return Err(Error::Budget(format!("more than {limit} host calls in one reconcile")));
+            return Err(Error::Budget(format!(
+                "more than {limit} host calls in one reconcile"
+            )));
         }
         Ok((subject, subject.services.clone()))
     }
 
     /// The one door: every capability asks here.
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
-        self.terms.grants.check(access).map_err(|e| Error::Denied(e.to_string()))
+        self.terms
+            .grants
+            .check(access)
+            .map_err(|e| Error::Denied(e.to_string()))
     }
 
     fn subject(&self) -> Option<&ObjectRef> {
@@ -175,7 +183,12 @@ impl Call {
             let services = &subject.services;
             let scope = match &dependency {
                 Dependency::Object(key) => services.scope(&key.gvk, &key.cluster, &key.namespace),
-                Dependency::List { gvk, cluster, namespace, .. } => services.scope(gvk, cluster, namespace.as_deref().unwrap_or("")),
+                Dependency::List {
+                    gvk,
+                    cluster,
+                    namespace,
+                    ..
+                } => services.scope(gvk, cluster, namespace.as_deref().unwrap_or("")),
             };
             services.informers.ensure(&scope);
             services.router.reads(&subject.key, dependency.clone());
@@ -186,7 +199,9 @@ impl Call {
     /// One object from the shared cache, remembered as read.
     async fn cached(&mut self, services: &Services, key: &ObjectRef) -> Result<Option<Arc<Object>>, Error> {
         let scope = services.scope(&key.gvk, &key.cluster, &key.namespace);
-        let synced = services.informers.synced(&scope, self.left().min(Duration::from_secs(10)));
+        let synced = services
+            .informers
+            .synced(&scope, self.left().min(Duration::from_secs(10)));
         synced.await.map_err(Error::Unavailable)?;
         self.read(Dependency::Object(key.clone()));
         Ok(services.store.get(key))
@@ -195,16 +210,33 @@ impl Call {
     /// A reference as the contract has it, as the host has it.
     fn key(&self, r: &types::ObjectRef) -> Result<ObjectRef, Error> {
         if let Some(cluster) = &r.cluster {
-            return Err(Error::Denied(format!("cluster `{cluster}` is not granted to plugin {}", self.terms.plugin)));
+            return Err(Error::Denied(format!(
+                "cluster `{cluster}` is not granted to plugin {}",
+                self.terms.plugin
+            )));
         }
-        for (field, value) in [("gvk.version", &r.gvk.version), ("gvk.kind", &r.gvk.kind), ("name", &r.name)] {
+        for (field, value) in [
+            ("gvk.version", &r.gvk.version),
+            ("gvk.kind", &r.gvk.kind),
+            ("name", &r.name),
+        ] {
             if value.is_empty() {
-                return Err(Error::Invalid(format!("{field} of the object reference is empty")));
+                return Err(Error::Invalid(format!(
+                    "{field} of the object reference is empty"
+                )));
             }
         }
-        for (field, value) in [("name", Some(&r.name)), ("namespace", r.namespace.as_ref()), ("gvk.group", Some(&r.gvk.group)), ("gvk.version", Some(&r.gvk.version))] {
+        for (field, value) in [
+            ("name", Some(&r.name)),
+            ("namespace", r.namespace.as_ref()),
+            ("gvk.group", Some(&r.gvk.group)),
+            ("gvk.version", Some(&r.gvk.version)),
+        ] {
             if value.is_some_and(|v| v.contains(['/', '?', '#', '%']) || v == "." || v == "..") {
-                return Err(Error::Invalid(format!("{field} `{}` of the object reference is not a name", value.map_or("", |v| v))));
+                return Err(Error::Invalid(format!(
+                    "{field} `{}` of the object reference is not a name",
+                    value.map_or("", |v| v)
+                )));
             }
         }
         let gvk = Gvk::new(&r.gvk.group, &r.gvk.version, &r.gvk.kind);
@@ -235,7 +267,9 @@ impl From<ApiError> for Error {
     fn from(e: ApiError) -> Self {
         let text = e.to_string();
         match e {
-            ApiError::Status { code, retry_after, .. } => match code {
+            ApiError::Status {
+                code, retry_after, ..
+            } => match code {
                 403 => Self::Denied(text),
                 404 => Self::NotFound(text),
                 409 => Self::Conflict(text),

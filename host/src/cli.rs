@@ -142,7 +142,8 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
     let grants = match &common.grants {
         None => Grants::default(),
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("reading the grants {}", path.display()))?;
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("reading the grants {}", path.display()))?;
             Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))?
         }
     };
@@ -163,7 +164,10 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
         registry: host.registry().clone(),
         ledger: host.ledger().clone(),
     };
-    let address = admin.serve(common.admin).await.with_context(|| format!("the admin address {}", common.admin))?;
+    let address = admin
+        .serve(common.admin)
+        .await
+        .with_context(|| format!("the admin address {}", common.admin))?;
     info!(admin = %format!("http://{address}"), "started");
     if let Some(path) = &common.ready_file {
         let facts = json!({"admin": format!("http://{address}"), "pid": std::process::id()});
@@ -186,10 +190,13 @@ pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client>
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
         Some(path) => {
-            let read = Kubeconfig::read_from(&path).with_context(|| format!("the kubeconfig {}", path.display()))?;
+            let read =
+                Kubeconfig::read_from(&path).with_context(|| format!("the kubeconfig {}", path.display()))?;
             kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
         }
-        None => kube::Config::infer().await.context("no cluster: give --kubeconfig, or try `ostler dev`")?,
+        None => kube::Config::infer()
+            .await
+            .context("no cluster: give --kubeconfig, or try `ostler dev`")?,
     };
     // A watch is silent for as long as nothing happens; it ends by its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
@@ -197,8 +204,11 @@ pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client>
 }
 
 fn log_to_stderr(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter =
+        EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match format {
         LogFormat::Pretty => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

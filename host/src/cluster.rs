@@ -140,7 +140,10 @@ impl Cluster {
             prefix,
             plural: item.name.clone(),
             namespaced: item.namespaced,
-            status: list.resources.iter().any(|r| r.name == format!("{}/status", item.name)),
+            status: list
+                .resources
+                .iter()
+                .any(|r| r.name == format!("{}/status", item.name)),
         };
         self.resources
             .lock()
@@ -179,7 +182,13 @@ impl Cluster {
         self.send("DELETE", path, Some("application/json"), options).await
     }
 
-    async fn send(&self, method: &str, path: &str, content_type: Option<&str>, body: Vec<u8>) -> Result<Bytes, ApiError> {
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<Bytes, ApiError> {
         let response = self.respond(method, path, content_type, body).await?;
         let body = response.into_body().collect().await;
         Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
@@ -231,7 +240,10 @@ pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiErro
     ApiError::Status {
         code: if code == 0 { status.code } else { code },
         message: if status.message.is_empty() {
-            format!("HTTP {code} {}", String::from_utf8_lossy(&body[..body.len().min(200)]))
+            format!(
+                "HTTP {code} {}",
+                String::from_utf8_lossy(&body[..body.len().min(200)])
+            )
         } else {
             status.message
         },

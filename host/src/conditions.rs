@@ -35,7 +35,12 @@ pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condi
 }
 
 /// The status after a reconcile that did what it could: exactly its conditions, Ready=True unless it says otherwise.
-pub fn after_outcome(old: Option<&Value>, outcome: &Outcome, fields: Option<&Value>, moment: Moment) -> Value {
+pub fn after_outcome(
+    old: Option<&Value>,
+    outcome: &Outcome,
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
     let mut conditions = outcome.conditions.clone();
     if !conditions.iter().any(|c| c.type_ == "Ready") {
         conditions.push(condition("Ready", true, "Ready", ""));
@@ -44,7 +49,12 @@ pub fn after_outcome(old: Option<&Value>, outcome: &Outcome, fields: Option<&Val
 }
 
 /// The status after a failure: Ready=False with its reason; conditions it doesn't name stay.
-pub fn after_failure(old: Option<&Value>, failure: &Failure, fields: Option<&Value>, moment: Moment) -> Value {
+pub fn after_failure(
+    old: Option<&Value>,
+    failure: &Failure,
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
     let mut conditions = failure.conditions.clone();
     conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
     conditions.push(condition("Ready", false, &failure.reason, &failure.message));
@@ -57,11 +67,22 @@ pub fn after_failure(old: Option<&Value>, failure: &Failure, fields: Option<&Val
     // Only what it says and what it doesn't mention; of the two abnormal ones only that which applies.
     let kept = old.and_then(|o| o.get("conditions")).and_then(Value::as_array);
     let mut stay: Vec<Value> = kept.into_iter().flatten().cloned().collect();
-    stay.retain(|c| !matches!(c["type"].as_str(), Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked")));
+    stay.retain(|c| {
+        !matches!(
+            c["type"].as_str(),
+            Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked")
+        )
+    });
     assemble(old, &conditions, &stay, fields, moment)
 }
 
-fn assemble(old: Option<&Value>, conditions: &[Condition], stay: &[Value], fields: Option<&Value>, moment: Moment) -> Value {
+fn assemble(
+    old: Option<&Value>,
+    conditions: &[Condition],
+    stay: &[Value],
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
     let before = old.and_then(Value::as_object);
     let mut status: Map<String, Value> = match fields.and_then(Value::as_object) {
         Some(fields) => fields.clone(),
@@ -78,7 +99,10 @@ fn assemble(old: Option<&Value>, conditions: &[Condition], stay: &[Value], field
         if list.iter().any(|l| l["type"] == c.type_) {
             continue;
         }
-        let known = old_conditions.into_iter().flatten().find(|o| o["type"] == c.type_);
+        let known = old_conditions
+            .into_iter()
+            .flatten()
+            .find(|o| o["type"] == c.type_);
         list.push(stamped(c, known, moment));
     }
     for c in stay {
@@ -151,7 +175,9 @@ pub fn merge_patch(old: Option<&Value>, new: &Value) -> Option<Value> {
 }
 
 fn difference(old: &Value, new: &Value) -> Value {
-    let (Value::Object(old), Value::Object(new)) = (old, new) else { return new.clone() };
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        return new.clone();
+    };
     let mut patch = Map::new();
     for key in old.keys().filter(|k| !new.contains_key(*k)) {
         patch.insert(key.clone(), Value::Null);
@@ -159,7 +185,9 @@ fn difference(old: &Value, new: &Value) -> Value {
     for (key, value) in new {
         match old.get(key) {
             Some(before) if before == value => {}
-            Some(before @ Value::Object(_)) if value.is_object() => drop(patch.insert(key.clone(), difference(before, value))),
+            Some(before @ Value::Object(_)) if value.is_object() => {
+                drop(patch.insert(key.clone(), difference(before, value)))
+            }
             _ => drop(patch.insert(key.clone(), value.clone())),
         }
     }
@@ -203,7 +231,12 @@ mod tests {
 
     #[test]
     fn ready_unless_said_otherwise() {
-        let status = after_outcome(None, &outcome(vec![condition("Synced", true, "Yes", "")]), None, MOMENT);
+        let status = after_outcome(
+            None,
+            &outcome(vec![condition("Synced", true, "Yes", "")]),
+            None,
+            MOMENT,
+        );
         assert_eq!(find(&status, "Ready")["status"], "True");
         assert_eq!(status["conditions"][0]["type"], "Ready");
         assert_eq!(status["observedGeneration"], 3);
@@ -226,19 +259,35 @@ mod tests {
 
     #[test]
     fn an_outcome_replaces_conditions_a_failure_keeps_them() {
-        let first = after_outcome(None, &outcome(vec![condition("Synced", true, "Yes", "")]), None, MOMENT);
+        let first = after_outcome(
+            None,
+            &outcome(vec![condition("Synced", true, "Yes", "")]),
+            None,
+            MOMENT,
+        );
         let failed = after_failure(Some(&first), &failure(Resolution::Parked), None, MOMENT);
         assert_eq!(find(&failed, "Synced")["status"], "True");
         assert_eq!(find(&failed, "Stalled")["reason"], "TeamNotReady");
         let well = after_outcome(Some(&failed), &outcome(vec![]), None, MOMENT);
-        assert_eq!((find(&well, "Synced"), find(&well, "Stalled")), (&Value::Null, &Value::Null));
+        assert_eq!(
+            (find(&well, "Synced"), find(&well, "Stalled")),
+            (&Value::Null, &Value::Null)
+        );
     }
 
     #[test]
     fn what_is_the_hosts_cannot_be_forged() {
         let forged = json!({"conditions": [{"type": "Ready"}], "observedGeneration": 99, "id": 1});
-        let status = after_outcome(None, &outcome(vec![condition("X", true, "not a reason!", "")]), Some(&forged), MOMENT);
-        assert_eq!((&status["observedGeneration"], &status["id"]), (&json!(3), &json!(1)));
+        let status = after_outcome(
+            None,
+            &outcome(vec![condition("X", true, "not a reason!", "")]),
+            Some(&forged),
+            MOMENT,
+        );
+        assert_eq!(
+            (&status["observedGeneration"], &status["id"]),
+            (&json!(3), &json!(1))
+        );
         assert_eq!(find(&status, "X")["reason"], "Unspecified");
     }
 
@@ -251,28 +300,43 @@ mod tests {
 
     fn value() -> impl Strategy<Value = Value> {
         // No nulls: a merge patch cannot say them, and a status has none.
-        let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
         leaf.prop_recursive(3, 24, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-                prop::collection::hash_map("[a-c]", inner, 0..3).prop_map(|m| Value::Object(m.into_iter().collect())),
+                prop::collection::hash_map("[a-c]", inner, 0..3)
+                    .prop_map(|m| Value::Object(m.into_iter().collect())),
             ]
         })
     }
 
     fn object() -> impl Strategy<Value = Value> {
-        prop::collection::hash_map("[a-d]", value(), 0..4).prop_map(|m| Value::Object(m.into_iter().collect()))
+        prop::collection::hash_map("[a-d]", value(), 0..4)
+            .prop_map(|m| Value::Object(m.into_iter().collect()))
     }
 
     fn merge(target: &mut Value, patch: &Value) {
-        let Value::Object(patch) = patch else { return *target = patch.clone() };
+        let Value::Object(patch) = patch else {
+            return *target = patch.clone();
+        };
         if !target.is_object() {
             *target = json!({});
         }
         for (key, value) in patch {
             match value {
                 Value::Null => drop(target.as_object_mut().expect("an object").remove(key)),
-                value => merge(target.as_object_mut().expect("an object").entry(key).or_insert(Value::Null), value),
+                value => merge(
+                    target
+                        .as_object_mut()
+                        .expect("an object")
+                        .entry(key)
+                        .or_insert(Value::Null),
+                    value,
+                ),
             }
         }
     }

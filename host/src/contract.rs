@@ -6,7 +6,11 @@
 use std::sync::OnceLock;
 
 use wasmparser::Parser;
-use wit_parser::{Function, Handle, Interface, InterfaceId, Resolve, SourceMap, Type, TypeDefKind, WorldId, WorldItem, WorldKey, decoding::{DecodedWasm, decode}};
+use wit_parser::{
+    Function, Handle, Interface, InterfaceId, Resolve, SourceMap, Type, TypeDefKind, WorldId, WorldItem,
+    WorldKey,
+    decoding::{DecodedWasm, decode},
+};
 
 /// What a component is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +34,9 @@ pub enum ContractError {
     #[error("not WebAssembly: it does not begin with \\0asm (is it the build's output?)")]
     NotWasm,
     /// A core module.
-    #[error("a core module, not a component: turn it into one (`cargo xtask components`, or `wasm-tools component new`)")]
+    #[error(
+        "a core module, not a component: turn it into one (`cargo xtask components`, or `wasm-tools component new`)"
+    )]
     CoreModule,
     /// Cut off, or broken.
     #[error("broken or cut off: {0}")]
@@ -67,10 +73,14 @@ pub fn inspect(wasm: &[u8]) -> Result<Inspection, ContractError> {
         return Err(ContractError::CoreModule);
     }
     let broken = |e: &dyn std::fmt::Display| ContractError::Broken(e.to_string());
-    wasmparser::Validator::new().validate_all(wasm).map_err(|e| broken(&e))?;
+    wasmparser::Validator::new()
+        .validate_all(wasm)
+        .map_err(|e| broken(&e))?;
     let (resolve, world) = match decode(wasm).map_err(|e| broken(&e))? {
         DecodedWasm::Component(resolve, world) => (resolve, world),
-        DecodedWasm::WitPackage(..) => return Err(ContractError::Broken("a WIT package, not a component".into())),
+        DecodedWasm::WitPackage(..) => {
+            return Err(ContractError::Broken("a WIT package, not a component".into()));
+        }
     };
     compare(&resolve, world)
 }
@@ -88,7 +98,9 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
     for (key, item) in &world.imports {
         let name = name(resolve, key);
         match item {
-            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE) => drop(same_interface(&name, resolve, *id, host)?),
+            WorldItem::Interface { id, .. } if name.starts_with(PACKAGE) => {
+                let _host = same_interface(&name, resolve, *id, host)?;
+            }
             WorldItem::Interface { .. } if name.starts_with("wasi:") => found.wasi = true,
             WorldItem::Type { .. } => {}
             _ => return differs(format!("it imports {name}, which this host does not offer")),
@@ -110,9 +122,19 @@ fn compare(resolve: &Resolve, world: WorldId) -> Result<Inspection, ContractErro
         }
         found.exports.push(name);
     }
-    if !found.exports.iter().any(|e| e.starts_with("ostler:plugin/reconciler@")) {
-        let has = if found.exports.is_empty() { "nothing".to_owned() } else { found.exports.join(", ") };
-        return differs(format!("it exports {has}; a plugin exports ostler:plugin/reconciler@0.1.0"));
+    if !found
+        .exports
+        .iter()
+        .any(|e| e.starts_with("ostler:plugin/reconciler@"))
+    {
+        let has = if found.exports.is_empty() {
+            "nothing".to_owned()
+        } else {
+            found.exports.join(", ")
+        };
+        return differs(format!(
+            "it exports {has}; a plugin exports ostler:plugin/reconciler@0.1.0"
+        ));
     }
     Ok(found)
 }
@@ -130,17 +152,33 @@ fn name(resolve: &Resolve, key: &WorldKey) -> String {
 
 /// Everything the component has of an interface must be as the host has it; the host may have more functions.
 /// Gives the host's.
-fn same_interface<'h>(name: &str, theirs: &Resolve, id: InterfaceId, host: &'h Resolve) -> Result<&'h Interface, ContractError> {
-    let same = host.interfaces.iter().find(|(id, _)| host.id_of(*id).as_deref() == Some(name));
+fn same_interface<'h>(
+    name: &str,
+    theirs: &Resolve,
+    id: InterfaceId,
+    host: &'h Resolve,
+) -> Result<&'h Interface, ContractError> {
+    let same = host
+        .interfaces
+        .iter()
+        .find(|(id, _)| host.id_of(*id).as_deref() == Some(name));
     let Some((_, ours)) = same else {
         let bare = name.split('@').next().unwrap_or(name);
-        let versions = host.interfaces.iter().filter_map(|(id, _)| host.id_of(id)).filter(|n| n.starts_with(&format!("{bare}@")));
+        let versions = host
+            .interfaces
+            .iter()
+            .filter_map(|(id, _)| host.id_of(id))
+            .filter(|n| n.starts_with(&format!("{bare}@")));
         return differs(match versions.collect::<Vec<_>>().as_slice() {
             [] => format!("this host has no interface {name}"),
             some => format!("it uses {name}, this host has {}", some.join(", ")),
         });
     };
-    let short = name.trim_start_matches("ostler:plugin/").split('@').next().unwrap_or(name);
+    let short = name
+        .trim_start_matches("ostler:plugin/")
+        .split('@')
+        .next()
+        .unwrap_or(name);
     for (function, theirs_f) in &theirs.interfaces[id].functions {
         let Some(ours_f) = ours.functions.get(function) else {
             return differs(format!("this host's {short} has no function `{function}`"));
@@ -151,23 +189,41 @@ fn same_interface<'h>(name: &str, theirs: &Resolve, id: InterfaceId, host: &'h R
         let Some(ours_t) = ours.types.get(type_name) else {
             return differs(format!("this host's {short} has no type `{type_name}`"));
         };
-        same_type(&format!("{short}.{type_name}"), (theirs, &Type::Id(*theirs_t)), (host, &Type::Id(*ours_t)))?;
+        same_type(
+            &format!("{short}.{type_name}"),
+            (theirs, &Type::Id(*theirs_t)),
+            (host, &Type::Id(*ours_t)),
+        )?;
     }
     Ok(ours)
 }
 
-fn same_function(path: &str, (a, theirs): (&Resolve, &Function), (b, ours): (&Resolve, &Function)) -> Result<(), ContractError> {
+fn same_function(
+    path: &str,
+    (a, theirs): (&Resolve, &Function),
+    (b, ours): (&Resolve, &Function),
+) -> Result<(), ContractError> {
     let (has, needs) = (theirs.params.len(), ours.params.len());
     if has != needs {
-        return differs(format!("{path} takes {needs} parameters here, {has} in the component"));
+        return differs(format!(
+            "{path} takes {needs} parameters here, {has} in the component"
+        ));
     }
     for (theirs, ours) in theirs.params.iter().zip(&ours.params) {
         same_type(&format!("{path}({})", ours.name), (a, &theirs.ty), (b, &ours.ty))?;
     }
-    same_optional(&format!("{path} -> result"), (a, theirs.result.as_ref()), (b, ours.result.as_ref()))
+    same_optional(
+        &format!("{path} -> result"),
+        (a, theirs.result.as_ref()),
+        (b, ours.result.as_ref()),
+    )
 }
 
-fn same_optional(path: &str, (a, theirs): (&Resolve, Option<&Type>), (b, ours): (&Resolve, Option<&Type>)) -> Result<(), ContractError> {
+fn same_optional(
+    path: &str,
+    (a, theirs): (&Resolve, Option<&Type>),
+    (b, ours): (&Resolve, Option<&Type>),
+) -> Result<(), ContractError> {
     match (theirs, ours) {
         (None, None) => Ok(()),
         (Some(theirs), Some(ours)) => same_type(path, (a, theirs), (b, ours)),
@@ -197,9 +253,19 @@ fn word(kind: Result<&TypeDefKind, Type>) -> String {
     }
 }
 
-fn same_type(path: &str, (a, theirs): (&Resolve, &Type), (b, ours): (&Resolve, &Type)) -> Result<(), ContractError> {
+fn same_type(
+    path: &str,
+    (a, theirs): (&Resolve, &Type),
+    (b, ours): (&Resolve, &Type),
+) -> Result<(), ContractError> {
     let (t, o) = (definition(a, theirs), definition(b, ours));
-    let other = || differs(format!("{path} is {} here, {} in the component", word(o), word(t)));
+    let other = || {
+        differs(format!(
+            "{path} is {} here, {} in the component",
+            word(o),
+            word(t)
+        ))
+    };
     let (t, o) = match (t, o) {
         (Err(t), Err(o)) if t == o => return Ok(()),
         (Ok(t), Ok(o)) => (t, o),
@@ -209,13 +275,22 @@ fn same_type(path: &str, (a, theirs): (&Resolve, &Type), (b, ours): (&Resolve, &
         (TypeDefKind::Record(t), TypeDefKind::Record(o)) => {
             let names = |r: &wit_parser::Record| r.fields.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
             same_names(path, "field", &names(t), &names(o))?;
-            t.fields.iter().zip(&o.fields).try_for_each(|(t, o)| same_type(&format!("{path}.{}", o.name), (a, &t.ty), (b, &o.ty)))
+            t.fields
+                .iter()
+                .zip(&o.fields)
+                .try_for_each(|(t, o)| same_type(&format!("{path}.{}", o.name), (a, &t.ty), (b, &o.ty)))
         }
         (TypeDefKind::Variant(t), TypeDefKind::Variant(o)) => {
             let names = |v: &wit_parser::Variant| v.cases.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
             same_names(path, "case", &names(t), &names(o))?;
             let mut cases = t.cases.iter().zip(&o.cases);
-            cases.try_for_each(|(t, o)| same_optional(&format!("{path}.{}", o.name), (a, t.ty.as_ref()), (b, o.ty.as_ref())))
+            cases.try_for_each(|(t, o)| {
+                same_optional(
+                    &format!("{path}.{}", o.name),
+                    (a, t.ty.as_ref()),
+                    (b, o.ty.as_ref()),
+                )
+            })
         }
         (TypeDefKind::Enum(t), TypeDefKind::Enum(o)) => {
             let names = |e: &wit_parser::Enum| e.cases.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
@@ -229,10 +304,16 @@ fn same_type(path: &str, (a, theirs): (&Resolve, &Type), (b, ours): (&Resolve, &
             let mut types = t.types.iter().zip(&o.types).enumerate();
             types.try_for_each(|(i, (t, o))| same_type(&format!("{path}.{i}"), (a, t), (b, o)))
         }
-        (TypeDefKind::Option(t), TypeDefKind::Option(o)) | (TypeDefKind::List(t), TypeDefKind::List(o)) => same_type(path, (a, t), (b, o)),
+        (TypeDefKind::Option(t), TypeDefKind::Option(o)) | (TypeDefKind::List(t), TypeDefKind::List(o)) => {
+            same_type(path, (a, t), (b, o))
+        }
         (TypeDefKind::Result(t), TypeDefKind::Result(o)) => {
             same_optional(&format!("{path} (ok)"), (a, t.ok.as_ref()), (b, o.ok.as_ref()))?;
-            same_optional(&format!("{path} (error)"), (a, t.err.as_ref()), (b, o.err.as_ref()))
+            same_optional(
+                &format!("{path} (error)"),
+                (a, t.err.as_ref()),
+                (b, o.err.as_ref()),
+            )
         }
         (TypeDefKind::Resource, TypeDefKind::Resource) => Ok(()),
         (TypeDefKind::Handle(Handle::Own(_)), TypeDefKind::Handle(Handle::Own(_)))
@@ -251,7 +332,11 @@ fn same_names(path: &str, what: &str, theirs: &[String], ours: &[String]) -> Res
     } else if let Some(name) = missing(ours, theirs) {
         format!("{path}: the component has a {what} `{name}` that this host does not know")
     } else {
-        format!("{path}: the {what}s are in another order: {} here, {} in the component", ours.join(", "), theirs.join(", "))
+        format!(
+            "{path}: the {what}s are in another order: {} here, {} in the component",
+            ours.join(", "),
+            theirs.join(", ")
+        )
     })
 }
 
@@ -277,11 +362,18 @@ mod tests {
             map.push_str(&format!("{i}.wit"), text.replace(from, to));
         }
         let mut resolve = Resolve::default();
-        let package = resolve.push_group(map.parse().map_err(|(_, e)| e).expect("parses")).expect("resolves");
+        let package = resolve
+            .push_group(map.parse().map_err(|(_, e)| e).expect("parses"))
+            .expect("resolves");
         let world = resolve.packages[package].worlds["plugin"];
         let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
-        ComponentEncoder::default().module(&module).expect("a module").encode().expect("a component")
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
+            .expect("embedded");
+        ComponentEncoder::default()
+            .module(&module)
+            .expect("a module")
+            .encode()
+            .expect("a component")
     }
 
     #[test]
@@ -294,15 +386,47 @@ mod tests {
     #[test]
     fn names_what_differs() {
         for (from, to, expected) in [
-            ("    budget(string),\n", "", "types.error: the case `budget` is missing in the component"),
-            ("    unsupported(string),", "    unsupported(string),\n    late,", "a case `late` that this host does not know"),
-            ("enum tri-state { yes, no, unknown }", "enum tri-state { no, yes, unknown }", "types.tri-state: the cases are in another order"),
-            ("    attempt: u32,", "    attempt: u64,", "attempt is u32 here, u64 in the component"),
-            ("secret-digest: func", "secret-hash: func", "http has no function `secret-hash`"),
-            ("remaining: func() -> u64", "remaining: func(x: u32) -> u64", "clock.remaining takes 0 parameters here, 1 in the component"),
+            (
+                "    budget(string),\n",
+                "",
+                "types.error: the case `budget` is missing in the component",
+            ),
+            (
+                "    unsupported(string),",
+                "    unsupported(string),\n    late,",
+                "a case `late` that this host does not know",
+            ),
+            (
+                "enum tri-state { yes, no, unknown }",
+                "enum tri-state { no, yes, unknown }",
+                "types.tri-state: the cases are in another order",
+            ),
+            (
+                "    attempt: u32,",
+                "    attempt: u64,",
+                "attempt is u32 here, u64 in the component",
+            ),
+            (
+                "secret-digest: func",
+                "secret-hash: func",
+                "http has no function `secret-hash`",
+            ),
+            (
+                "remaining: func() -> u64",
+                "remaining: func(x: u32) -> u64",
+                "clock.remaining takes 0 parameters here, 1 in the component",
+            ),
             ("@0.1.0", "@0.2.0", "this host has ostler:plugin/"),
-            ("  cleanup: func(request: request) -> result<outcome, failure>;", "", "without the function `cleanup`"),
-            ("export reconciler", "export lifecycle", "a plugin exports ostler:plugin/reconciler@0.1.0"),
+            (
+                "  cleanup: func(request: request) -> result<outcome, failure>;",
+                "",
+                "without the function `cleanup`",
+            ),
+            (
+                "export reconciler",
+                "export lifecycle",
+                "a plugin exports ostler:plugin/reconciler@0.1.0",
+            ),
         ] {
             let error = inspect(&component(from, to)).expect_err(expected).to_string();
             assert!(error.contains(expected), "{error}\nexpected: {expected}");
@@ -314,7 +438,10 @@ mod tests {
         assert_eq!(inspect(b"#!/bin/sh"), Err(ContractError::NotWasm));
         assert_eq!(inspect(b"\0asm\x01\0\0\0"), Err(ContractError::CoreModule));
         let whole = component("package", "package");
-        assert!(matches!(inspect(&whole[..whole.len() / 2]), Err(ContractError::Broken(_))));
+        assert!(matches!(
+            inspect(&whole[..whole.len() / 2]),
+            Err(ContractError::Broken(_))
+        ));
     }
 
     proptest! {

@@ -103,7 +103,9 @@ impl<K: Clone + Eq + Hash> Graph<K> {
             }
             Dependency::List { gvk, cluster, .. } => {
                 let kind = (cluster.clone(), gvk.clone());
-                let Some(of_kind) = self.lists.get_mut(&kind) else { return };
+                let Some(of_kind) = self.lists.get_mut(&kind) else {
+                    return;
+                };
                 if let Some(dependants) = of_kind.get_mut(dependency) {
                     dependants.remove(dependant);
                     if dependants.is_empty() {
@@ -122,7 +124,12 @@ impl<K: Clone + Eq + Hash> Graph<K> {
         let mut found: HashSet<&K> = self.objects.get(changed).into_iter().flatten().collect();
         let kind = (changed.cluster.clone(), changed.gvk.clone());
         for (list, dependants) in self.lists.get(&kind).into_iter().flatten() {
-            let Dependency::List { namespace, selector, .. } = list else { continue };
+            let Dependency::List {
+                namespace, selector, ..
+            } = list
+            else {
+                continue;
+            };
             let here = namespace.as_ref().is_none_or(|n| *n == changed.namespace);
             let selects = |labels: &Labels| selector.as_ref().is_none_or(|s| s.matches(labels));
             if here && (old.is_some_and(selects) || new.is_some_and(selects)) {
@@ -155,7 +162,11 @@ mod tests {
     use super::*;
 
     fn object(i: u8) -> ObjectRef {
-        ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), if i % 2 == 0 { "a" } else { "b" }, &i.to_string())
+        ObjectRef::new(
+            Gvk::new("", "v1", "ConfigMap"),
+            if i.is_multiple_of(2) { "a" } else { "b" },
+            &i.to_string(),
+        )
     }
 
     fn labels(i: u8) -> Labels {
@@ -163,12 +174,15 @@ mod tests {
     }
 
     fn dependency() -> impl Strategy<Value = Dependency> {
-        let list = (prop::option::of(prop::bool::ANY), prop::option::of(0..3u8)).prop_map(|(namespace, label)| Dependency::List {
-            gvk: Gvk::new("", "v1", "ConfigMap"),
-            cluster: "".into(),
-            namespace: namespace.map(|b| if b { "a".into() } else { "b".into() }),
-            selector: label.map(|l| Selector::parse(&format!("x={l}")).expect("a selector")),
-        });
+        let list =
+            (prop::option::of(prop::bool::ANY), prop::option::of(0..3u8)).prop_map(|(namespace, label)| {
+                Dependency::List {
+                    gvk: Gvk::new("", "v1", "ConfigMap"),
+                    cluster: "".into(),
+                    namespace: namespace.map(|b| if b { "a".into() } else { "b".into() }),
+                    selector: label.map(|l| Selector::parse(&format!("x={l}")).expect("a selector")),
+                }
+            });
         prop_oneof![(0..6u8).prop_map(|i| Dependency::Object(object(i))), list]
     }
 

@@ -40,7 +40,12 @@ pub struct Effects {
     store: Arc<Store>,
     router: Arc<Router>,
     /// What each manager applied last, as a digest: fields it no longer names must go.
-    applied: Mutex<HashMap<(String, ObjectRef), u64>>,
+    applied: Mutex<HashMap<(String, ObjectRef), Applied>>,
+}
+
+struct Applied {
+    digest: u64,
+    by: ObjectRef,
 }
 
 impl Effects {
@@ -55,15 +60,29 @@ impl Effects {
     }
 
     /// Server-side apply. Not sent when this manager applied just this before and the live object still has it all.
-    pub async fn apply(&self, writer: Writer<'_>, key: &ObjectRef, object: &Value, force: bool) -> Result<Written, ApiError> {
+    pub async fn apply(
+        &self,
+        writer: Writer<'_>,
+        key: &ObjectRef,
+        object: &Value,
+        force: bool,
+    ) -> Result<Written, ApiError> {
         let digest = digest(object);
         let slot = (writer.manager.to_owned(), key.clone());
-        let applied_before = self.applied.lock().expect("lock").get(&slot) == Some(&digest);
+        let applied_before = self
+            .applied
+            .lock()
+            .expect("lock")
+            .get(&slot)
+            .is_some_and(|a| a.digest == digest);
         if applied_before
             && let Some(live) = self.store.get(key)
             && contains(&live.value(), object)
         {
-            return Ok(Written { object: live, sent: false });
+            return Ok(Written {
+                object: live,
+                sent: false,
+            });
         }
         let path = format!(
             "{}?fieldManager={}&force={force}",
@@ -72,17 +91,40 @@ impl Effects {
         );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
         let answer = self.cluster.patch(&path, Patch::Apply, body).await?;
-        self.applied.lock().expect("lock").insert(slot, digest);
+        self.applied.lock().expect("lock").insert(
+            slot,
+            Applied {
+                digest,
+                by: writer.by.clone(),
+            },
+        );
         Ok(Written {
             object: self.keep(&key.gvk, &answer, writer.by)?,
             sent: true,
         })
     }
 
+    /// An object is gone: what its reconciles applied need not be remembered.
+    pub fn forget(&self, by: &ObjectRef) {
+        self.applied
+            .lock()
+            .expect("lock")
+            .retain(|_, applied| applied.by != *by);
+    }
+
     /// Creates an object.
-    pub async fn create(&self, writer: Writer<'_>, key: &ObjectRef, object: &Value) -> Result<Written, ApiError> {
+    pub async fn create(
+        &self,
+        writer: Writer<'_>,
+        key: &ObjectRef,
+        object: &Value,
+    ) -> Result<Written, ApiError> {
         let resource = self.cluster.resource(&key.gvk).await?;
-        let path = format!("{}?fieldManager={}", resource.collection(&key.namespace), writer.manager);
+        let path = format!(
+            "{}?fieldManager={}",
+            resource.collection(&key.namespace),
+            writer.manager
+        );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
         let answer = self.cluster.create(&path, body).await?;
         Ok(Written {
@@ -92,7 +134,12 @@ impl Effects {
     }
 
     /// Deletes an object. Gives whether there was one.
-    pub async fn delete(&self, key: &ObjectRef, propagation: Option<&str>, uid: Option<&str>) -> Result<bool, ApiError> {
+    pub async fn delete(
+        &self,
+        key: &ObjectRef,
+        propagation: Option<&str>,
+        uid: Option<&str>,
+    ) -> Result<bool, ApiError> {
         let propagation = match propagation.unwrap_or("background") {
             "background" => "Background",
             "foreground" => "Foreground",
@@ -106,7 +153,8 @@ impl Effects {
                 });
             }
         };
-        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation});
+        let mut options =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation});
         if let Some(uid) = uid {
             options["preconditions"] = json!({ "uid": uid });
         }
@@ -119,7 +167,12 @@ impl Effects {
     }
 
     /// Sets the finalizers of an object, as it was read: a conflict when somebody changed it since.
-    pub async fn set_finalizers(&self, key: &ObjectRef, object: &Object, finalizers: &[Box<str>]) -> Result<Arc<Object>, ApiError> {
+    pub async fn set_finalizers(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        finalizers: &[Box<str>],
+    ) -> Result<Arc<Object>, ApiError> {
         let patch = json!({"metadata": {
             "uid": &*object.uid,
             "resourceVersion": object.resource_version.to_string(),
@@ -130,18 +183,27 @@ impl Effects {
     }
 
     /// Patches the status of exactly this object.
-    pub async fn patch_status(&self, key: &ObjectRef, uid: &str, status: &Value) -> Result<Arc<Object>, ApiError> {
+    pub async fn patch_status(
+        &self,
+        key: &ObjectRef,
+        uid: &str,
+        status: &Value,
+    ) -> Result<Arc<Object>, ApiError> {
         let resource: Resource = self.cluster.resource(&key.gvk).await?;
         let path = match resource.status {
             true => format!("{}/status", resource.object(key)),
             false => resource.object(key),
         };
-        self.merge(key, &path, &json!({"metadata": {"uid": uid}, "status": status})).await
+        self.merge(key, &path, &json!({"metadata": {"uid": uid}, "status": status}))
+            .await
     }
 
     async fn merge(&self, key: &ObjectRef, path: &str, patch: &Value) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
-        let answer = self.cluster.patch(&path, Patch::Merge, patch.to_string().into_bytes()).await?;
+        let answer = self
+            .cluster
+            .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+            .await?;
         self.keep(&key.gvk, &answer, key)
     }
 
@@ -185,7 +247,10 @@ impl Effects {
     /// Patches an Event, to count it once more.
     pub async fn event_again(&self, namespace: &str, name: &str, patch: &Value) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
-        self.cluster.patch(&path, Patch::Merge, patch.to_string().into_bytes()).await.map(drop)
+        self.cluster
+            .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+            .await
+            .map(drop)
     }
 }
 
@@ -193,9 +258,9 @@ impl Effects {
 /// a list the server added to is sent again rather than guessed about.
 fn contains(live: &Value, applied: &Value) -> bool {
     match (live, applied) {
-        (Value::Object(live), Value::Object(applied)) => {
-            applied.iter().all(|(k, v)| live.get(k).is_some_and(|l| contains(l, v)))
-        }
+        (Value::Object(live), Value::Object(applied)) => applied
+            .iter()
+            .all(|(k, v)| live.get(k).is_some_and(|l| contains(l, v))),
         (Value::Array(live), Value::Array(applied)) => {
             live.len() == applied.len() && live.iter().zip(applied).all(|(l, a)| contains(l, a))
         }

@@ -208,8 +208,14 @@ impl Engine {
     fn cache_key(&self, wasm: &[u8]) -> String {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut compatibility = DefaultHasher::new();
-        self.engine.precompile_compatibility_hash().hash(&mut compatibility);
-        format!("{}-{:016x}.cwasm", hex(&Sha256::digest(wasm)), compatibility.finish())
+        self.engine
+            .precompile_compatibility_hash()
+            .hash(&mut compatibility);
+        format!(
+            "{}-{:016x}.cwasm",
+            hex(&Sha256::digest(wasm)),
+            compatibility.finish()
+        )
     }
 
     /// Asks a component what it is.
@@ -229,7 +235,10 @@ impl Engine {
         call: Call,
         request: reconciler::Request,
         deleting: bool,
-    ) -> (Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>, Call) {
+    ) -> (
+        Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
+        Call,
+    ) {
         self.run(compiled, call, move |plugin, store| {
             Box::pin(async move {
                 let guest = plugin.ostler_plugin_reconciler();
@@ -256,7 +265,8 @@ impl Engine {
         let limits = call.limits().clone();
         let mut wasi = WasiCtx::builder();
         if compiled.wasi {
-            wasi.stdout(call.output(tracing::Level::INFO)).stderr(call.output(tracing::Level::WARN));
+            wasi.stdout(call.output(tracing::Level::INFO))
+                .stderr(call.output(tracing::Level::WARN));
         }
         let mut store = Store::new(
             &self.engine,
@@ -313,7 +323,10 @@ async fn inspect(inspector: &Inspector, plugin: &Plugin, store: &mut Store<State
     store.epoch_deadline_trap();
     store.set_epoch_deadline(0);
     let trapped = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
-    if let Some(dump) = trapped.err().and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok()) {
+    if let Some(dump) = trapped
+        .err()
+        .and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok())
+    {
         for memory in dump.memories() {
             inspector.0(memory.data(&*store));
         }
@@ -329,7 +342,11 @@ struct Meter {
 
 impl Meter {
     fn used(&self) -> Duration {
-        let running = self.since.lock().expect("lock").map_or(Duration::ZERO, |since| since.elapsed());
+        let running = self
+            .since
+            .lock()
+            .expect("lock")
+            .map_or(Duration::ZERO, |since| since.elapsed());
         Duration::from_nanos(self.spent.load(Ordering::Relaxed)) + running
     }
 }
@@ -400,7 +417,10 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
 
 fn create_private(directory: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
 }
 
 /// Lower-case hexadecimal.

@@ -46,7 +46,11 @@ impl Recorder {
         let kind = if warning { "Warning" } else { "Normal" };
         let note: String = note.chars().take(1000).collect();
         tracing::info!(object = %key, plugin = component, kind, reason, "{note}");
-        let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
+        let namespace = if key.namespace.is_empty() {
+            "default"
+        } else {
+            &key.namespace
+        };
         let now = crate::time::now_rfc3339();
         let known = {
             let id = (object.uid.clone(), warning, reason.to_owned(), note.clone());

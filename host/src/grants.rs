@@ -179,7 +179,11 @@ impl PluginGrants {
                 };
                 let granted = spec.kubernetes.iter().any(covers) && (!secret || spec.secrets_are_readable);
                 let group = &gvk.group;
-                let readable = if secret { " and `secretsAreReadable: true`" } else { "" };
+                let readable = if secret {
+                    " and `secretsAreReadable: true`"
+                } else {
+                    ""
+                };
                 let shown = if namespace.is_empty() { "*" } else { namespace };
                 let grant = format!(
                     "kubernetes: [{{group: \"{group}\", kinds: [{}], verbs: [{verb}], namespaces: [\"{shown}\"]}}]`{readable}",
@@ -187,16 +191,36 @@ impl PluginGrants {
                 );
                 (granted, format!("{verb} {}{}", gvk.kind, place(namespace)), grant)
             }
-            Access::Upstream { namespace, name, method, path } => {
+            Access::Upstream {
+                namespace,
+                name,
+                method,
+                path,
+            } => {
                 let path = path.split('?').next().unwrap_or_default();
-                let covers = |g: &UpstreamGrant| any(&g.names, name) && any(&g.namespaces, namespace) && any(&g.methods, method) && any(&g.paths, path);
+                let covers = |g: &UpstreamGrant| {
+                    any(&g.names, name)
+                        && any(&g.namespaces, namespace)
+                        && any(&g.methods, method)
+                        && any(&g.paths, path)
+                };
                 let what = format!("{method} {path} at upstream {name}{}", place(namespace));
-                (spec.upstreams.iter().any(covers), what, format!("upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"))
+                (
+                    spec.upstreams.iter().any(covers),
+                    what,
+                    format!(
+                        "upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"
+                    ),
+                )
             }
             Access::Secret { namespace, name } => {
                 let covers = |g: &SecretGrant| any(&g.names, name) && any(&g.namespaces, namespace);
                 let what = format!("name Secret {name}{}", place(namespace));
-                (spec.secrets.iter().any(covers), what, format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"))
+                (
+                    spec.secrets.iter().any(covers),
+                    what,
+                    format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"),
+                )
             }
             Access::Events => (spec.events, "emit events".into(), "events: true`".into()),
         };
@@ -212,12 +236,18 @@ impl PluginGrants {
 }
 
 fn place(namespace: &str) -> String {
-    if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") }
+    if namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" in namespace {namespace}")
+    }
 }
 
 /// Whether some pattern covers a word: itself, `*`, or a start with `*` at the end.
 fn any(patterns: &[String], word: &str) -> bool {
-    patterns.iter().any(|p| p == word || p.strip_suffix('*').is_some_and(|start| word.starts_with(start)))
+    patterns
+        .iter()
+        .any(|p| p == word || p.strip_suffix('*').is_some_and(|start| word.starts_with(start)))
 }
 
 #[cfg(test)]
@@ -250,15 +280,36 @@ plugins:
             kubernetes(Verb::Delete, &instance, "a"),
             kubernetes(Verb::Get, &Gvk::new("", "v1", "Secret"), "a"),
             Access::Events,
-            Access::Secret { namespace: "a", name: "x" },
-            Access::Upstream { namespace: "a", name: "ci", method: "PUT", path: "/api/v1/x" },
-            Access::Upstream { namespace: "a", name: "ci", method: "GET", path: "/sky" },
+            Access::Secret {
+                namespace: "a",
+                name: "x",
+            },
+            Access::Upstream {
+                namespace: "a",
+                name: "ci",
+                method: "PUT",
+                path: "/api/v1/x",
+            },
+            Access::Upstream {
+                namespace: "a",
+                name: "ci",
+                method: "GET",
+                path: "/sky",
+            },
         ] {
             let text = team.check(&access).expect_err("denied").to_string();
-            assert!(text.contains("plugin team may not") && text.contains("plugins.team."), "{text}");
+            assert!(
+                text.contains("plugin team may not") && text.contains("plugins.team."),
+                "{text}"
+            );
             assert!(grants.of("other").check(&access).is_err());
         }
-        let query = Access::Upstream { namespace: "a", name: "ci", method: "GET", path: "/api/v1/x?y=/z" };
+        let query = Access::Upstream {
+            namespace: "a",
+            name: "ci",
+            method: "GET",
+            path: "/api/v1/x?y=/z",
+        };
         assert_eq!(team.check(&query), Ok(()));
     }
 

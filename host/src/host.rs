@@ -19,6 +19,7 @@ use crate::{
     facts::Ledger,
     grants::Grants,
     key::ObjectRef,
+    memo::Memo,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     reconcile::Controller,
@@ -110,12 +111,21 @@ impl Host {
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams: Clients::default(),
-            memo: Mutex::default(),
+            memo: Memo::default(),
             metrics: Mutex::default(),
             namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
         });
-        let engine = Engine::new(settings.workers * 2, settings.limits.memory, settings.cache.clone(), settings.inspect.clone());
-        let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}")).context("the WebAssembly engine")?);
+        let engine = Engine::new(
+            settings.workers * 2,
+            settings.limits.memory,
+            settings.cache.clone(),
+            settings.inspect.clone(),
+        );
+        let engine = Arc::new(
+            engine
+                .map_err(|e| anyhow::anyhow!("{e:#}"))
+                .context("the WebAssembly engine")?,
+        );
         let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();
         let controller = Arc::new(Controller {
@@ -216,8 +226,13 @@ fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<P
     };
     for gvk in &kinds {
         for namespace in &namespaces {
-            services.informers.ensure(&services.scope(gvk, &cluster, namespace));
-            for (key, _) in services.store.list(&cluster, gvk, namespace, None, None, usize::MAX) {
+            services
+                .informers
+                .ensure(&services.scope(gvk, &cluster, namespace));
+            for (key, _) in services
+                .store
+                .list(&cluster, gvk, namespace, None, None, usize::MAX)
+            {
                 router.add(&key, Priority::Low, Cause::PluginChange);
             }
         }

@@ -41,4 +41,5 @@ pub mod admin;
 pub mod cli;
 pub mod facts;
 pub mod host;
+pub mod memo;
 pub mod time;

@@ -205,7 +205,9 @@ impl Object {
             Some(c) => Readiness {
                 ready: c.status == "True"
                     && !self.deleting()
-                    && c.observed_generation.or(observed).is_none_or(|g| g == self.generation),
+                    && c.observed_generation
+                        .or(observed)
+                        .is_none_or(|g| g == self.generation),
                 reason: c.reason,
                 message: c.message,
             },
@@ -286,11 +288,17 @@ mod tests {
 
     #[test]
     fn status_is_no_intent() {
-        let with_status = team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}"#).1;
+        let with_status =
+            team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}"#).1;
         assert_eq!(team("").1.intent, with_status.intent);
         assert_ne!(team(r#","data":{}"#).1.intent, with_status.intent);
         assert!(with_status.ready().ready);
-        assert!(!team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}"#).1.ready().ready);
+        assert!(
+            !team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}"#)
+                .1
+                .ready()
+                .ready
+        );
     }
 
     #[test]

@@ -60,7 +60,13 @@ impl Plugin {
 
 /// Takes a component through all that must hold before it may serve: it is one, it fits this host's
 /// contract, it compiles, and what it says of itself makes sense. The error is for people.
-pub async fn load(engine: &Arc<Engine>, wasm: Vec<u8>, config: Option<&str>, grants: &Grants, limits: &Limits) -> Result<Plugin, String> {
+pub async fn load(
+    engine: &Arc<Engine>,
+    wasm: Vec<u8>,
+    config: Option<&str>,
+    grants: &Grants,
+    limits: &Limits,
+) -> Result<Plugin, String> {
     let inspection = contract::inspect(&wasm).map_err(|e| e.to_string())?;
     let config = parse_config(config)?;
     let digest = hex(&Sha256::digest(&wasm));
@@ -90,8 +96,11 @@ pub async fn load(engine: &Arc<Engine>, wasm: Vec<u8>, config: Option<&str>, gra
 }
 
 fn parse_config(config: Option<&str>) -> Result<Vec<u8>, String> {
-    let Some(text) = config else { return Ok(b"{}".to_vec()) };
-    let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|e| format!("its configuration is not YAML: {e}"))?;
+    let Some(text) = config else {
+        return Ok(b"{}".to_vec());
+    };
+    let value: serde_json::Value =
+        serde_saphyr::from_str(text).map_err(|e| format!("its configuration is not YAML: {e}"))?;
     if !value.is_object() {
         return Err("its configuration must be a mapping of names to values".into());
     }
@@ -103,12 +112,15 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let label = |s: &str| {
         !s.is_empty()
             && s.len() <= 63
-            && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && s.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
             && !s.starts_with('-')
             && !s.ends_with('-')
     };
     if !label(name) {
-        return Err(format!("`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"));
+        return Err(format!(
+            "`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"
+        ));
     }
     if descriptor.kinds.is_empty() {
         return Err("`describe` lists no kinds: there is nothing to reconcile".into());
@@ -120,13 +132,19 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             return Err(format!("`describe` lists a kind without version or name: {gvk}"));
         }
         if let Some(finalizer) = &kind.finalizer
-            && finalizer.split_once('/').is_none_or(|(domain, name)| domain.is_empty() || name.is_empty())
+            && finalizer
+                .split_once('/')
+                .is_none_or(|(domain, name)| domain.is_empty() || name.is_empty())
         {
-            return Err(format!("the finalizer of {gvk} is {finalizer:?}: `domain/name` is needed"));
+            return Err(format!(
+                "the finalizer of {gvk} is {finalizer:?}: `domain/name` is needed"
+            ));
         }
         let selector = match kind.label_selector.as_deref() {
             None | Some("") => None,
-            Some(text) => Some(Selector::parse(text).map_err(|e| format!("the label-selector of {gvk}: {e}"))?),
+            Some(text) => {
+                Some(Selector::parse(text).map_err(|e| format!("the label-selector of {gvk}: {e}"))?)
+            }
         };
         kinds.push(Kind {
             gvk,
@@ -182,11 +200,21 @@ impl Registry {
 
     /// Whether this content of a file has been dealt with.
     pub fn knows(&self, file: &str, digest: &str) -> bool {
-        self.slots.read().expect("lock").get(file).is_some_and(|s| s.seen == digest)
+        self.slots
+            .read()
+            .expect("lock")
+            .get(file)
+            .is_some_and(|s| s.seen == digest)
     }
 
     /// Lets a build serve from now on. Calls in flight finish on the one before, which is given back.
-    pub fn serve(&self, file: &str, digest: &str, plugin: Arc<Plugin>, took: Option<Duration>) -> Result<Option<Arc<Plugin>>, String> {
+    pub fn serve(
+        &self,
+        file: &str,
+        digest: &str,
+        plugin: Arc<Plugin>,
+        took: Option<Duration>,
+    ) -> Result<Option<Arc<Plugin>>, String> {
         let mut slots = self.slots.write().expect("lock");
         for (other, slot) in slots.iter().filter(|(other, _)| *other != file) {
             let Some(theirs) = &slot.serving else { continue };
@@ -194,7 +222,11 @@ impl Registry {
                 return Err(format!("the plugin name {} is taken by {other}", plugin.name()));
             }
             if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
-                return Err(format!("{} is reconciled by {} ({other}) already", kind.gvk, theirs.name()));
+                return Err(format!(
+                    "{} is reconciled by {} ({other}) already",
+                    kind.gvk,
+                    theirs.name()
+                ));
             }
         }
         let slot = Slot {
@@ -222,7 +254,11 @@ impl Registry {
 
     /// The file is gone; gives what served.
     pub fn remove(&self, file: &str) -> Option<Arc<Plugin>> {
-        self.slots.write().expect("lock").remove(file).and_then(|s| s.serving)
+        self.slots
+            .write()
+            .expect("lock")
+            .remove(file)
+            .and_then(|s| s.serving)
     }
 
     /// The files known.
@@ -236,7 +272,10 @@ impl Registry {
         let report = |(file, slot): (&String, &Slot)| {
             let serving = slot.serving.as_ref();
             Report {
-                name: serving.map_or_else(|| file.trim_end_matches(".wasm").to_owned(), |p| p.name().to_string()),
+                name: serving.map_or_else(
+                    || file.trim_end_matches(".wasm").to_owned(),
+                    |p| p.name().to_string(),
+                ),
                 file: file.clone(),
                 version: serving.map(|p| p.version.clone()).unwrap_or_default(),
                 digest: serving.map(|p| p.digest.clone()).unwrap_or_default(),
@@ -247,7 +286,9 @@ impl Registry {
                 },
                 message: slot.message.clone(),
                 swapped_ms: slot.swapped.map(|d| d.as_micros() as f64 / 1000.0),
-                kinds: serving.map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect()).unwrap_or_default(),
+                kinds: serving
+                    .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
+                    .unwrap_or_default(),
             }
         };
         slots.iter().map(report).collect()

@@ -146,16 +146,27 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// Makes an object due now. What is due already takes the higher priority and the cause; what is in
     /// flight is due again when it is done.
     pub fn add(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, now: Duration) {
-        let item = self.items.entry(key.clone()).or_insert_with(|| Item::new(lane.clone(), now));
+        let item = self
+            .items
+            .entry(key.clone())
+            .or_insert_with(|| Item::new(lane.clone(), now));
         item.take_cause(cause);
         match item.place {
             Place::InFlight(again) => {
-                item.priority = if again { item.priority.min(priority) } else { priority };
+                item.priority = if again {
+                    item.priority.min(priority)
+                } else {
+                    priority
+                };
                 item.place = Place::InFlight(true);
             }
             Place::Queued(current) if current <= priority && item.lane == lane => {}
             _ => {
-                let since = if matches!(item.place, Place::Queued(_)) { item.since } else { now };
+                let since = if matches!(item.place, Place::Queued(_)) {
+                    item.since
+                } else {
+                    now
+                };
                 self.unlink(&key);
                 self.enqueue(&key, lane, priority, since);
             }
@@ -164,7 +175,10 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     /// Makes an object due at a time, unless it is due or in flight already.
     pub fn add_at(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, at: Duration) {
-        let item = self.items.entry(key.clone()).or_insert_with(|| Item::new(lane.clone(), at));
+        let item = self
+            .items
+            .entry(key.clone())
+            .or_insert_with(|| Item::new(lane.clone(), at));
         match item.place {
             Place::Queued(_) => item.take_cause(cause),
             Place::InFlight(_) => {
@@ -208,17 +222,26 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     /// The lane whose turn it is at a priority: the first after the one served last that has work and room.
     fn turn(&self, priority: Priority) -> Option<Arc<str>> {
-        let can = |lane: &Lane<K>| !lane.ready[priority as usize].is_empty() && (lane.limit == 0 || lane.in_flight < lane.limit);
+        let can = |lane: &Lane<K>| {
+            !lane.ready[priority as usize].is_empty() && (lane.limit == 0 || lane.in_flight < lane.limit)
+        };
         let last = self.served[priority as usize].as_ref();
-        let after = self.lanes.iter().find(|(name, lane)| last.is_none_or(|l| *name > l) && can(lane));
+        let after = self
+            .lanes
+            .iter()
+            .find(|(name, lane)| last.is_none_or(|l| *name > l) && can(lane));
         let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can(lane)));
         found.map(|(name, _)| name.clone())
     }
 
     /// Ends work on an object.
     pub fn done(&mut self, key: &K, next: Next<C>, now: Duration) {
-        let Some(item) = self.items.get_mut(key) else { return };
-        let Place::InFlight(again) = item.place else { return };
+        let Some(item) = self.items.get_mut(key) else {
+            return;
+        };
+        let Place::InFlight(again) = item.place else {
+            return;
+        };
         if let Some(lane) = self.lanes.get_mut(&item.lane) {
             lane.in_flight -= 1;
         }
@@ -255,7 +278,11 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     /// Forgets an object that is not in flight.
     pub fn remove(&mut self, key: &K) {
-        if self.items.get(key).is_some_and(|i| !matches!(i.place, Place::InFlight(_))) {
+        if self
+            .items
+            .get(key)
+            .is_some_and(|i| !matches!(i.place, Place::InFlight(_)))
+        {
             self.unlink(key);
             self.items.remove(key);
         }
@@ -269,12 +296,17 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// Whether nothing is due and nothing in flight.
     pub fn idle(&self, now: Duration) -> bool {
         self.delayed.first().is_none_or(|(at, _)| *at > now)
-            && self.lanes.values().all(|l| l.in_flight == 0 && l.ready.iter().all(BTreeMap::is_empty))
+            && self
+                .lanes
+                .values()
+                .all(|l| l.in_flight == 0 && l.ready.iter().all(BTreeMap::is_empty))
     }
 
     /// Number of due objects of each lane and priority.
     pub fn depth(&self) -> impl Iterator<Item = (&Arc<str>, Priority, usize)> {
-        self.lanes.iter().flat_map(|(name, lane)| PRIORITIES.map(|p| (name, p, lane.ready[p as usize].len())))
+        self.lanes
+            .iter()
+            .flat_map(|(name, lane)| PRIORITIES.map(|p| (name, p, lane.ready[p as usize].len())))
     }
 
     /// Where an object is and how often it failed; none when nothing is to be done for it.
@@ -287,8 +319,12 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             && at <= now
         {
             self.delayed.pop_first();
-            let Some(key) = self.delayed_keys.remove(&sequence) else { continue };
-            let Some(item) = self.items.get(&key) else { continue };
+            let Some(key) = self.delayed_keys.remove(&sequence) else {
+                continue;
+            };
+            let Some(item) = self.items.get(&key) else {
+                continue;
+            };
             let (lane, priority) = (item.lane.clone(), item.priority);
             self.enqueue(&key, lane, priority, at);
         }
@@ -296,7 +332,9 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     fn enqueue(&mut self, key: &K, lane: Arc<str>, priority: Priority, since: Duration) {
         self.sequence += 1;
-        let Some(item) = self.items.get_mut(key) else { return };
+        let Some(item) = self.items.get_mut(key) else {
+            return;
+        };
         item.place = Place::Queued(priority);
         item.priority = priority;
         item.sequence = self.sequence;
@@ -308,7 +346,9 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     fn delay(&mut self, key: &K, priority: Priority, at: Duration) {
         self.sequence += 1;
-        let Some(item) = self.items.get_mut(key) else { return };
+        let Some(item) = self.items.get_mut(key) else {
+            return;
+        };
         item.place = Place::Delayed(at);
         item.priority = priority;
         item.sequence = self.sequence;
@@ -335,7 +375,10 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
 
     /// `base · 2^(failures-1)`, at most `longest`, of which between half and all is waited.
     fn backoff(&mut self, failures: u32) -> Duration {
-        let doubled = self.config.base.saturating_mul(1 << failures.saturating_sub(1).min(30));
+        let doubled = self
+            .config
+            .base
+            .saturating_mul(1 << failures.saturating_sub(1).min(30));
         let full = doubled.min(self.config.longest);
         // xorshift64: jitter needs to be spread, not secret.
         let mut x = self.config.seed;
@@ -429,7 +472,10 @@ mod tests {
             *served.entry(work.priority).or_insert(0) += 1;
             q.done(&work.key, Next::Settled, MS);
         }
-        assert!(served[&Priority::Normal] > 20 && served[&Priority::Low] > 20, "{served:?}");
+        assert!(
+            served[&Priority::Normal] > 20 && served[&Priority::Low] > 20,
+            "{served:?}"
+        );
     }
 
     #[test]
@@ -441,7 +487,10 @@ mod tests {
         for key in 20_000..20_003 {
             q.add(lane(1), key, Priority::Normal, 0, MS);
         }
-        let first: Vec<_> = (0..7).filter_map(|_| q.pop(MS)).filter(|w| w.lane == lane(1)).collect();
+        let first: Vec<_> = (0..7)
+            .filter_map(|_| q.pop(MS))
+            .filter(|w| w.lane == lane(1))
+            .collect();
         assert_eq!(first.len(), 3);
     }
 
@@ -544,7 +593,7 @@ mod tests {
                             prop_assert!(work.lane != lane(0) || limit == 0 || of_lane <= limit, "over the limit");
                         }
                         None => {
-                            let full = |k: &u8| k % 2 == 0 && limit > 0 && flying.iter().filter(|f| **f % 2 == 0).count() >= limit;
+                            let full = |k: &u8| k.is_multiple_of(2) && limit > 0 && flying.iter().filter(|f| f.is_multiple_of(2)).count() >= limit;
                             let due = wanted.iter().find(|(k, at)| **at <= now && !flying.contains(k) && !full(k));
                             prop_assert!(due.is_none(), "lost: {due:?}");
                         }

@@ -98,6 +98,8 @@ impl Controller {
         let key = &work.key;
         let Some(object) = self.services.store.get(key) else {
             self.ledger.forget(key);
+            self.services.memo.forget(key);
+            self.services.effects.forget(key);
             return None;
         };
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
@@ -135,7 +137,13 @@ impl Controller {
     }
 
     /// Cleans up behind an object and lets it go.
-    async fn delete(&self, work: &Work<ObjectRef, Cause>, plugin: &Arc<Plugin>, object: &Arc<Object>, finalizer: &str) -> End {
+    async fn delete(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        finalizer: &str,
+    ) -> End {
         let key = &work.key;
         let forced = object.annotation(FORCE_DELETE).as_deref() == Some("true");
         let orphaned = object.annotation(DELETION_POLICY).as_deref() == Some("Orphan");
@@ -143,9 +151,15 @@ impl Controller {
             return self.call(work, plugin, object, Some(finalizer)).await;
         }
         let (reason, note) = if forced {
-            ("ForceDeleted", format!("Let go without cleanup, as {FORCE_DELETE} asks"))
+            (
+                "ForceDeleted",
+                format!("Let go without cleanup, as {FORCE_DELETE} asks"),
+            )
         } else {
-            ("Orphaned", format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"))
+            (
+                "Orphaned",
+                format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
+            )
         };
         self.event(plugin, key, object, forced, reason, &note).await;
         self.release(key, object, finalizer).await
@@ -153,7 +167,12 @@ impl Controller {
 
     /// Takes our finalizer off, so that the object can go.
     async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
-        let left: Vec<_> = object.finalizers.iter().filter(|f| ***f != *finalizer).cloned().collect();
+        let left: Vec<_> = object
+            .finalizers
+            .iter()
+            .filter(|f| ***f != *finalizer)
+            .cloned()
+            .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
                 info!(object = %key, "cleaned up");
@@ -163,8 +182,17 @@ impl Controller {
         }
     }
 
-    async fn set_finalizers(&self, key: &ObjectRef, object: &Object, finalizers: &[Box<str>]) -> Result<Arc<Object>, End> {
-        let written = self.services.effects.set_finalizers(key, object, finalizers).await;
+    async fn set_finalizers(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        finalizers: &[Box<str>],
+    ) -> Result<Arc<Object>, End> {
+        let written = self
+            .services
+            .effects
+            .set_finalizers(key, object, finalizers)
+            .await;
         self.ledger.count(key, api_writes(1));
         match written {
             Ok(object) => Ok(object),
@@ -189,14 +217,23 @@ impl Controller {
             conditions: vec![paused],
             status: None,
         };
-        match self.write_status(plugin, key, object, &Answer::Failure(failure)).await {
+        match self
+            .write_status(plugin, key, object, &Answer::Failure(failure))
+            .await
+        {
             Ok(()) => End::settled(),
             Err(end) => end,
         }
     }
 
     /// Calls the component and acts on its answer.
-    async fn call(&self, work: &Work<ObjectRef, Cause>, plugin: &Arc<Plugin>, object: &Arc<Object>, deleting: Option<&str>) -> End {
+    async fn call(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        deleting: Option<&str>,
+    ) -> End {
         let key = &work.key;
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
@@ -215,7 +252,10 @@ impl Controller {
         };
         let call = Call::new(plugin.terms.clone(), Some(subject));
         let calling = Instant::now();
-        let (answer, call) = self.engine.reconcile(&plugin.compiled, call, request, deleting.is_some()).await;
+        let (answer, call) = self
+            .engine
+            .reconcile(&plugin.compiled, call, request, deleting.is_some())
+            .await;
         let called = calling.elapsed();
         self.ledger.count(key, call.counts);
         let result = match answer {
@@ -237,7 +277,14 @@ impl Controller {
         }
     }
 
-    async fn conclude(&self, key: &ObjectRef, plugin: &Arc<Plugin>, object: &Arc<Object>, mut result: Answer, deleting: Option<&str>) -> End {
+    async fn conclude(
+        &self,
+        key: &ObjectRef,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        mut result: Answer,
+        deleting: Option<&str>,
+    ) -> End {
         if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::Settled
         {
@@ -251,7 +298,10 @@ impl Controller {
             info!(object = %key, plugin = &**plugin.name(), reason = failure.reason, resolution = resolution(&failure.resolution), "{}", failure.message);
         }
         match self.write_status(plugin, key, object, &result).await {
-            Ok(()) => End { next, reads: Vec::new() },
+            Ok(()) => End {
+                next,
+                reads: Vec::new(),
+            },
             Err(end) => end,
         }
     }
@@ -274,7 +324,10 @@ impl Controller {
         if let Some(reconciler::Next::After(ms)) = next {
             failure.resolution = reconciler::Resolution::Throttled(ms);
         }
-        let since = object.deletion_timestamp.as_deref().and_then(crate::time::seconds_since);
+        let since = object
+            .deletion_timestamp
+            .as_deref()
+            .and_then(crate::time::seconds_since);
         let deadline = self.settings.deletion_deadline;
         if since.is_some_and(|s| s >= deadline.as_secs()) {
             failure.message = format!(
@@ -288,7 +341,13 @@ impl Controller {
         Answer::Failure(failure)
     }
 
-    async fn write_status(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>, result: &Answer) -> Result<(), End> {
+    async fn write_status(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        result: &Answer,
+    ) -> Result<(), End> {
         let whole = object.value();
         let old = whole.get("status");
         let now = crate::time::now_rfc3339();
@@ -296,10 +355,13 @@ impl Controller {
             generation: object.generation,
             now: &now,
         };
-        let new = match result {
-            Answer::Outcome(outcome) => fields(&outcome.status).map(|f| conditions::after_outcome(old, outcome, f.as_ref(), moment)),
-            Answer::Failure(failure) => fields(&failure.status).map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
-        };
+        let new =
+            match result {
+                Answer::Outcome(outcome) => fields(&outcome.status)
+                    .map(|f| conditions::after_outcome(old, outcome, f.as_ref(), moment)),
+                Answer::Failure(failure) => fields(&failure.status)
+                    .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
+            };
         let new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
@@ -318,8 +380,14 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
-            Err(ApiError::Status { code: 409 | 422, message, .. }) if message.contains("uid") => Err(End::retry()),
-            Err(ApiError::Status { code: 422, message, .. }) => {
+            Err(ApiError::Status {
+                code: 409 | 422,
+                message,
+                ..
+            }) if message.contains("uid") => Err(End::retry()),
+            Err(ApiError::Status {
+                code: 422, message, ..
+            }) => {
                 // What the server won't take now it won't take the next time. That much is said in a
                 // status that it does take.
                 warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
@@ -332,7 +400,10 @@ impl Controller {
                         self.ledger.readiness(key, object.ready());
                     }
                 }
-                Err(End { next: Next::Park, reads: Vec::new() })
+                Err(End {
+                    next: Next::Park,
+                    reads: Vec::new(),
+                })
             }
             Err(e) => {
                 warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
@@ -348,25 +419,50 @@ impl Controller {
         match result {
             Answer::Outcome(outcome) => match outcome.next {
                 reconciler::Next::Settled => Next::Settled,
-                reconciler::Next::Poll(ms) => after(jittered(ms.map_or(self.settings.poll, Duration::from_millis)), Cause::Poll),
+                reconciler::Next::Poll(ms) => after(
+                    jittered(ms.map_or(self.settings.poll, Duration::from_millis)),
+                    Cause::Poll,
+                ),
                 reconciler::Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
                 reconciler::Next::At(at) => {
-                    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                    let now = std::time::SystemTime::now()
+                        .duration_since(std::time::UNIX_EPOCH)
+                        .unwrap_or_default();
                     after(Duration::from_millis(at).saturating_sub(now), Cause::Timer)
                 }
             },
             Answer::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Next::Yield(router.now() + jittered(self.settings.yield_every), Cause::Retry),
+                reconciler::Resolution::Yield => {
+                    Next::Yield(router.now() + jittered(self.settings.yield_every), Cause::Retry)
+                }
                 reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry),
+                reconciler::Resolution::Throttled(ms) => {
+                    Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry)
+                }
             },
         }
     }
 
-    async fn event(&self, plugin: &Plugin, key: &ObjectRef, object: &Object, warning: bool, reason: &str, note: &str) {
+    async fn event(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Object,
+        warning: bool,
+        reason: &str,
+        note: &str,
+    ) {
         let services = &self.services;
-        let sent = services.recorder.record(&services.effects, plugin.name(), key, object, warning, reason, note);
+        let sent = services.recorder.record(
+            &services.effects,
+            plugin.name(),
+            key,
+            object,
+            warning,
+            reason,
+            note,
+        );
         if sent.await {
             self.ledger.count(key, api_writes(1));
         }

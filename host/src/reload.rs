@@ -39,7 +39,14 @@ pub struct Reloader {
 
 impl Reloader {
     /// Nothing is loaded before [`Reloader::scan`].
-    pub fn new(directory: PathBuf, engine: Arc<Engine>, registry: Arc<Registry>, grants: Grants, limits: Limits, on_swap: OnSwap) -> Self {
+    pub fn new(
+        directory: PathBuf,
+        engine: Arc<Engine>,
+        registry: Arc<Registry>,
+        grants: Grants,
+        limits: Limits,
+        on_swap: OnSwap,
+    ) -> Self {
         Self {
             directory,
             engine,
@@ -76,7 +83,10 @@ impl Reloader {
         let files = match component_files(&self.directory) {
             Ok(files) => files,
             Err(e) => {
-                warn!("the plugin directory {} can't be read: {e}", self.directory.display());
+                warn!(
+                    "the plugin directory {} can't be read: {e}",
+                    self.directory.display()
+                );
                 return;
             }
         };
@@ -98,7 +108,13 @@ impl Reloader {
         let config = match std::fs::read_to_string(&config_path) {
             Ok(text) => Some(text),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return self.refuse(file, "", format!("its configuration {} can't be read: {e}", config_path.display())),
+            Err(e) => {
+                return self.refuse(
+                    file,
+                    "",
+                    format!("its configuration {} can't be read: {e}", config_path.display()),
+                );
+            }
         };
         let mut content = Sha256::new();
         content.update(&wasm);
@@ -116,8 +132,18 @@ impl Reloader {
             Ok(before) => {
                 let (name, short) = (&**plugin.name(), &plugin.digest[..12]);
                 match &before {
-                    Some(_) => info!(plugin = name, version = plugin.version, digest = short, "swapped in {file}"),
-                    None => info!(plugin = name, version = plugin.version, digest = short, "loaded {file}"),
+                    Some(_) => info!(
+                        plugin = name,
+                        version = plugin.version,
+                        digest = short,
+                        "swapped in {file}"
+                    ),
+                    None => info!(
+                        plugin = name,
+                        version = plugin.version,
+                        digest = short,
+                        "loaded {file}"
+                    ),
                 }
                 (self.on_swap)(Some(&plugin), before.as_ref());
             }

@@ -136,7 +136,12 @@ impl Router {
         let dependants = inner.graph.dependants(&change.key, old, new);
         for dependant in dependants {
             if Some(&dependant) != by && dependant != change.key {
-                inner.add(&dependant, Priority::High, Cause::Dependency(change.key.clone()), now);
+                inner.add(
+                    &dependant,
+                    Priority::High,
+                    Cause::Dependency(change.key.clone()),
+                    now,
+                );
             }
         }
         drop(inner);

@@ -100,16 +100,24 @@ fn requirement(part: &str) -> Result<Requirement, ParseError> {
         return Ok(Requirement::Absent(key(rest.trim(), part)?));
     }
     if let Some((left, right)) = part.split_once("!=") {
-        return Ok(Requirement::NotIn(key(left.trim(), part)?, vec![value(right.trim(), part)?]));
+        return Ok(Requirement::NotIn(
+            key(left.trim(), part)?,
+            vec![value(right.trim(), part)?],
+        ));
     }
     if let Some((left, right)) = part.split_once('=') {
         let right = right.strip_prefix('=').unwrap_or(right);
-        return Ok(Requirement::In(key(left.trim(), part)?, vec![value(right.trim(), part)?]));
+        return Ok(Requirement::In(
+            key(left.trim(), part)?,
+            vec![value(right.trim(), part)?],
+        ));
     }
     let Some((left, set)) = part.split_once('(') else {
         return Ok(Requirement::Exists(key(part, part)?));
     };
-    let set = set.strip_suffix(')').map_or_else(|| error("a set ends in `)`", part), Ok)?;
+    let set = set
+        .strip_suffix(')')
+        .map_or_else(|| error("a set ends in `)`", part), Ok)?;
     let values: Result<Vec<_>, _> = set.split(',').map(|v| value(v.trim(), part)).collect();
     match left.trim().rsplit_once(char::is_whitespace) {
         Some((k, "in")) => Ok(Requirement::In(key(k.trim(), part)?, values?)),
@@ -126,14 +134,24 @@ fn name(text: &str) -> bool {
 
 fn key(text: &str, part: &str) -> Result<Box<str>, ParseError> {
     let valid = match text.split_once('/') {
-        Some((prefix, rest)) => !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(name) && name(rest),
+        Some((prefix, rest)) => {
+            !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(name) && name(rest)
+        }
         None => name(text),
     };
-    if valid { Ok(text.into()) } else { error("not a label key", part) }
+    if valid {
+        Ok(text.into())
+    } else {
+        error("not a label key", part)
+    }
 }
 
 fn value(text: &str, part: &str) -> Result<Box<str>, ParseError> {
-    if text.is_empty() || name(text) { Ok(text.into()) } else { error("not a label value", part) }
+    if text.is_empty() || name(text) {
+        Ok(text.into())
+    } else {
+        error("not a label value", part)
+    }
 }
 
 #[cfg(test)]
@@ -165,7 +183,15 @@ mod tests {
 
     #[test]
     fn says_where_it_is_wrong() {
-        for text in ["app in web", "app in (a", "a=b=c", "=x", "a,,b", "a near (b)", "a b"] {
+        for text in [
+            "app in web",
+            "app in (a",
+            "a=b=c",
+            "=x",
+            "a,,b",
+            "a near (b)",
+            "a b",
+        ] {
             assert!(Selector::parse(text).is_err(), "{text}");
         }
         let error = Selector::parse("app=web,-x=1").unwrap_err().to_string();

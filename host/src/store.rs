@@ -150,7 +150,9 @@ mod tests {
     use super::*;
 
     fn object(name: &str, uid: &str, version: u64) -> (ObjectRef, Object) {
-        let json = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{uid}","resourceVersion":"{version}"}}}}"#);
+        let json = format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{uid}","resourceVersion":"{version}"}}}}"#
+        );
         Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).unwrap()
     }
 
@@ -175,7 +177,10 @@ mod tests {
         let key = object("a", "1", 0).0;
         assert!(store.remove(&key, Some("other")).is_none());
         assert!(store.remove(&key, Some("1")).is_some());
-        assert!(put(&store, "a", "1", 9).is_none(), "a late echo of the deleted one");
+        assert!(
+            put(&store, "a", "1", 9).is_none(),
+            "a late echo of the deleted one"
+        );
         assert!(put(&store, "a", "2", 10).is_some());
     }
 

@@ -9,8 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Now, to the second, as in `metav1.Time`.
 pub fn now_rfc3339() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    Timestamp::from_second(i64::try_from(seconds).unwrap_or(0)).map_or_else(|_| String::new(), |t| t.to_string())
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    Timestamp::from_second(i64::try_from(seconds).unwrap_or(0))
+        .map_or_else(|_| String::new(), |t| t.to_string())
 }
 
 /// Seconds since an RFC 3339 time; none when it is not one.
@@ -22,6 +25,8 @@ pub fn seconds_since(rfc3339: &str) -> Option<u64> {
 /// A number no other call of this process gave, and hardly any other process.
 pub fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let nanos = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos() as u64);
     nanos.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -18,11 +18,11 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use self::client::Client;
 pub use self::{
     masking::{Encoding, Former, Substitution},
     spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
 };
-use self::client::Client;
 use crate::{
     bindings::{http, types},
     engine::hex,
@@ -123,7 +123,10 @@ impl Response {
 
 impl From<Response> for http::Response {
     fn from(r: Response) -> Self {
-        let headers = r.headers.into_iter().map(|(name, value)| http::Header { name, value });
+        let headers = r
+            .headers
+            .into_iter()
+            .map(|(name, value)| http::Header { name, value });
         Self {
             status: r.status,
             headers: headers.collect(),
@@ -205,7 +208,12 @@ impl Default for Clients {
 
 impl Clients {
     /// Sends one request with the upstream's credentials.
-    pub async fn send(&self, upstream: &UpstreamObject, request: Request, secrets: &dyn Secrets) -> Result<Response, SendError> {
+    pub async fn send(
+        &self,
+        upstream: &UpstreamObject,
+        request: Request,
+        secrets: &dyn Secrets,
+    ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
         client.send(request, secrets, &self.former).await
     }
@@ -226,7 +234,9 @@ impl Clients {
                 client: Arc::default(),
                 used: Instant::now(),
             };
-            let entry = clients.entry(upstream.uid.clone()).or_insert_with(|| fresh(version.clone()));
+            let entry = clients
+                .entry(upstream.uid.clone())
+                .or_insert_with(|| fresh(version.clone()));
             if entry.version != version {
                 *entry = fresh(version);
             }
@@ -234,15 +244,22 @@ impl Clients {
             entry.client.clone()
         };
         // Outside the lock: making a client reads certificates, and the others need not wait for that.
-        cell.get_or_init(|| Client::new(upstream, secrets).map(Arc::new)).clone()
+        cell.get_or_init(|| Client::new(upstream, secrets).map(Arc::new))
+            .clone()
     }
 
     /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a
     /// restart all digests are others.
     pub fn digest(&self, value: &[u8]) -> String {
         // HMAC's construction: inner and outer hash, both keyed.
-        let inner = Sha256::new().chain_update(self.salt).chain_update(value).finalize();
-        hex(&Sha256::new().chain_update(inner).chain_update(self.salt).finalize()[..16])
+        let inner = Sha256::new()
+            .chain_update(self.salt)
+            .chain_update(value)
+            .finalize();
+        hex(&Sha256::new()
+            .chain_update(inner)
+            .chain_update(self.salt)
+            .finalize()[..16])
     }
 }
 

@@ -110,7 +110,9 @@ impl Informers {
     /// Waits until a scope has been listed once. The error says why it hasn't been.
     pub async fn synced(&self, scope: &Scope, patience: Duration) -> Result<(), String> {
         let mut synced = self.ensure(scope);
-        let waited = tokio::time::timeout(patience, synced.wait_for(|s| *s == Synced::Yes)).await.map(|w| w.is_ok());
+        let waited = tokio::time::timeout(patience, synced.wait_for(|s| *s == Synced::Yes))
+            .await
+            .map(|w| w.is_ok());
         match waited {
             Ok(true) => Ok(()),
             Ok(false) => Err("the host is shutting down".into()),
@@ -125,7 +127,9 @@ impl Informers {
     pub fn scopes(&self) -> Vec<(Scope, Synced)> {
         let running = self.running.lock().expect("lock");
         let scopes = running.scopes.iter();
-        scopes.map(|(scope, (synced, _))| (scope.clone(), synced.borrow().clone())).collect()
+        scopes
+            .map(|(scope, (synced, _))| (scope.clone(), synced.borrow().clone()))
+            .collect()
     }
 }
 
@@ -198,7 +202,11 @@ impl Informer {
 
     /// Lists everything in pages, and drops what has gone while nobody watched. Gives the version to watch from.
     async fn list(&self) -> Result<String, ApiError> {
-        let path = self.cluster.resource(&self.scope.gvk).await?.collection(&self.scope.namespace);
+        let path = self
+            .cluster
+            .resource(&self.scope.gvk)
+            .await?
+            .collection(&self.scope.namespace);
         let mut seen = HashSet::new();
         let mut token = String::new();
         loop {
@@ -224,7 +232,11 @@ impl Informer {
     }
 
     fn forget_all_but(&self, seen: &HashSet<ObjectRef>) {
-        let Scope { gvk, cluster, namespace } = &self.scope;
+        let Scope {
+            gvk,
+            cluster,
+            namespace,
+        } = &self.scope;
         for (key, _) in self.store.list(cluster, gvk, namespace, None, None, usize::MAX) {
             if !seen.contains(&key) {
                 self.tell(self.store.remove(&key, None));
@@ -234,8 +246,14 @@ impl Informer {
 
     /// Watches from a version until the stream ends. Gives the version to go on from, none to list again.
     async fn watch(&self, mut version: String) -> Result<Option<String>, ApiError> {
-        let path = self.cluster.resource(&self.scope.gvk).await?.collection(&self.scope.namespace);
-        let query = format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=290&resourceVersion={version}");
+        let path = self
+            .cluster
+            .resource(&self.scope.gvk)
+            .await?
+            .collection(&self.scope.namespace);
+        let query = format!(
+            "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=290&resourceVersion={version}"
+        );
         let mut body = match self.cluster.watch(&query).await {
             Ok(body) => body.into_data_stream(),
             Err(e) if e.code() == 410 => return Ok(None),
@@ -283,7 +301,9 @@ impl Informer {
         struct Versioned {
             metadata: PageMeta,
         }
-        Ok(Some(parse::<Versioned>(json.as_bytes())?.metadata.resource_version))
+        Ok(Some(
+            parse::<Versioned>(json.as_bytes())?.metadata.resource_version,
+        ))
     }
 
     fn tell(&self, change: Option<Change>) {

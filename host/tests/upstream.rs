@@ -36,37 +36,67 @@ struct Seen {
     redirected: AtomicU32,
 }
 
-async fn token(State(seen): State<Arc<Seen>>, Form(form): Form<HashMap<String, String>>) -> impl IntoResponse {
+async fn token(
+    State(seen): State<Arc<Seen>>,
+    Form(form): Form<HashMap<String, String>>,
+) -> impl IntoResponse {
     let n = seen.logins.fetch_add(1, Ordering::SeqCst) + 1;
     if form["password"] != *seen.password.lock().unwrap() {
-        let body = json!({"error": "access_denied", "error_description": format!("no, not {}", form["password"])});
+        let body =
+            json!({"error": "access_denied", "error_description": format!("no, not {}", form["password"])});
         return (StatusCode::UNAUTHORIZED, axum::Json(body));
     }
     seen.token.store(n, Ordering::SeqCst);
-    (StatusCode::OK, axum::Json(json!({"access_token": format!("token-number-{n}"), "token_type": "bearer", "expires_in": 3600})))
+    (
+        StatusCode::OK,
+        axum::Json(
+            json!({"access_token": format!("token-number-{n}"), "token_type": "bearer", "expires_in": 3600}),
+        ),
+    )
 }
 
 async fn echo(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) -> impl IntoResponse {
     seen.requests.fetch_add(1, Ordering::SeqCst);
-    let sent = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+    let sent = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
     let expected = format!("Bearer token-number-{}", seen.token.load(Ordering::SeqCst));
-    let status = if sent == expected { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+    let status = if sent == expected {
+        StatusCode::OK
+    } else {
+        StatusCode::UNAUTHORIZED
+    };
     // An upstream that repeats what it was sent, credentials included.
-    (status, [("set-cookie", "a=b"), ("x-kept", "yes")], format!("{sent} {}", String::from_utf8_lossy(&body)))
+    (
+        status,
+        [("set-cookie", "a=b"), ("x-kept", "yes")],
+        format!("{sent} {}", String::from_utf8_lossy(&body)),
+    )
 }
 
 async fn serve(seen: Arc<Seen>) -> String {
     let elsewhere = seen.clone();
-    let other = Router::new().route("/", any(async move |headers: HeaderMap| {
-        elsewhere.redirected.fetch_add(u32::from(headers.contains_key(header::AUTHORIZATION)), Ordering::SeqCst);
-    }));
+    let other = Router::new().route(
+        "/",
+        any(async move |headers: HeaderMap| {
+            elsewhere.redirected.fetch_add(
+                u32::from(headers.contains_key(header::AUTHORIZATION)),
+                Ordering::SeqCst,
+            );
+        }),
+    );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other_url = format!("http://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, other).await });
     let app = Router::new()
         .route("/sky/token", post(token))
         .route("/echo", any(echo))
-        .route("/away", get(async move || (StatusCode::FOUND, [("location", other_url)])))
+        .route(
+            "/away",
+            get(async move || (StatusCode::FOUND, [("location", other_url)])),
+        )
         .route("/huge", get(async || "x".repeat(2000)))
         .route("/slow", get(std::future::pending::<()>))
         .with_state(seen);
@@ -161,7 +191,10 @@ impl Lab {
 async fn twenty_at_once_log_in_once_and_all_get_an_answer() {
     let lab = lab().await;
     let answers = join_all((0..20).map(|_| lab.send(request("/echo")))).await;
-    assert!(answers.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == 200)), "{answers:?}");
+    assert!(
+        answers.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == 200)),
+        "{answers:?}"
+    );
     assert_eq!(lab.logins(), 1);
 }
 
@@ -183,7 +216,9 @@ async fn a_rotated_secret_is_used_at_once_and_a_refused_login_is_not_repeated_by
     lab.seen.token.store(99, Ordering::SeqCst);
     let answers = join_all((0..20).map(|_| lab.send(request("/echo")))).await;
     for answer in &answers {
-        let Err(SendError::LoginFailed(why)) = answer else { panic!("{answer:?}") };
+        let Err(SendError::LoginFailed(why)) = answer else {
+            panic!("{answer:?}")
+        };
         assert!(why.contains("HTTP 401") && !why.contains(PASSWORD), "{why}");
     }
     assert_eq!(lab.logins(), 2, "one attempt for everybody");
@@ -195,14 +230,20 @@ async fn a_rotated_secret_is_used_at_once_and_a_refused_login_is_not_repeated_by
 async fn credentials_stay_with_their_origin_and_out_of_the_answer() {
     let lab = lab().await;
     let away = lab.send(request("/away")).await.unwrap();
-    assert_eq!((away.status, lab.seen.redirected.load(Ordering::SeqCst)), (302, 0));
+    assert_eq!(
+        (away.status, lab.seen.redirected.load(Ordering::SeqCst)),
+        (302, 0)
+    );
     let mut forged = request("/echo");
     forged.headers = vec![("Authorization".into(), "Bearer mine".into())];
     assert!(matches!(lab.send(forged).await, Err(SendError::Invalid(_))));
     let echoed = lab.send(request("/echo")).await.unwrap();
     let text = String::from_utf8_lossy(&echoed.body).into_owned();
     assert!(!text.contains("token-number"), "{text}");
-    assert!(echoed.headers.iter().any(|(n, _)| n == "x-kept") && !echoed.headers.iter().any(|(n, _)| n == "set-cookie"));
+    assert!(
+        echoed.headers.iter().any(|(n, _)| n == "x-kept")
+            && !echoed.headers.iter().any(|(n, _)| n == "set-cookie")
+    );
     assert!(!format!("{:?}", lab.upstream).contains(PASSWORD));
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
 }
@@ -226,23 +267,38 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
     let answer = lab.send(put.clone()).await.unwrap();
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let json = &text[text.find('{').unwrap()..];
-    assert_eq!(serde_json::from_str::<Value>(json).unwrap()["password"], "((placeholder-of-registry))");
+    assert_eq!(
+        serde_json::from_str::<Value>(json).unwrap()["password"],
+        "((placeholder-of-registry))"
+    );
     put.substitutions[0].secret.name = "missing".into();
     let error = lab.send(put).await.unwrap_err();
-    assert!(matches!(&error, SendError::NotFound(text) if text.contains("Secret n/missing")), "{error}");
+    assert!(
+        matches!(&error, SendError::NotFound(text) if text.contains("Secret n/missing")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn limits_and_faults_are_told_in_words() {
     let mut lab = lab().await;
     let error = lab.send(request("/huge")).await.unwrap_err();
-    assert!(matches!(&error, SendError::TooLarge(text) if text.contains("1000 bytes")), "{error}");
+    assert!(
+        matches!(&error, SendError::TooLarge(text) if text.contains("1000 bytes")),
+        "{error}"
+    );
     let mut slow = request("/slow");
     slow.timeout = Some(Duration::from_millis(50));
     let error = lab.send(slow).await.unwrap_err();
-    assert!(matches!(&error, SendError::Unavailable(text) if text.contains("no answer within 50ms")), "{error}");
+    assert!(
+        matches!(&error, SendError::Unavailable(text) if text.contains("no answer within 50ms")),
+        "{error}"
+    );
     lab.upstream.spec.url = "http://127.0.0.1:1".into();
     lab.upstream.generation = 2;
     let error = lab.send(request("/echo")).await.unwrap_err();
-    assert!(matches!(&error, SendError::Unavailable(text) if text.contains("refused")), "{error}");
+    assert!(
+        matches!(&error, SendError::Unavailable(text) if text.contains("refused")),
+        "{error}"
+    );
 }

@@ -24,16 +24,11 @@ use crate::{control, discovery, protobuf, review, table};
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// Answers a request; an error closes the connection instead.
-pub async fn answer(
-    state: Arc<State>,
-    parts: Parts,
-    body: Bytes,
-) -> Result<Response<Body>, io::Error> {
+pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Response<Body>, io::Error> {
     let path = parts.uri.path().to_owned();
     if let Some(rest) = path.strip_prefix("/_ostler/") {
         return Ok(result(
-            control::answer(&state, &parts.method, rest, &body)
-                .map(|value| json_response(200, &value)),
+            control::answer(&state, &parts.method, rest, &body).map(|value| json_response(200, &value)),
         ));
     }
     let query = Query::parse(parts.uri.query());
@@ -110,15 +105,12 @@ fn result(answer: Answer) -> Response<Body> {
 }
 
 pub(crate) fn whole(bytes: Bytes) -> Body {
-    Full::new(bytes)
-        .map_err(|never| match never {})
-        .boxed_unsync()
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 pub(crate) fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    *response.status_mut() =
-        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -160,9 +152,7 @@ impl Call<'_> {
             .registry
             .get(&target.group, &target.resource)
             .ok_or_else(ApiError::no_such_path)?;
-        let version = kind
-            .version(&target.version)
-            .ok_or_else(ApiError::no_such_path)?;
+        let version = kind.version(&target.version).ok_or_else(ApiError::no_such_path)?;
         if target.namespace.is_some() && !kind.namespaced {
             return Err(ApiError::no_such_path());
         }
@@ -175,8 +165,7 @@ impl Call<'_> {
         match target.subresource.as_deref() {
             None => {}
             Some("status")
-                if version.status
-                    && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
+                if version.status && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
             Some("finalize") if kind.kind == "Namespace" && self.verb == Verb::Update => {}
             Some(_) => return Err(ApiError::no_such_path()),
         }
@@ -196,9 +185,7 @@ impl Call<'_> {
             Verb::Update | Verb::Patch(_) => {
                 let name = target.name.as_deref().unwrap_or_default();
                 let edit = match self.verb {
-                    Verb::Patch(PatchKind::Apply) => {
-                        Edit::Apply(self.object()?, self.query.flag("force"))
-                    }
+                    Verb::Patch(PatchKind::Apply) => Edit::Apply(self.object()?, self.query.flag("force")),
                     Verb::Patch(patch) => Edit::Patch(patch, self.object()?),
                     _ => Edit::Replace(self.object()?),
                 };
@@ -227,8 +214,7 @@ impl Call<'_> {
         Some(match self.verb {
             Verb::Create => {
                 // Nobody is refused, so what the client asks for in an encoding not read here doesn't matter.
-                let named =
-                    json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
+                let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
                 let object = self.object().unwrap_or(named);
                 Ok(json_response(201, &review::answer(kind, object)))
             }
@@ -321,14 +307,8 @@ impl Call<'_> {
 
     fn one(&self, kind: &Kind, version: &Version, object: &Stored, code: u16) -> Answer {
         let shape = self.shape()?;
-        if shape == Shape::Object
-            && object.value["apiVersion"] == kind.api_version(&version.name).as_str()
-        {
-            return Ok(response(
-                code,
-                "application/json",
-                whole(object.json().clone()),
-            ));
+        if shape == Shape::Object && object.value["apiVersion"] == kind.api_version(&version.name).as_str() {
+            return Ok(response(code, "application/json", whole(object.json().clone())));
         }
         let value = Api::present(kind, version, object);
         Ok(json_response(

@@ -76,9 +76,7 @@ pub struct Wrote {
 
 /// The time as the API writes it.
 pub fn now() -> String {
-    jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string()
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn new_uid() -> String {
@@ -87,14 +85,7 @@ fn new_uid() -> String {
         "{:032x}",
         (bits & !(0xf << 76) & !(0b11 << 62)) | (0x4 << 76) | (0b10 << 62)
     );
-    [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ]
-    .join("-")
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 fn suffix() -> String {
@@ -111,8 +102,7 @@ pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 /// Everything but the fields that don't make a generation.
 fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let fields = object.as_object().into_iter().flatten();
-    fields
-        .filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+    fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
 }
 
 impl Api {
@@ -123,8 +113,7 @@ impl Api {
             registry: Registry::new(),
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
-            let namespace =
-                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             let Some(kind) = api.registry.get("", "namespaces") else {
                 continue;
             };
@@ -177,10 +166,7 @@ impl Api {
         for attempt in 0.. {
             let mut candidate = object.clone();
             if generated {
-                let prefix = text(&object, "generateName")
-                    .chars()
-                    .take(58)
-                    .collect::<String>();
+                let prefix = text(&object, "generateName").chars().take(58).collect::<String>();
                 candidate["metadata"]["name"] = if prefix.is_empty() {
                     "".into()
                 } else {
@@ -202,11 +188,7 @@ impl Api {
                 }
             }
         }
-        Err(ApiError::new(
-            500,
-            "InternalError",
-            "no free name was found",
-        ))
+        Err(ApiError::new(500, "InternalError", "no free name was found"))
     }
 
     /// Changes an existing object, or applies a new one.
@@ -250,13 +232,9 @@ impl Api {
                     });
                 }
                 ending => {
-                    candidate["apiVersion"] =
-                        door.kind.api_version(&door.kind.storage_version).into();
+                    candidate["apiVersion"] = door.kind.api_version(&door.kind.storage_version).into();
                     let stored = match ending {
-                        Ending::Gone => {
-                            self.storage
-                                .remove_as(&door.kind.resource, &live, candidate)
-                        }
+                        Ending::Gone => self.storage.remove_as(&door.kind.resource, &live, candidate),
                         _ => self.storage.update(&door.kind.resource, &live, candidate),
                     };
                     match stored {
@@ -331,8 +309,7 @@ impl Api {
             Edit::Apply(config, force) => {
                 let config = self.applied(door, namespace, name, config)?;
                 let writer = self.writer(door);
-                let mut object =
-                    apply::apply(&door.version.schema, Some(shown), &config, &writer, *force)?;
+                let mut object = apply::apply(&door.version.schema, Some(shown), &config, &writer, *force)?;
                 door.version.schema.fill(&mut object);
                 (object, Vec::new())
             }
@@ -407,19 +384,11 @@ impl Api {
         if causes.is_empty() {
             Ok(())
         } else {
-            Err(ApiError::invalid(
-                door.kind.subject(text(object, "name")),
-                causes,
-            ))
+            Err(ApiError::invalid(door.kind.subject(text(object, "name")), causes))
         }
     }
 
-    fn insert(
-        &self,
-        door: &Door<'_>,
-        key: Key,
-        mut object: Value,
-    ) -> Result<Arc<Stored>, ApiError> {
+    fn insert(&self, door: &Door<'_>, key: Key, mut object: Value) -> Result<Arc<Stored>, ApiError> {
         object["apiVersion"] = door.kind.api_version(&door.kind.storage_version).into();
         let name = key.name.clone();
         let namespace = key.namespace.clone();
@@ -476,11 +445,7 @@ impl Api {
                 ),
                 _ => ApiError::invalid(
                     subject,
-                    vec![Cause::invalid(
-                        "metadata.uid",
-                        &uid.into(),
-                        "field is immutable",
-                    )],
+                    vec![Cause::invalid("metadata.uid", &uid.into(), "field is immutable")],
                 ),
             });
         }

@@ -100,20 +100,13 @@ fn read(object: &Value) -> Vec<Manager> {
 fn store(object: &mut Value, mut managers: Vec<Manager>) {
     managers.retain(|manager| !manager.fields.is_empty());
     managers.sort_by(|a, b| {
-        (
-            &a.operation,
-            &a.time,
-            &a.name,
-            &a.api_version,
-            &a.subresource,
-        )
-            .cmp(&(
-                &b.operation,
-                &b.time,
-                &b.name,
-                &b.api_version,
-                &b.subresource,
-            ))
+        (&a.operation, &a.time, &a.name, &a.api_version, &a.subresource).cmp(&(
+            &b.operation,
+            &b.time,
+            &b.name,
+            &b.api_version,
+            &b.subresource,
+        ))
     });
     if managers.is_empty() {
         object["metadata"]
@@ -145,19 +138,14 @@ pub fn track(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &Wr
     }
     let touched = difference.changed.clone().union(&difference.removed);
     if !touched.is_empty() {
-        let mine = managers
-            .iter()
-            .position(|manager| manager.is("Update", writer));
+        let mine = managers.iter().position(|manager| manager.is("Update", writer));
         for (index, manager) in managers.iter_mut().enumerate() {
             if Some(index) != mine {
                 manager.fields = manager.fields.difference(&touched);
             }
         }
         let held = mine.map(|index| managers.remove(index));
-        let before = held
-            .as_ref()
-            .map(|held| held.fields.clone())
-            .unwrap_or_default();
+        let before = held.as_ref().map(|held| held.fields.clone()).unwrap_or_default();
         let fields = before
             .clone()
             .union(&difference.changed)
@@ -241,11 +229,7 @@ pub fn apply(
         return Err(conflict_error(conflicts));
     }
     let time = match &mine {
-        Some(mine)
-            if mine.fields == wanted
-                && mine.api_version == writer.api_version
-                && before == &after =>
-        {
+        Some(mine) if mine.fields == wanted && mine.api_version == writer.api_version && before == &after => {
             mine.time.clone()
         }
         _ => writer.now.clone(),
@@ -373,14 +357,7 @@ mod tests {
         .unwrap();
         assert_eq!(forced["spec"], json!({"a": 2, "b": 1}));
 
-        let without = apply(
-            &schema,
-            Some(&forced),
-            &config(json!({})),
-            &writer("one"),
-            false,
-        )
-        .unwrap();
+        let without = apply(&schema, Some(&forced), &config(json!({})), &writer("one"), false).unwrap();
         assert_eq!(
             without["spec"],
             json!({"a": 2}),
@@ -425,14 +402,7 @@ mod tests {
     #[test]
     fn resetting_managed_fields_forgets_everybody() {
         let schema = schema();
-        let one = apply(
-            &schema,
-            None,
-            &config(json!({"a": 1})),
-            &writer("one"),
-            false,
-        )
-        .unwrap();
+        let one = apply(&schema, None, &config(json!({"a": 1})), &writer("one"), false).unwrap();
         let mut reset = one.clone();
         reset["metadata"]["managedFields"] = json!([{}]);
         track(&schema, Some(&one), &mut reset, &writer("editor"));

@@ -157,10 +157,7 @@ impl Builtin {
     }
 
     fn status(self) -> Self {
-        Self {
-            status: true,
-            ..self
-        }
+        Self { status: true, ..self }
     }
 
     fn generations(self) -> Self {
@@ -200,8 +197,8 @@ impl Builtin {
             singular: self.kind.to_lowercase(),
             short_names: self.short.iter().map(|name| (*name).into()).collect(),
             categories: match self.plural {
-                "pods" | "services" | "deployments" | "statefulsets" | "daemonsets"
-                | "replicasets" | "jobs" => vec!["all".into()],
+                "pods" | "services" | "deployments" | "statefulsets" | "daemonsets" | "replicasets"
+                | "jobs" => vec!["all".into()],
                 _ => Vec::new(),
             },
             namespaced: self.namespaced,
@@ -277,11 +274,7 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                         ));
                     }
                     let encoded = kind.kind == "Secret" || field == "binaryData";
-                    if encoded
-                        && value
-                            .as_str()
-                            .is_none_or(|text| STANDARD.decode(text).is_err())
-                    {
+                    if encoded && value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
                         causes.push(Cause::invalid(&at, value, "must be base64"));
                     }
                 }
@@ -297,11 +290,7 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                 }
             }
             if kind.kind == "Secret" && old.is_some_and(|old| old["type"] != object["type"]) {
-                causes.push(Cause::invalid(
-                    "type",
-                    &object["type"],
-                    "field is immutable",
-                ));
+                causes.push(Cause::invalid("type", &object["type"], "field is immutable"));
             }
         }
         (EXTENSIONS, "CustomResourceDefinition") => causes.extend(crd::check(object)),

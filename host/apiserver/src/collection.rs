@@ -73,9 +73,7 @@ impl Call<'_> {
         let mut chosen: Vec<Arc<Stored>> = objects
             .into_iter()
             .filter(|object| after.as_ref().is_none_or(|after| object.key() > *after))
-            .filter(|object| {
-                options.labels.matches(&object.value) && options.fields.matches(&object.value)
-            })
+            .filter(|object| options.labels.matches(&object.value) && options.fields.matches(&object.value))
             .collect();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if kind.custom {
@@ -88,9 +86,7 @@ impl Call<'_> {
             if let Some(last) = chosen.last() {
                 metadata["continue"] = Token::write(revision, &last.key()).into();
             }
-            if self.query.get("labelSelector").is_none()
-                && self.query.get("fieldSelector").is_none()
-            {
+            if self.query.get("labelSelector").is_none() && self.query.get("fieldSelector").is_none() {
                 metadata["remainingItemCount"] = remaining.into();
             }
         }
@@ -133,8 +129,7 @@ impl Call<'_> {
             _ => (kind.list_kind.as_str(), api_version.as_str()),
         };
         // Objects are written as the text they are kept as, without building the whole list as a value.
-        let mut text =
-            format!("{{\"apiVersion\":{},\"items\":[", Value::from(list_version)).into_bytes();
+        let mut text = format!("{{\"apiVersion\":{},\"items\":[", Value::from(list_version)).into_bytes();
         for (index, object) in objects.iter().enumerate() {
             if index > 0 {
                 text.push(b',');
@@ -152,11 +147,7 @@ impl Call<'_> {
             text.extend_from_slice(value.to_string().as_bytes());
         }
         text.extend_from_slice(
-            format!(
-                "],\"kind\":{},\"metadata\":{metadata}}}",
-                Value::from(list_kind)
-            )
-            .as_bytes(),
+            format!("],\"kind\":{},\"metadata\":{metadata}}}", Value::from(list_kind)).as_bytes(),
         );
         Ok(response(200, "application/json", whole(text.into())))
     }

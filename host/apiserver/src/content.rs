@@ -36,9 +36,7 @@ impl Api {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
         let mut unknown = Vec::new();
-        door.version
-            .schema
-            .prune(&mut config.clone(), "", &mut unknown);
+        door.version.schema.prune(&mut config.clone(), "", &mut unknown);
         if let Some(field) = unknown.first() {
             return Err(ApiError::new(
                 500,
@@ -143,9 +141,7 @@ impl Api {
         }
         let given = text(object, "namespace").to_owned();
         match namespace {
-            Some(namespace) if given.is_empty() => {
-                object["metadata"]["namespace"] = namespace.into()
-            }
+            Some(namespace) if given.is_empty() => object["metadata"]["namespace"] = namespace.into(),
             Some(namespace) if given != namespace => {
                 return Err(ApiError::bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request",

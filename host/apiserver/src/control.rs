@@ -22,8 +22,7 @@ pub fn answer(
 ) -> Result<Value, ApiError> {
     let body: Value = match body {
         [] => Value::Null,
-        text => serde_json::from_slice(text)
-            .map_err(|error| ApiError::bad_request(error.to_string()))?,
+        text => serde_json::from_slice(text).map_err(|error| ApiError::bad_request(error.to_string()))?,
     };
     let duration = || {
         body["ms"]
@@ -33,8 +32,8 @@ pub fn answer(
     };
     match (method.as_str(), path) {
         ("POST", "faults") => {
-            let fault: Fault = serde_json::from_value(body)
-                .map_err(|error| ApiError::bad_request(error.to_string()))?;
+            let fault: Fault =
+                serde_json::from_value(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
             state
                 .faults
                 .add(fault)

@@ -12,10 +12,7 @@ use crate::storage::Resource;
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Fills in what an author may leave out.
@@ -167,10 +164,7 @@ fn check_schema(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
     }
     if schema["type"] == "array" && !schema["items"].is_object() {
-        causes.push(Cause::required(
-            &format!("{path}.items"),
-            "must be specified",
-        ));
+        causes.push(Cause::required(&format!("{path}.items"), "must be specified"));
     }
 }
 
@@ -219,8 +213,7 @@ pub fn establish(object: &mut Value, now: &str) {
             .filter(|condition| condition["type"] == "Terminating")
             .cloned(),
     );
-    object["status"] =
-        json!({"acceptedNames": names, "conditions": conditions, "storedVersions": versions});
+    object["status"] = json!({"acceptedNames": names, "conditions": conditions, "storedVersions": versions});
 }
 
 /// The kind a definition makes; `None` if it makes none.
@@ -235,11 +228,7 @@ pub fn kind(object: &Value) -> Option<Kind> {
             .filter_map(|item| item.as_str().map(str::to_owned))
             .collect()
     };
-    let mut versions: Vec<Version> = spec["versions"]
-        .as_array()?
-        .iter()
-        .filter_map(version)
-        .collect();
+    let mut versions: Vec<Version> = spec["versions"].as_array()?.iter().filter_map(version).collect();
     versions.sort_by_key(|version| std::cmp::Reverse(priority(&version.name)));
     let stored = spec["versions"]
         .as_array()?
@@ -263,23 +252,20 @@ pub fn kind(object: &Value) -> Option<Kind> {
 
 fn version(version: &Value) -> Option<Version> {
     let openapi = version["schema"]["openAPIV3Schema"].clone();
-    let columns = version["additionalPrinterColumns"]
-        .as_array()
-        .map(|columns| {
-            let text =
-                |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
-            columns
-                .iter()
-                .map(|column| Column {
-                    name: text(column, "name"),
-                    kind: text(column, "type"),
-                    format: text(column, "format"),
-                    description: text(column, "description"),
-                    priority: column["priority"].as_i64().unwrap_or_default(),
-                    path: text(column, "jsonPath"),
-                })
-                .collect()
-        });
+    let columns = version["additionalPrinterColumns"].as_array().map(|columns| {
+        let text = |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
+        columns
+            .iter()
+            .map(|column| Column {
+                name: text(column, "name"),
+                kind: text(column, "type"),
+                format: text(column, "format"),
+                description: text(column, "description"),
+                priority: column["priority"].as_i64().unwrap_or_default(),
+                path: text(column, "jsonPath"),
+            })
+            .collect()
+    });
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
     Some(Version {
         name: version["name"].as_str()?.into(),
@@ -293,14 +279,7 @@ fn version(version: &Value) -> Option<Version> {
         status: version["subresources"]["status"].is_object(),
         columns,
         selectable: selectable
-            .filter_map(|field| {
-                Some(
-                    field["jsonPath"]
-                        .as_str()?
-                        .trim_start_matches('.')
-                        .to_owned(),
-                )
-            })
+            .filter_map(|field| Some(field["jsonPath"].as_str()?.trim_start_matches('.').to_owned()))
             .collect(),
     })
 }
@@ -346,10 +325,7 @@ mod tests {
             }}}}],
         }});
         fill(&mut object);
-        let fields: Vec<String> = check(&object)
-            .into_iter()
-            .map(|cause| cause.field)
-            .collect();
+        let fields: Vec<String> = check(&object).into_iter().map(|cause| cause.field).collect();
         let prefix = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
         assert_eq!(
             fields,

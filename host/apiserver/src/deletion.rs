@@ -70,12 +70,7 @@ pub enum Deleted {
 
 impl Api {
     /// Deletes an object, or marks it for its finalizers.
-    pub fn delete(
-        &self,
-        kind: &Kind,
-        key: &Key,
-        options: &DeleteOptions,
-    ) -> Result<Deleted, ApiError> {
+    pub fn delete(&self, kind: &Kind, key: &Key, options: &DeleteOptions) -> Result<Deleted, ApiError> {
         let subject = kind.subject(&key.name);
         loop {
             let live = self
@@ -107,10 +102,7 @@ impl Api {
             let marked = mark(kind, &live.value, options);
             let result = match marked {
                 Some(marked) if options.dry_run => {
-                    return Ok(Deleted::Waiting(Arc::new(Stored::preview(
-                        marked,
-                        live.revision,
-                    ))));
+                    return Ok(Deleted::Waiting(Arc::new(Stored::preview(marked, live.revision))));
                 }
                 None if options.dry_run => return Ok(Deleted::Gone(live)),
                 Some(marked) if marked == live.value => return Ok(Deleted::Waiting(live)),
@@ -118,10 +110,7 @@ impl Api {
                     .storage
                     .update(&kind.resource, &live, marked)
                     .map(Deleted::Waiting),
-                None => self
-                    .storage
-                    .remove(&kind.resource, &live)
-                    .map(Deleted::Gone),
+                None => self.storage.remove(&kind.resource, &live).map(Deleted::Gone),
             };
             if let Ok(deleted) = result {
                 self.after_write(&kind.resource, &key.name);
@@ -177,8 +166,7 @@ fn mark(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
         }
     }
     let begun = live["metadata"]["deletionTimestamp"].is_string();
-    let definition =
-        kind.resource.group == builtin::EXTENSIONS && kind.resource.plural == builtin::CRDS;
+    let definition = kind.resource.group == builtin::EXTENSIONS && kind.resource.plural == builtin::CRDS;
     if definition && !begun && !finalizers.iter().any(|one| one == crd::CLEANUP) {
         finalizers.push(crd::CLEANUP.into());
     }

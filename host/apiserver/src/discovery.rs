@@ -16,12 +16,7 @@ pub const REVIEWS: &[(&str, &str, &str, bool)] = &[
         "SelfSubjectReview",
         false,
     ),
-    (
-        "authentication.k8s.io",
-        "tokenreviews",
-        "TokenReview",
-        false,
-    ),
+    ("authentication.k8s.io", "tokenreviews", "TokenReview", false),
     (
         "authorization.k8s.io",
         "localsubjectaccessreviews",
@@ -114,8 +109,7 @@ fn groups(registry: &Registry) -> BTreeMap<String, Vec<String>> {
 }
 
 fn group((name, versions): (&String, &Vec<String>)) -> Value {
-    let entry =
-        |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let entry = |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
     json!({"name": name, "versions": versions.iter().map(entry).collect::<Value>(), "preferredVersion": entry(&versions[0])})
 }
 
@@ -237,10 +231,7 @@ fn openapi_v2(registry: &Registry) -> Value {
     let mut definitions = serde_json::Map::new();
     for kind in registry.all() {
         for version in kind.versions.iter().filter(|version| version.served) {
-            definitions.insert(
-                definition(&kind, &version.name),
-                described(&kind, &version.name),
-            );
+            definitions.insert(definition(&kind, &version.name), described(&kind, &version.name));
         }
     }
     json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": {}, "definitions": definitions})

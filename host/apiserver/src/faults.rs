@@ -170,10 +170,7 @@ impl Faults {
             same(&matches.method, &seen.method)
                 && same(&matches.verb, seen.verb)
                 && same(&matches.resource, &seen.resource)
-                && one
-                    .path
-                    .as_ref()
-                    .is_none_or(|path| path.is_match(&seen.path))
+                && one.path.as_ref().is_none_or(|path| path.is_match(&seen.path))
         })?;
         let effect = armed[at].fault.effect.clone();
         if let Some(left) = &mut armed[at].left {
@@ -191,10 +188,7 @@ pub(crate) fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
     let (reason, message) = match code {
         401 => ("Unauthorized", "Unauthorized"),
         403 => ("Forbidden", "forbidden by an injected fault"),
-        404 => (
-            "NotFound",
-            "the server could not find the requested resource",
-        ),
+        404 => ("NotFound", "the server could not find the requested resource"),
         409 => (
             "Conflict",
             "Operation cannot be fulfilled: the object has been modified; please apply your changes to the latest version and try again",
@@ -203,14 +197,8 @@ pub(crate) fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
             "Expired",
             "The resourceVersion for the provided watch is too old.",
         ),
-        429 => (
-            "TooManyRequests",
-            "Too many requests, please try again later.",
-        ),
-        500 => (
-            "InternalError",
-            "Internal error occurred: an injected fault",
-        ),
+        429 => ("TooManyRequests", "Too many requests, please try again later."),
+        500 => ("InternalError", "Internal error occurred: an injected fault"),
         503 => (
             "ServiceUnavailable",
             "the server is currently unable to handle the request",

@@ -145,10 +145,7 @@ fn spoken(element: &str) -> String {
         ("f:", name) => format!(".{name}"),
         ("k:", keys) => {
             let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
-            let keys: Vec<String> = keys
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect();
+            let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
             format!("[{}]", keys.join(","))
         }
         ("v:", value) => format!("[={value}]"),
@@ -271,10 +268,7 @@ fn compare_at(
     match (shape(before), shape(after)) {
         (2, 2) | (2, 0) | (0, 2) => {
             let empty = Map::new();
-            let (old, new) = (
-                fields(before).unwrap_or(&empty),
-                fields(after).unwrap_or(&empty),
-            );
+            let (old, new) = (fields(before).unwrap_or(&empty), fields(after).unwrap_or(&empty));
             for name in old
                 .keys()
                 .chain(new.keys().filter(|name| !old.contains_key(*name)))
@@ -504,7 +498,8 @@ mod tests {
 
     #[test]
     fn lists_merge_by_key_and_keep_strangers() {
-        let live = json!({"list": [{"name": "a", "v": 1}, {"name": "b", "v": 2}], "set": ["x"], "atomic": ["1"]});
+        let live =
+            json!({"list": [{"name": "a", "v": 1}, {"name": "b", "v": 2}], "set": ["x"], "atomic": ["1"]});
         let merged = merge(
             &schema(),
             &live,
@@ -516,11 +511,7 @@ mod tests {
         );
         assert_eq!(merged["set"], json!(["x", "y"]));
         assert_eq!(merged["atomic"], json!(["2"]));
-        let reordered = merge(
-            &schema(),
-            &live,
-            &json!({"list": [{"name": "b"}, {"name": "a"}]}),
-        );
+        let reordered = merge(&schema(), &live, &json!({"list": [{"name": "b"}, {"name": "a"}]}));
         assert_eq!(
             reordered["list"],
             json!([{"name": "b", "v": 2}, {"name": "a", "v": 1}])

@@ -55,10 +55,7 @@ fn react(api: &Api, resource: &Resource, object: &Arc<Stored>, deleted: bool) {
         }
         // Whoever waited for this one looks again.
         for owner in owners(&object.value) {
-            if let Some((resource, owner)) = api
-                .storage
-                .by_uid(owner["uid"].as_str().unwrap_or_default())
-            {
+            if let Some((resource, owner)) = api.storage.by_uid(owner["uid"].as_str().unwrap_or_default()) {
                 finish(api, &resource, &owner);
             }
         }
@@ -103,9 +100,7 @@ fn check_owners(api: &Api, resource: &Resource, object: &Arc<Stored>) {
         });
         match found {
             None => absent.push(uid.to_owned()),
-            Some((_, owner))
-                if owner.terminating() && has_finalizer(&owner.value, "foregroundDeletion") =>
-            {
+            Some((_, owner)) if owner.terminating() && has_finalizer(&owner.value, "foregroundDeletion") => {
                 waiting += 1
             }
             Some(_) => solid += 1,

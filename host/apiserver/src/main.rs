@@ -23,18 +23,14 @@ struct Arguments {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     // Before anybody learns the address: a signal sent at once must not be lost.
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let server = Server::start(Options {
         listen: arguments.listen,
         ..Options::default()
     })
     .await?;
     if let Some(path) = &arguments.kubeconfig {
-        std::fs::write(path, server.kubeconfig())
-            .with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(path, server.kubeconfig()).with_context(|| format!("writing {}", path.display()))?;
     }
     println!("{}", server.url());
     tokio::select! {

@@ -31,16 +31,10 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
                 causes.push(Cause::invalid(&path, &key.as_str().into(), QUALIFIED));
             }
             match value.as_str() {
-                None => causes.push(Cause::wrong_type(
-                    &format!("{path}.{key}"),
-                    "other",
-                    "string",
-                )),
-                Some(text) if what && text.len() > 63 => causes.push(Cause::invalid(
-                    &path,
-                    value,
-                    "must be no more than 63 bytes",
-                )),
+                None => causes.push(Cause::wrong_type(&format!("{path}.{key}"), "other", "string")),
+                Some(text) if what && text.len() > 63 => {
+                    causes.push(Cause::invalid(&path, value, "must be no more than 63 bytes"))
+                }
                 Some(text) if what && !text.is_empty() && !is_name(text) => {
                     causes.push(Cause::invalid(&path, value, LABEL_VALUE))
                 }
@@ -119,7 +113,5 @@ fn is_qualified(text: &str) -> bool {
     let (prefix, name) = text
         .split_once('/')
         .map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    name.len() <= 63
-        && is_name(name)
-        && prefix.is_none_or(|prefix| prefix.split('.').all(is_dns_label))
+    name.len() <= 63 && is_name(name) && prefix.is_none_or(|prefix| prefix.split('.').all(is_dns_label))
 }

@@ -78,8 +78,7 @@ impl Stored {
 
     /// The object as JSON text in its stored version, made once.
     pub fn json(&self) -> &Bytes {
-        self.json
-            .get_or_init(|| Bytes::from(self.value.to_string()))
+        self.json.get_or_init(|| Bytes::from(self.value.to_string()))
     }
 
     /// `metadata.uid`.

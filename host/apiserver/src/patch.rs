@@ -8,12 +8,7 @@ use crate::schema::{ListType, Schema};
 use crate::status::ApiError;
 
 /// The object as patched.
-pub fn patch(
-    kind: PatchKind,
-    schema: &Schema,
-    object: &Value,
-    body: &Value,
-) -> Result<Value, ApiError> {
+pub fn patch(kind: PatchKind, schema: &Schema, object: &Value, body: &Value) -> Result<Value, ApiError> {
     let mut patched = object.clone();
     match kind {
         PatchKind::Json => {
@@ -23,9 +18,7 @@ pub fn patch(
                 ApiError::new(
                     422,
                     "Invalid",
-                    format!(
-                        "the server rejected our request due to an error in our request: {error}"
-                    ),
+                    format!("the server rejected our request due to an error in our request: {error}"),
                 )
             })?;
         }
@@ -71,9 +64,7 @@ fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
     let unknown = Schema::default();
     for (name, value) in changes {
         if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
-            if let (Some(Value::Array(items)), Some(gone)) =
-                (fields.get_mut(list), value.as_array())
-            {
+            if let (Some(Value::Array(items)), Some(gone)) = (fields.get_mut(list), value.as_array()) {
                 items.retain(|item| !gone.contains(item));
             }
             continue;
@@ -86,11 +77,7 @@ fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
             Value::Null => {
                 fields.remove(name);
             }
-            Value::Object(_) => strategic(
-                below,
-                fields.entry(name.clone()).or_insert(Value::Null),
-                value,
-            ),
+            Value::Object(_) => strategic(below, fields.entry(name.clone()).or_insert(Value::Null), value),
             Value::Array(items) if below.list() != ListType::Atomic => {
                 let list = fields
                     .entry(name.clone())
@@ -118,16 +105,12 @@ fn strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
     let unknown = Schema::default();
     for change in changes {
         let element = item_element(schema, change);
-        let at = list
-            .iter()
-            .position(|item| item_element(schema, item) == element);
+        let at = list.iter().position(|item| item_element(schema, item) == element);
         match (at, change["$patch"] == "delete") {
             (Some(at), true) => drop(list.remove(at)),
-            (Some(at), false) => strategic(
-                schema.items.as_deref().unwrap_or(&unknown),
-                &mut list[at],
-                change,
-            ),
+            (Some(at), false) => {
+                strategic(schema.items.as_deref().unwrap_or(&unknown), &mut list[at], change)
+            }
             (None, true) => {}
             (None, false) => list.push(change.clone()),
         }
@@ -164,7 +147,8 @@ mod tests {
     #[test]
     fn json_patches_test_before_they_change() {
         let object = json!({"a": 1});
-        let body = json!([{"op": "test", "path": "/a", "value": 2}, {"op": "replace", "path": "/a", "value": 3}]);
+        let body =
+            json!([{"op": "test", "path": "/a", "value": 2}, {"op": "replace", "path": "/a", "value": 3}]);
         assert_eq!(
             patch(PatchKind::Json, &schema(), &object, &body)
                 .unwrap_err()

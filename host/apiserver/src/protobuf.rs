@@ -152,10 +152,7 @@ const DELETE_OPTIONS: &[Field] = &[
     one(
         2,
         "preconditions",
-        Type::Message(&[
-            one(1, "uid", Type::Text),
-            one(2, "resourceVersion", Type::Text),
-        ]),
+        Type::Message(&[one(1, "uid", Type::Text), one(2, "resourceVersion", Type::Text)]),
     ),
     one(3, "orphanDependents", Type::Boolean),
     one(4, "propagationPolicy", Type::Text),
@@ -280,10 +277,7 @@ fn decode(known: &[Field], bytes: &[u8]) -> Option<Value> {
 
 fn time(bytes: &[u8], digits: usize) -> Option<Value> {
     let parts = decode(
-        &[
-            one(1, "seconds", Type::Integer),
-            one(2, "nanos", Type::Integer),
-        ],
+        &[one(1, "seconds", Type::Integer), one(2, "nanos", Type::Integer)],
         bytes,
     )?;
     let nanos = i32::try_from(parts["nanos"].as_i64().unwrap_or_default()).ok()?;

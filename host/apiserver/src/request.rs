@@ -146,9 +146,7 @@ impl Verb {
                     "application/json-patch+json" => PatchKind::Json,
                     "application/merge-patch+json" => PatchKind::Merge,
                     "application/strategic-merge-patch+json" => PatchKind::Strategic,
-                    "application/apply-patch+yaml" | "application/apply-patch+json" => {
-                        PatchKind::Apply
-                    }
+                    "application/apply-patch+yaml" | "application/apply-patch+json" => PatchKind::Apply,
                     _ => {
                         return Err(ApiError::unsupported_media_type(
                             "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
@@ -215,9 +213,8 @@ impl Query {
     fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
         self.get(key)
             .map(|text| {
-                text.parse().map_err(|_| {
-                    ApiError::bad_request(format!("invalid value for {key}: \"{text}\""))
-                })
+                text.parse()
+                    .map_err(|_| ApiError::bad_request(format!("invalid value for {key}: \"{text}\"")))
             })
             .transpose()
     }
@@ -313,8 +310,7 @@ impl Shape {
             if !matches!(media, "application/json" | "*/*" | "application/*" | "") {
                 continue;
             }
-            let options: BTreeMap<&str, &str> =
-                parts.filter_map(|part| part.split_once('=')).collect();
+            let options: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
             let known_version = matches!(options.get("v"), Some(&"v1" | &"v1beta1"));
             match options.get("as") {
                 None => return Ok(Self::Object),

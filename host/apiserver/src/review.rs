@@ -7,8 +7,7 @@ pub fn answer(kind: &str, mut object: Value) -> Value {
     if !object.is_object() {
         object = json!({});
     }
-    let user =
-        json!({"username": "ostler:admin", "groups": ["system:masters", "system:authenticated"]});
+    let user = json!({"username": "ostler:admin", "groups": ["system:masters", "system:authenticated"]});
     object["status"] = match kind {
         "SelfSubjectReview" => json!({"userInfo": user}),
         "TokenReview" => json!({"authenticated": true, "user": user}),

@@ -107,9 +107,7 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-fn schema_or_bool<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Box<Schema>>, D::Error> {
+fn schema_or_bool<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Schema>>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::Bool(true) => Some(Box::default()),
         Value::Object(schema) => Some(Box::new(
@@ -186,8 +184,7 @@ impl Schema {
                 },
             );
         }
-        self.properties
-            .insert("metadata".into(), OBJECT_META.clone());
+        self.properties.insert("metadata".into(), OBJECT_META.clone());
     }
 
     /// The schema of a field; `None` for one not known.
@@ -317,10 +314,7 @@ mod tests {
         });
         let mut unknown = Vec::new();
         schema().prune(&mut value, "", &mut unknown);
-        assert_eq!(
-            unknown,
-            ["extra", "spec.env[0].b", "spec.map.k.c", "spec.typo"]
-        );
+        assert_eq!(unknown, ["extra", "spec.env[0].b", "spec.map.k.c", "spec.typo"]);
         assert_eq!(value["spec"]["free"]["any"]["thing"], 1);
         assert_eq!(value["spec"].get("typo"), None);
     }

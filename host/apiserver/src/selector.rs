@@ -34,12 +34,10 @@ impl LabelSelector {
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.0.iter().all(|requirement| match requirement {
-            Requirement::In(key, values) => labels[key]
-                .as_str()
-                .is_some_and(|value| values.contains(value)),
-            Requirement::NotIn(key, values) => labels[key]
-                .as_str()
-                .is_none_or(|value| !values.contains(value)),
+            Requirement::In(key, values) => labels[key].as_str().is_some_and(|value| values.contains(value)),
+            Requirement::NotIn(key, values) => {
+                labels[key].as_str().is_none_or(|value| !values.contains(value))
+            }
             Requirement::Exists(key) => labels.get(key).is_some(),
             Requirement::Missing(key) => labels.get(key).is_none(),
         })
@@ -64,10 +62,7 @@ impl Requirement {
         };
         if let Some(list) = text.strip_suffix(')') {
             let (head, values) = list.split_once('(').ok_or_else(bad)?;
-            let values = values
-                .split(',')
-                .map(|value| value.trim().to_owned())
-                .collect();
+            let values = values.split(',').map(|value| value.trim().to_owned()).collect();
             let mut words = head.split_whitespace();
             return match (words.next(), words.next(), words.next()) {
                 (Some(name), Some("in"), None) => Ok(Self::In(key(name)?, values)),
@@ -117,9 +112,7 @@ impl FieldSelector {
             .map(|part| {
                 let (field, equal, value) = if let Some((field, value)) = part.split_once("!=") {
                     (field, false, value)
-                } else if let Some((field, value)) =
-                    part.split_once("==").or_else(|| part.split_once('='))
-                {
+                } else if let Some((field, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                     (field, true, value)
                 } else {
                     return Err(ApiError::bad_request(format!(
@@ -144,9 +137,7 @@ impl FieldSelector {
             let same = match found {
                 Value::Null => expected.is_empty(),
                 Value::String(text) => text == expected,
-                other => {
-                    serde_json::from_str(expected).is_ok_and(|expected: Value| *other == expected)
-                }
+                other => serde_json::from_str(expected).is_ok_and(|expected: Value| *other == expected),
             };
             same == *equal
         })

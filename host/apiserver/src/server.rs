@@ -82,9 +82,7 @@ impl Server {
             faults: Faults::default(),
             counters: Counters::default(),
             bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),
-            address: listener
-                .local_addr()
-                .context("reading the address listened on")?,
+            address: listener.local_addr().context("reading the address listened on")?,
         });
         let stop = CancellationToken::new();
         let collector = tokio::spawn({
@@ -151,9 +149,7 @@ async fn listen(state: Arc<State>, listener: TcpListener, stop: CancellationToke
         };
         match accepted {
             Ok((stream, _)) if *state.faults.refusing.borrow() => drop(stream),
-            Ok((stream, _)) => {
-                drop(connections.spawn(connection(state.clone(), stream, stop.clone())))
-            }
+            Ok((stream, _)) => drop(connections.spawn(connection(state.clone(), stream, stop.clone()))),
             Err(error) => {
                 // Out of file descriptors, most likely: others must end first.
                 tracing::warn!(%error, "a connection could not be accepted");

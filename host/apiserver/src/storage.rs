@@ -197,11 +197,7 @@ impl Storage {
     }
 
     /// The changes of a resource after `revision`, and the revision they lead to.
-    pub fn changes(
-        &self,
-        resource: &Resource,
-        revision: u64,
-    ) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
+    pub fn changes(&self, resource: &Resource, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
         let data = self.lock();
         let Some(table) = data.tables.get(resource) else {
             return if revision < data.compacted {
@@ -220,10 +216,7 @@ impl Storage {
         let start = table
             .history
             .partition_point(|change| change.revision <= revision);
-        Ok((
-            table.history.range(start..).cloned().collect(),
-            data.revision,
-        ))
+        Ok((table.history.range(start..).cloned().collect(), data.revision))
     }
 
     /// Wakes at every change of a resource.
@@ -238,12 +231,7 @@ impl Storage {
     }
 
     /// Stores a new object.
-    pub fn create(
-        &self,
-        resource: &Resource,
-        key: Key,
-        value: Value,
-    ) -> Result<Arc<Stored>, Refused> {
+    pub fn create(&self, resource: &Resource, key: Key, value: Value) -> Result<Arc<Stored>, Refused> {
         let mut data = self.lock();
         free(&data, resource, &key)?;
         Ok(self.write(&mut data, resource, key, Some(value), None, false))
@@ -264,11 +252,7 @@ impl Storage {
     }
 
     /// Removes an object that is still at `previous`; returns its last state.
-    pub fn remove(
-        &self,
-        resource: &Resource,
-        previous: &Arc<Stored>,
-    ) -> Result<Arc<Stored>, Refused> {
+    pub fn remove(&self, resource: &Resource, previous: &Arc<Stored>) -> Result<Arc<Stored>, Refused> {
         self.replace(resource, previous, None, true)
     }
 
@@ -298,14 +282,7 @@ impl Storage {
         if current.is_none_or(|current| current.revision != previous.revision) {
             return Err(Refused::Changed);
         }
-        Ok(self.write(
-            &mut data,
-            resource,
-            key,
-            value,
-            Some(previous.clone()),
-            deleted,
-        ))
+        Ok(self.write(&mut data, resource, key, value, Some(previous.clone()), deleted))
     }
 
     fn write(
@@ -444,9 +421,7 @@ mod tests {
     fn writes_are_checked_numbered_and_remembered() {
         let (storage, mut written) = Storage::new(2);
         let things = Resource::new("g", "things");
-        let a = storage
-            .create(&things, Key::new("", "a"), object("a"))
-            .unwrap();
+        let a = storage.create(&things, Key::new("", "a"), object("a")).unwrap();
         assert_eq!(
             storage
                 .create(&things, Key::new("", "a"), object("a"))
@@ -466,9 +441,7 @@ mod tests {
         );
         let (changes, now) = storage.changes(&things, a.revision).unwrap();
         assert_eq!((changes.len(), now), (1, newer.revision));
-        storage
-            .create(&things, Key::new("", "b"), object("b"))
-            .unwrap();
+        storage.create(&things, Key::new("", "b"), object("b")).unwrap();
         let then = storage.list_at(&things, None, newer.revision).unwrap();
         assert_eq!(then.len(), 1);
         storage.remove(&things, &newer).unwrap();

@@ -31,7 +31,9 @@ fn columns(version: &Version) -> Vec<Column> {
             name: "Age".into(),
             kind: "date".into(),
             format: String::new(),
-            description: "CreationTimestamp is a timestamp representing the server time when this object was created.".into(),
+            description:
+                "CreationTimestamp is a timestamp representing the server time when this object was created."
+                    .into(),
             priority: 0,
             path: ".metadata.creationTimestamp".into(),
         }],
@@ -112,9 +114,7 @@ fn builtin(path: &str, object: &Value) -> Option<Value> {
         return Some(sizes.sum::<usize>().into());
     }
     if let Some(parts) = arguments("join") {
-        let parts: Vec<&str> = parts
-            .filter_map(|path| find(path, object)?.as_str())
-            .collect();
+        let parts: Vec<&str> = parts.filter_map(|path| find(path, object)?.as_str()).collect();
         return Some(parts.join("/").to_lowercase().into());
     }
     path.split('|').find_map(|path| find(path, object)).cloned()
@@ -267,14 +267,8 @@ mod tests {
             "status": {"conditions": [{"type": "Synced", "status": "False"}, {"type": "Ready", "status": "True"}]},
         });
         for (path, expected) in [
-            (
-                ".status.conditions[?(@.type==\"Ready\")].status",
-                json!("True"),
-            ),
-            (
-                ".status.conditions[?(@.type=='Ready')].status",
-                json!("True"),
-            ),
+            (".status.conditions[?(@.type==\"Ready\")].status", json!("True")),
+            (".status.conditions[?(@.type=='Ready')].status", json!("True")),
             (".spec.list[1].n", json!(2)),
             (".spec.list[-1].n", json!(2)),
             (".spec.list[*].n", json!(1)),

@@ -23,8 +23,7 @@ pub fn check(kind: &Kind, version: &Version, object: &Value, old: Option<&Value>
             api_group: kind.resource.group.clone(),
             kind: kind.kind.clone(),
         };
-        let result =
-            Validator::new().validate_compiled_with_context(rules, object, old, Some(&context));
+        let result = Validator::new().validate_compiled_with_context(rules, object, old, Some(&context));
         for error in result
             .err()
             .map(kube_cel::ValidationErrors::into_vec)
@@ -156,10 +155,7 @@ fn constraints(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Caus
                 return;
             }
             if let Some(pattern) = &schema.pattern
-                && !pattern
-                    .regex
-                    .as_ref()
-                    .is_some_and(|regex| regex.is_match(text))
+                && !pattern.regex.as_ref().is_some_and(|regex| regex.is_match(text))
             {
                 invalid(format!("match '{}'", pattern.source));
             }
@@ -222,11 +218,7 @@ fn constraints(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Caus
                     message: format!("Too many: {}: must have at most {most} items", fields.len()),
                 });
             }
-            for name in schema
-                .required
-                .iter()
-                .filter(|name| !fields.contains_key(*name))
-            {
+            for name in schema.required.iter().filter(|name| !fields.contains_key(*name)) {
                 let at = if path.is_empty() {
                     name.clone()
                 } else {
@@ -297,11 +289,7 @@ fn junctors(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>)
             ));
         }
     }
-    if schema
-        .not
-        .as_ref()
-        .is_some_and(|part| failures(part).is_empty())
-    {
+    if schema.not.as_ref().is_some_and(|part| failures(part).is_empty()) {
         causes.push(Cause::invalid(
             path,
             value,
@@ -331,9 +319,7 @@ fn has_format(format: &str, text: &str) -> bool {
             .is_ok_and(|uri| uri.scheme().is_some() || uri.path().starts_with('/')),
         "byte" => {
             use base64::Engine as _;
-            base64::engine::general_purpose::STANDARD
-                .decode(text)
-                .is_ok()
+            base64::engine::general_purpose::STANDARD.decode(text).is_ok()
         }
         "uuid" | "uuid3" | "uuid4" | "uuid5" => {
             let hex: String = text.chars().filter(|character| *character != '-').collect();
@@ -350,9 +336,9 @@ fn has_format(format: &str, text: &str) -> bool {
                         && !label.ends_with('-')
                 })
         }
-        "email" => text.split_once('@').is_some_and(|(user, host)| {
-            !user.is_empty() && !host.is_empty() && !host.contains('@')
-        }),
+        "email" => text
+            .split_once('@')
+            .is_some_and(|(user, host)| !user.is_empty() && !host.is_empty() && !host.contains('@')),
         _ => true,
     }
 }
@@ -436,9 +422,7 @@ mod tests {
         );
         assert_eq!(
             said(declared.clone(), json!({"spec": {"url": 3}})),
-            [
-                "spec.url: Invalid value: \"integer\": spec.url in body must be of type string: \"integer\""
-            ]
+            ["spec.url: Invalid value: \"integer\": spec.url in body must be of type string: \"integer\""]
         );
         assert_eq!(
             said(

@@ -80,8 +80,7 @@ impl Watch {
         let mut first = true;
         let mut at = match (self.options.initial_events, self.options.revision) {
             (Some(true), _) | (None, None | Some(0)) => {
-                let (objects, revision) =
-                    storage.list(&self.kind.resource, self.namespace.as_deref());
+                let (objects, revision) = storage.list(&self.kind.resource, self.namespace.as_deref());
                 for object in objects.iter().filter(|object| self.selects(&object.value)) {
                     self.send(version, lines, "ADDED", object, None, &mut first)
                         .await?;
@@ -117,12 +116,9 @@ impl Watch {
                     at = at.max(revision);
                 }
                 Err(compacted) => {
-                    let error = ApiError::expired(format!(
-                        "too old resource version: {at} ({})",
-                        compacted.oldest
-                    ));
-                    return line(lines, &json!({"type": "ERROR", "object": error.to_value()}))
-                        .await;
+                    let error =
+                        ApiError::expired(format!("too old resource version: {at} ({})", compacted.oldest));
+                    return line(lines, &json!({"type": "ERROR", "object": error.to_value()})).await;
                 }
             }
             if bookmark && self.options.bookmarks {
@@ -151,10 +147,7 @@ impl Watch {
         self.namespace
             .as_deref()
             .is_none_or(|namespace| metadata["namespace"] == namespace)
-            && self
-                .name
-                .as_deref()
-                .is_none_or(|name| metadata["name"] == name)
+            && self.name.as_deref().is_none_or(|name| metadata["name"] == name)
             && self.options.labels.matches(object)
             && self.options.fields.matches(object)
     }
@@ -187,15 +180,8 @@ impl Watch {
             }
             // It left the selection: shown as it last was inside, at the revision it left.
             (Some(previous), false) => {
-                self.send(
-                    version,
-                    lines,
-                    "DELETED",
-                    previous,
-                    Some(change.revision),
-                    first,
-                )
-                .await
+                self.send(version, lines, "DELETED", previous, Some(change.revision), first)
+                    .await
             }
             (None, false) => Ok(()),
         }
@@ -253,8 +239,7 @@ impl Watch {
         revision: u64,
         initial: bool,
     ) -> Result<(), Closed> {
-        let mut metadata =
-            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

@@ -8,14 +8,24 @@ use crate::{
 
 impl Host for Call {
     async fn emit(&mut self, kind: EventType, reason: String, note: String) {
-        let Ok((subject, services)) = self.enter() else { return };
+        let Ok((subject, services)) = self.enter() else {
+            return;
+        };
         let (key, object) = (subject.key.clone(), subject.object.clone());
         if let Err(e) = self.allow(&Access::Events) {
             tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, "event dropped: {e}");
             return;
         }
         let warning = kind == EventType::Warning;
-        let sent = services.recorder.record(&services.effects, &self.terms.plugin, &key, &object, warning, &reason, &note);
+        let sent = services.recorder.record(
+            &services.effects,
+            &self.terms.plugin,
+            &key,
+            &object,
+            warning,
+            &reason,
+            &note,
+        );
         if sent.await {
             self.counts.api_writes += 1;
         }

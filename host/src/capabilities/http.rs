@@ -26,11 +26,18 @@ impl Host for Call {
         for request in requests {
             prepared.push(self.prepare(request).await);
         }
-        let sending = prepared.into_iter().map(|prepared| async move { deliver(prepared?).await });
+        let sending = prepared
+            .into_iter()
+            .map(|prepared| async move { deliver(prepared?).await });
         join_all(sending).await
     }
 
-    async fn secret_digest(&mut self, namespace: Option<String>, secret: String, key: String) -> Result<Option<String>, Error> {
+    async fn secret_digest(
+        &mut self,
+        namespace: Option<String>,
+        secret: String,
+        key: String,
+    ) -> Result<Option<String>, Error> {
         let (_, services) = self.enter()?;
         let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
         let value = services.store.get(&secret).and_then(|object| object.data(&key));
@@ -40,7 +47,9 @@ impl Host for Call {
     async fn subscribe(&mut self, upstream: Upstream, _: String, _: Vec<String>) -> Result<(), Error> {
         self.enter()?;
         let name = upstream.name;
-        Err(Error::Unsupported(format!("http.subscribe: this host keeps no event streams yet (asked for upstream `{name}`)")))
+        Err(Error::Unsupported(format!(
+            "http.subscribe: this host keeps no event streams yet (asked for upstream `{name}`)"
+        )))
     }
 }
 
@@ -48,7 +57,11 @@ impl Host for Call {
 type Prepared = (Arc<Services>, UpstreamObject, upstream::Request);
 
 async fn deliver((services, upstream, request): Prepared) -> Result<Response, Error> {
-    match services.upstreams.send(&upstream, request, &Secrets(&services)).await {
+    match services
+        .upstreams
+        .send(&upstream, request, &Secrets(&services))
+        .await
+    {
         Ok(response) => Ok(response.into()),
         // What the upstream would have said, had it been asked without credentials; and why.
         Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
@@ -61,8 +74,16 @@ impl Call {
     async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
         let (subject, services) = self.enter()?;
         let own = subject.key.namespace.clone();
-        let namespace: Arc<str> = request.upstream.namespace.as_deref().map_or_else(|| own.clone(), Into::into);
-        let key = ObjectRef::new(Gvk::new("ostler.dev", "v1alpha1", "Upstream"), &namespace, &request.upstream.name);
+        let namespace: Arc<str> = request
+            .upstream
+            .namespace
+            .as_deref()
+            .map_or_else(|| own.clone(), Into::into);
+        let key = ObjectRef::new(
+            Gvk::new("ostler.dev", "v1alpha1", "Upstream"),
+            &namespace,
+            &request.upstream.name,
+        );
         self.allow(&Access::Upstream {
             namespace: &namespace,
             name: &request.upstream.name,
@@ -70,7 +91,10 @@ impl Call {
             path: &request.path_and_query,
         })?;
         let Some(object) = self.cached(&services, &key).await? else {
-            return Err(Error::NotFound(format!("Upstream {namespace}/{} does not exist", key.name)));
+            return Err(Error::NotFound(format!(
+                "Upstream {namespace}/{} does not exist",
+                key.name
+            )));
         };
         let upstream = UpstreamObject::parse(&object).map_err(Error::Invalid)?;
         if !upstream.allows(&own) {
@@ -85,7 +109,9 @@ impl Call {
         }
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
-            let secret = self.secret(&services, substitution.namespace.as_deref(), &substitution.secret).await?;
+            let secret = self
+                .secret(&services, substitution.namespace.as_deref(), &substitution.secret)
+                .await?;
             substitutions.push(upstream::Substitution {
                 placeholder: substitution.placeholder,
                 secret: SecretKey {
@@ -105,14 +131,24 @@ impl Call {
             headers: request.headers.into_iter().map(|h| (h.name, h.value)).collect(),
             body: request.body,
             substitutions,
-            timeout: Some(u64::from(request.timeout)).filter(|ms| *ms > 0).map(Duration::from_millis),
+            timeout: Some(u64::from(request.timeout))
+                .filter(|ms| *ms > 0)
+                .map(Duration::from_millis),
         };
         Ok((services, upstream, request))
     }
 
     /// A Secret the component may name (never read), in the store and remembered as read.
-    async fn secret(&mut self, services: &Services, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
-        let own = self.subject().map(|key| key.namespace.clone()).unwrap_or_default();
+    async fn secret(
+        &mut self,
+        services: &Services,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<ObjectRef, Error> {
+        let own = self
+            .subject()
+            .map(|key| key.namespace.clone())
+            .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own).to_owned();
         self.allow(&Access::Secret {
             namespace: &namespace,

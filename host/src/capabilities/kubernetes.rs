@@ -42,14 +42,18 @@ impl Host for Call {
             return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
         }
         if options.live {
-            return Err(Error::Unsupported("kubernetes.list with `live`: lists come from the cache".into()));
+            return Err(Error::Unsupported(
+                "kubernetes.list with `live`: lists come from the cache".into(),
+            ));
         }
         let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
         let namespace = options.namespace.as_deref().unwrap_or("");
         self.may(Verb::List, &gvk, namespace)?;
         let selector = match options.label_selector.as_deref() {
             None | Some("") => None,
-            Some(text) => Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?),
+            Some(text) => {
+                Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?)
+            }
         };
         let after = match options.continue_token.as_deref() {
             None => None,
@@ -80,14 +84,30 @@ impl Host for Call {
                 selector: selector.clone(),
             });
             let more = limit + 1 - found.len().min(limit + 1);
-            found.extend(services.store.list(&cluster, &gvk, &namespace, selector.as_ref(), after.as_ref(), more));
+            found.extend(services.store.list(
+                &cluster,
+                &gvk,
+                &namespace,
+                selector.as_ref(),
+                after.as_ref(),
+                more,
+            ));
         }
         let continue_token = (found.len() > limit).then(|| {
             found.truncate(limit);
-            found.last().map(|(key, _)| format!("{}/{}", key.namespace, key.name)).unwrap_or_default()
+            found
+                .last()
+                .map(|(key, _)| format!("{}/{}", key.namespace, key.name))
+                .unwrap_or_default()
         });
-        let items = found.iter().map(|(_, object)| masked(object, &options.fields)).collect();
-        Ok(Page { items, continue_token })
+        let items = found
+            .iter()
+            .map(|(_, object)| masked(object, &options.fields))
+            .collect();
+        Ok(Page {
+            items,
+            continue_token,
+        })
     }
 
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
@@ -110,7 +130,10 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
         let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
-        let written = services.effects.apply(self.writer(&by), &key, &object, options.force).await?;
+        let written = services
+            .effects
+            .apply(self.writer(&by), &key, &object, options.force)
+            .await?;
         self.counts.api_writes += u64::from(written.sent);
         self.read(Dependency::Object(key));
         Ok(written.object.json.to_vec())
@@ -129,7 +152,10 @@ impl Host for Call {
         let (_, services) = self.enter()?;
         let key = self.key(&r)?;
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
-        services.effects.delete(&key, options.propagation.as_deref(), options.uid.as_deref()).await?;
+        services
+            .effects
+            .delete(&key, options.propagation.as_deref(), options.uid.as_deref())
+            .await?;
         self.counts.api_writes += 1;
         self.read(Dependency::Object(key));
         Ok(())
@@ -145,10 +171,20 @@ impl Call {
     fn prepared(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
         let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
         let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned();
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+                .to_owned()
+        };
         let (api_version, kind) = (text("/apiVersion"), text("/kind"));
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-        for (field, value) in [("apiVersion", &api_version), ("kind", &kind), ("metadata.name", &name)] {
+        for (field, value) in [
+            ("apiVersion", &api_version),
+            ("kind", &kind),
+            ("metadata.name", &name),
+        ] {
             if value.is_empty() {
                 return Err(invalid(&format!("{field} is missing")));
             }
@@ -160,7 +196,9 @@ impl Call {
             return Err(Error::Denied("no object to write for".into()));
         };
         if subject.key == key {
-            return Err(invalid("the reconciled object itself: its status is returned, its spec belongs to its author"));
+            return Err(invalid(
+                "the reconciled object itself: its status is returned, its spec belongs to its author",
+            ));
         }
         for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
             if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -170,7 +208,10 @@ impl Call {
         if owned {
             let owner = &subject.key;
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
-                return Err(invalid(&format!("owned objects live in the owner's namespace `{}`", owner.namespace)));
+                return Err(invalid(&format!(
+                    "owned objects live in the owner's namespace `{}`",
+                    owner.namespace
+                )));
             }
             object["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": owner.gvk.api_version(),
@@ -210,6 +251,10 @@ fn copy(from: &Value, to: &mut Value, path: &[&str]) {
     if rest.is_empty() {
         to.insert((*first).to_owned(), value.clone());
     } else {
-        copy(value, to.entry(*first).or_insert_with(|| Value::Object(Map::new())), rest);
+        copy(
+            value,
+            to.entry(*first).or_insert_with(|| Value::Object(Map::new())),
+            rest,
+        );
     }
 }

@@ -9,6 +9,8 @@ use crate::bindings::{
 impl Host for Call {
     async fn publish(&mut self, broker: String, _: Message) -> Result<(), Error> {
         self.enter()?;
-        Err(Error::Unsupported(format!("messaging.publish: this host has no brokers yet (asked for `{broker}`)")))
+        Err(Error::Unsupported(format!(
+            "messaging.publish: this host has no brokers yet (asked for `{broker}`)"
+        )))
     }
 }

@@ -7,6 +7,8 @@ impl Host for Call {
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), types::Error> {
         self.enter()?;
         let key = self.key(&r)?;
-        Err(types::Error::Unsupported(format!("references.hold: this host does not hold objects yet (asked for {key})")))
+        Err(types::Error::Unsupported(format!(
+            "references.hold: this host does not hold objects yet (asked for {key})"
+        )))
     }
 }

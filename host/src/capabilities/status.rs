@@ -9,14 +9,18 @@ impl Host for Call {
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
         let (subject, services) = self.enter()?;
         let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
-        let fields: Value = serde_json::from_slice(&fields).map_err(|e| Error::Invalid(format!("checkpoint: {e}")))?;
+        let fields: Value =
+            serde_json::from_slice(&fields).map_err(|e| Error::Invalid(format!("checkpoint: {e}")))?;
         let Value::Object(mut fields) = fields else {
             return Err(Error::Invalid("checkpoint: a JSON object is expected".into()));
         };
         // The host's own: a plugin can't forge them here either.
         fields.remove("conditions");
         fields.remove("observedGeneration");
-        let patched = services.effects.patch_status(&key, &uid, &Value::Object(fields)).await?;
+        let patched = services
+            .effects
+            .patch_status(&key, &uid, &Value::Object(fields))
+            .await?;
         self.counts.api_writes += 1;
         self.checkpointed = Some(patched);
         Ok(())

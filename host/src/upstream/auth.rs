@@ -61,16 +61,27 @@ impl Credentials {
         Ok(match auth {
             Auth::None {} => Self::None,
             Auth::Basic(basic) => {
-                let pair = STANDARD.encode(format!("{}:{}", basic.username, text(&basic.password_secret_ref)?));
+                let pair = STANDARD.encode(format!(
+                    "{}:{}",
+                    basic.username,
+                    text(&basic.password_secret_ref)?
+                ));
                 Self::Fixed(http::header::AUTHORIZATION, sensitive(&format!("Basic {pair}"))?)
             }
             Auth::Bearer(bearer) => {
                 let token = text(&bearer.token_secret_ref)?;
-                Self::Fixed(http::header::AUTHORIZATION, sensitive(&format!("Bearer {token}"))?)
+                Self::Fixed(
+                    http::header::AUTHORIZATION,
+                    sensitive(&format!("Bearer {token}"))?,
+                )
             }
             Auth::Header(header) => {
-                let name = HeaderName::try_from(&header.name)
-                    .map_err(|_| SendError::Invalid(format!("spec.auth.header.name {:?} is no header name", header.name)))?;
+                let name = HeaderName::try_from(&header.name).map_err(|_| {
+                    SendError::Invalid(format!(
+                        "spec.auth.header.name {:?} is no header name",
+                        header.name
+                    ))
+                })?;
                 Self::Fixed(name, sensitive(&text(&header.value_secret_ref)?)?)
             }
             Auth::Oauth2Password(grant) => {
@@ -88,17 +99,30 @@ impl Credentials {
                 Self::token(upstream, &grant.token_path, grant.client_id.clone(), secret, form)
             }
             Auth::Oauth2ClientCredentials(grant) => {
-                let form = vec![("grant_type", "client_credentials".to_owned()), ("scope", grant.scopes.join(" "))];
+                let form = vec![
+                    ("grant_type", "client_credentials".to_owned()),
+                    ("scope", grant.scopes.join(" ")),
+                ];
                 let secret = text(&grant.client_secret_ref)?;
                 Self::token(upstream, &grant.token_path, grant.client_id.clone(), secret, form)
             }
         })
     }
 
-    fn token(upstream: &UpstreamObject, path: &str, id: String, secret: String, mut form: Vec<(&'static str, String)>) -> Self {
+    fn token(
+        upstream: &UpstreamObject,
+        path: &str,
+        id: String,
+        secret: String,
+        mut form: Vec<(&'static str, String)>,
+    ) -> Self {
         form.retain(|(_, value)| !value.is_empty());
         Self::Token(Box::new(TokenSource {
-            url: format!("{}/{}", upstream.spec.url.trim_end_matches('/'), path.trim_start_matches('/')),
+            url: format!(
+                "{}/{}",
+                upstream.spec.url.trim_end_matches('/'),
+                path.trim_start_matches('/')
+            ),
             client: (id, secret),
             form,
             token: Mutex::new(Held::Nothing),
@@ -106,11 +130,18 @@ impl Credentials {
     }
 
     /// The header to send. `stale` is one that was just refused: it is not given again.
-    pub async fn header(&self, http: &reqwest::Client, stale: Option<&HeaderValue>) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
+    pub async fn header(
+        &self,
+        http: &reqwest::Client,
+        stale: Option<&HeaderValue>,
+    ) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
         match self {
             Self::None => Ok(None),
             Self::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Self::Token(source) => Ok(Some((http::header::AUTHORIZATION, source.token(http, stale).await?))),
+            Self::Token(source) => Ok(Some((
+                http::header::AUTHORIZATION,
+                source.token(http, stale).await?,
+            ))),
         }
     }
 
@@ -121,10 +152,16 @@ impl Credentials {
 }
 
 impl TokenSource {
-    async fn token(&self, http: &reqwest::Client, stale: Option<&HeaderValue>) -> Result<HeaderValue, SendError> {
+    async fn token(
+        &self,
+        http: &reqwest::Client,
+        stale: Option<&HeaderValue>,
+    ) -> Result<HeaderValue, SendError> {
         let mut held = self.token.lock().await;
         match &*held {
-            Held::Token(kept) if Instant::now() < kept.until && stale != Some(&kept.header) => return Ok(kept.header.clone()),
+            Held::Token(kept) if Instant::now() < kept.until && stale != Some(&kept.header) => {
+                return Ok(kept.header.clone());
+            }
             Held::Refused(why, at) if at.elapsed() < REFUSED => return Err(why.clone()),
             _ => *held = Held::Nothing,
         }
@@ -157,22 +194,46 @@ impl TokenSource {
             error_description: String,
         }
         let started = Instant::now();
-        let request = http.post(&self.url).basic_auth(&self.client.0, Some(&self.client.1)).form(&self.form);
-        let response = request.send().await.map_err(|e| SendError::Unavailable(format!("log-in: {}", super::client::cause(&e))))?;
+        let request = http
+            .post(&self.url)
+            .basic_auth(&self.client.0, Some(&self.client.1))
+            .form(&self.form);
+        let response = request
+            .send()
+            .await
+            .map_err(|e| SendError::Unavailable(format!("log-in: {}", super::client::cause(&e))))?;
         let status = response.status();
         let body = super::client::limited(response, 64 << 10).await?;
         if status.is_server_error() {
-            return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())));
+            return Err(SendError::Unavailable(format!(
+                "log-in: HTTP {}",
+                status.as_u16()
+            )));
         }
         if !status.is_success() {
             let refused: Refused = serde_json::from_slice(&body).unwrap_or_default();
             // The server's words, unless it echoes what it was sent.
-            let mut words = if refused.error_description.is_empty() { refused.error } else { refused.error_description };
-            let sent = self.form.iter().filter(|(name, _)| *name == "password").map(|(_, value)| value);
-            if words.is_empty() || sent.chain([&self.client.1]).any(|secret| !secret.is_empty() && words.contains(secret)) {
+            let mut words = if refused.error_description.is_empty() {
+                refused.error
+            } else {
+                refused.error_description
+            };
+            let sent = self
+                .form
+                .iter()
+                .filter(|(name, _)| *name == "password")
+                .map(|(_, value)| value);
+            if words.is_empty()
+                || sent
+                    .chain([&self.client.1])
+                    .any(|secret| !secret.is_empty() && words.contains(secret))
+            {
                 words = "no reason given".into();
             }
-            return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())));
+            return Err(SendError::LoginFailed(format!(
+                "HTTP {}: {words}",
+                status.as_u16()
+            )));
         }
         let granted: Granted = serde_json::from_slice(&body)
             .map_err(|_| SendError::Unavailable("log-in: the answer is not an OAuth2 token".into()))?;
@@ -192,8 +253,9 @@ fn text_of(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {
 }
 
 fn sensitive(value: &str) -> Result<HeaderValue, SendError> {
-    let mut header = HeaderValue::from_str(value)
-        .map_err(|_| SendError::Invalid("the credential has a character that no HTTP header may have".into()))?;
+    let mut header = HeaderValue::from_str(value).map_err(|_| {
+        SendError::Invalid("the credential has a character that no HTTP header may have".into())
+    })?;
     header.set_sensitive(true);
     Ok(header)
 }

@@ -29,9 +29,16 @@ impl Client {
     pub fn new(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Self, SendError> {
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
-        let parsed = reqwest::Url::parse(&url).map_err(|e| SendError::Invalid(format!("spec.url {url:?}: {e}")))?;
-        if !matches!(parsed.scheme(), "http" | "https") || !parsed.username().is_empty() || parsed.password().is_some() {
-            return Err(SendError::Invalid(format!("spec.url {:?}: an http(s) URL without credentials is needed", parsed.host_str())));
+        let parsed =
+            reqwest::Url::parse(&url).map_err(|e| SendError::Invalid(format!("spec.url {url:?}: {e}")))?;
+        if !matches!(parsed.scheme(), "http" | "https")
+            || !parsed.username().is_empty()
+            || parsed.password().is_some()
+        {
+            return Err(SendError::Invalid(format!(
+                "spec.url {:?}: an http(s) URL without credentials is needed",
+                parsed.host_str()
+            )));
         }
         let timeout = Duration::from_secs(u64::from(spec.timeout_seconds.unwrap_or(30).max(1)));
         let mut builder = reqwest::Client::builder()
@@ -53,7 +60,9 @@ impl Client {
             }
             builder = builder.danger_accept_invalid_certs(tls.insecure_skip_verify);
         }
-        let http = builder.build().map_err(|e| SendError::Invalid(format!("the client: {}", cause(&e))))?;
+        let http = builder
+            .build()
+            .map_err(|e| SendError::Invalid(format!("the client: {}", cause(&e))))?;
         let limits = spec.limits.clone().unwrap_or_default();
         Ok(Self {
             http,
@@ -66,12 +75,22 @@ impl Client {
     }
 
     /// Sends a request; once more after a fresh log-in when it is refused with 401.
-    pub async fn send(&self, request: Request, secrets: &dyn Secrets, former: &Former) -> Result<Response, SendError> {
+    pub async fn send(
+        &self,
+        request: Request,
+        secrets: &dyn Secrets,
+        former: &Former,
+    ) -> Result<Response, SendError> {
         rules::path(&request.path_and_query)?;
         let method = Method::from_bytes(request.method.as_bytes())
             .ok()
             .filter(|m| m.as_str().bytes().all(|b| b.is_ascii_uppercase()))
-            .ok_or_else(|| SendError::Invalid(format!("method {:?} is no HTTP method in upper case", request.method)))?;
+            .ok_or_else(|| {
+                SendError::Invalid(format!(
+                    "method {:?} is no HTTP method in upper case",
+                    request.method
+                ))
+            })?;
         let mut headers = http::HeaderMap::new();
         for (name, value) in &request.headers {
             rules::header(name, value)?;
@@ -83,7 +102,10 @@ impl Client {
         let masks = Masks::new(&request.substitutions, value, former)?;
         let body = request.body.as_deref().map(|body| masks.fill(body));
         if body.as_ref().is_some_and(|b| b.len() > self.body_bytes) {
-            return Err(SendError::TooLarge(format!("the request's body has more than {} bytes", self.body_bytes)));
+            return Err(SendError::TooLarge(format!(
+                "the request's body has more than {} bytes",
+                self.body_bytes
+            )));
         }
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let url = format!("{}{}", self.url, request.path_and_query);
@@ -103,7 +125,10 @@ impl Client {
                 if let Some(body) = &body {
                     sending = sending.body(body.clone());
                 }
-                let response = sending.send().await.map_err(|e| SendError::Unavailable(cause(&e)))?;
+                let response = sending
+                    .send()
+                    .await
+                    .map_err(|e| SendError::Unavailable(cause(&e)))?;
                 if response.status() == 401 && stale.is_none() && self.credentials.renewable() {
                     stale = credential.map(|(_, value)| value);
                     continue;
@@ -117,12 +142,24 @@ impl Client {
 
     async fn read(&self, response: reqwest::Response, masks: &Masks) -> Result<Response, SendError> {
         let status = response.status().as_u16();
-        let shown = response.headers().iter().filter(|(name, _)| rules::shown(name.as_str()));
+        let shown = response
+            .headers()
+            .iter()
+            .filter(|(name, _)| rules::shown(name.as_str()));
         let headers = shown
-            .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(&masks.hide(value.as_bytes())).into_owned()))
+            .map(|(name, value)| {
+                (
+                    name.as_str().to_owned(),
+                    String::from_utf8_lossy(&masks.hide(value.as_bytes())).into_owned(),
+                )
+            })
             .collect();
         let body = masks.hide(&limited(response, self.body_bytes).await?);
-        Ok(Response { status, headers, body })
+        Ok(Response {
+            status,
+            headers,
+            body,
+        })
     }
 }
 
@@ -133,7 +170,9 @@ pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8
     while let Some(chunk) = chunks.next().await {
         body.extend_from_slice(&chunk.map_err(|e| SendError::Unavailable(cause(&e)))?);
         if body.len() > limit {
-            return Err(SendError::TooLarge(format!("the answer has more than {limit} bytes")));
+            return Err(SendError::TooLarge(format!(
+                "the answer has more than {limit} bytes"
+            )));
         }
     }
     Ok(body)

@@ -76,7 +76,11 @@ const STARS: &[u8] = b"***";
 
 impl Masks {
     /// Resolves substitutions; `get` gives a secret's bytes.
-    pub fn new(substitutions: &[Substitution], get: impl Fn(&SecretKey) -> Option<Vec<u8>>, former: &Former) -> Result<Self, SendError> {
+    pub fn new(
+        substitutions: &[Substitution],
+        get: impl Fn(&SecretKey) -> Option<Vec<u8>>,
+        former: &Former,
+    ) -> Result<Self, SendError> {
         let mut masks = Self {
             present: Vec::with_capacity(substitutions.len()),
             hidden: Vec::new(),
@@ -84,43 +88,67 @@ impl Masks {
         for s in substitutions {
             if s.placeholder.len() < 16 {
                 let placeholder = &s.placeholder;
-                return Err(SendError::Invalid(format!("the placeholder {placeholder:?} has fewer than 16 characters")));
+                return Err(SendError::Invalid(format!(
+                    "the placeholder {placeholder:?} has fewer than 16 characters"
+                )));
             }
             let value = get(&s.secret).ok_or_else(|| super::missing(&s.secret))?;
             for before in former.of(&s.secret, &value) {
                 masks.never_show(&before);
             }
             masks.never_show(&value);
-            masks.present.push((s.placeholder.clone().into_bytes(), encode(&value, s)?));
+            masks
+                .present
+                .push((s.placeholder.clone().into_bytes(), encode(&value, s)?));
         }
         Ok(masks)
     }
 
     /// Hides a value in whichever way an answer may have it.
     pub fn never_show(&mut self, value: &[u8]) {
-        let bearer = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"Basic ")).unwrap_or(value);
+        let bearer = value
+            .strip_prefix(b"Bearer ")
+            .or_else(|| value.strip_prefix(b"Basic "))
+            .unwrap_or(value);
         self.hidden.push(bearer.to_vec());
         self.hidden.push(form(bearer));
         if let Ok(text) = std::str::from_utf8(bearer) {
             let json = json_string(text);
             // Go escapes these in JSON, so that it can stand in HTML.
-            self.hidden.push(json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e").into_bytes());
+            self.hidden.push(
+                json.replace('&', "\\u0026")
+                    .replace('<', "\\u003c")
+                    .replace('>', "\\u003e")
+                    .into_bytes(),
+            );
             self.hidden.push(json.into_bytes());
         }
     }
 
     /// The body with the secrets in it.
     pub fn fill(&self, body: &[u8]) -> Vec<u8> {
-        self.present.iter().fold(body.to_vec(), |body, (placeholder, value)| replace(&body, placeholder, value))
+        self.present
+            .iter()
+            .fold(body.to_vec(), |body, (placeholder, value)| {
+                replace(&body, placeholder, value)
+            })
     }
 
     /// An answer with placeholders in place of the secrets, longest first so that none hides in another.
     pub fn hide(&self, body: &[u8]) -> Vec<u8> {
-        let present = self.present.iter().map(|(placeholder, value)| (&**value, &**placeholder));
+        let present = self
+            .present
+            .iter()
+            .map(|(placeholder, value)| (&**value, &**placeholder));
         let hidden = self.hidden.iter().map(|value| (&**value, STARS));
-        let mut masks: Vec<(&[u8], &[u8])> = present.chain(hidden).filter(|(value, _)| value.len() >= SHORTEST).collect();
+        let mut masks: Vec<(&[u8], &[u8])> = present
+            .chain(hidden)
+            .filter(|(value, _)| value.len() >= SHORTEST)
+            .collect();
         masks.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
-        masks.into_iter().fold(body.to_vec(), |body, (value, mask)| replace(&body, value, mask))
+        masks
+            .into_iter()
+            .fold(body.to_vec(), |body, (value, mask)| replace(&body, value, mask))
     }
 }
 
@@ -128,7 +156,8 @@ fn encode(value: &[u8], s: &Substitution) -> Result<Vec<u8>, SendError> {
     match s.encoding {
         Encoding::Plain => Ok(value.to_vec()),
         Encoding::JsonString => {
-            let text = std::str::from_utf8(value).map_err(|_| SendError::Invalid(format!("{} is not UTF-8", s.secret)))?;
+            let text = std::str::from_utf8(value)
+                .map_err(|_| SendError::Invalid(format!("{} is not UTF-8", s.secret)))?;
             Ok(json_string(text).into_bytes())
         }
         Encoding::Form => Ok(form(value)),
@@ -179,7 +208,9 @@ mod tests {
 
     fn masks(encoding: Encoding, value: &str, former: &Former) -> Masks {
         let value = |_: &SecretKey| Some(value.as_bytes().to_vec());
-        let Ok(masks) = Masks::new(&[substitution(encoding)], value, former) else { panic!("resolves") };
+        let Ok(masks) = Masks::new(&[substitution(encoding)], value, former) else {
+            panic!("resolves")
+        };
         masks
     }
 
@@ -197,8 +228,16 @@ mod tests {
     fn hidden_however_it_comes_back() {
         for (encoding, value, answer) in [
             (Encoding::Form, "pa&ss word", r#"{"p":"pa&ss word"}"#),
-            (Encoding::JsonString, "hunter<2&x", r#"{"p":"hunter\u003c2\u0026x"}"#),
-            (Encoding::JsonString, "a\"quoted\\secret", "bad login a\"quoted\\secret"),
+            (
+                Encoding::JsonString,
+                "hunter<2&x",
+                r#"{"p":"hunter\u003c2\u0026x"}"#,
+            ),
+            (
+                Encoding::JsonString,
+                "a\"quoted\\secret",
+                "bad login a\"quoted\\secret",
+            ),
             (Encoding::Plain, "sec ret", "p=sec%20ret"),
         ] {
             let hidden = masks(encoding, value, &Former::default()).hide(answer.as_bytes());
@@ -213,7 +252,8 @@ mod tests {
     fn a_rotated_value_stays_hidden_and_is_not_the_present_one() {
         let former = Former::default();
         masks(Encoding::Plain, "the-old-value", &former);
-        let hidden = masks(Encoding::Plain, "the-new-value", &former).hide(b"a=the-old-value b=the-new-value");
+        let hidden =
+            masks(Encoding::Plain, "the-new-value", &former).hide(b"a=the-old-value b=the-new-value");
         assert_eq!(hidden, b"a=*** b={{placeholder-1}}");
     }
 

@@ -4,26 +4,59 @@ use super::SendError;
 
 /// Set by the host, or about the connection: not a component's business.
 const FORBIDDEN: [&str; 15] = [
-    "authorization", "cookie", "host", "connection", "content-length", "expect", "keep-alive", "proxy-authenticate",
-    "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "forwarded",
+    "authorization",
+    "cookie",
+    "host",
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "forwarded",
 ];
 
 /// Not given to a component: sessions and challenges.
-const WITHHELD: [&str; 5] = ["set-cookie", "set-cookie2", "www-authenticate", "proxy-authenticate", "authentication-info"];
+const WITHHELD: [&str; 5] = [
+    "set-cookie",
+    "set-cookie2",
+    "www-authenticate",
+    "proxy-authenticate",
+    "authentication-info",
+];
 
 /// The path stays below the upstream's URL: no other origin, no climbing, nothing that ends a line.
 pub fn path(path_and_query: &str) -> Result<(), SendError> {
-    let wrong = |what: &str| Err(SendError::Invalid(format!("path-and-query {path_and_query:?} {what}")));
+    let wrong = |what: &str| {
+        Err(SendError::Invalid(format!(
+            "path-and-query {path_and_query:?} {what}"
+        )))
+    };
     if !path_and_query.starts_with('/') || path_and_query.starts_with("//") {
         return wrong("must start with one `/`");
     }
-    if path_and_query.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'\\' || b == b'#') {
+    if path_and_query
+        .bytes()
+        .any(|b| b <= b' ' || b == 0x7f || b == b'\\' || b == b'#')
+    {
         return wrong("has a character that must be escaped");
     }
     let path = path_and_query.split('?').next().unwrap_or_default();
     // As a server may read it that decodes before it splits.
-    let decoded = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
-    if decoded.split('/').any(|segment| segment == "." || segment == "..") {
+    let decoded = path
+        .to_ascii_lowercase()
+        .replace("%2e", ".")
+        .replace("%2f", "/")
+        .replace("%5c", "/");
+    if decoded
+        .split('/')
+        .any(|segment| segment == "." || segment == "..")
+    {
         return wrong("has a `.` or `..` segment");
     }
     Ok(())
@@ -33,10 +66,14 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
 pub fn header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
     if FORBIDDEN.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
-        return Err(SendError::Invalid(format!("the header {name:?} is set by the host")));
+        return Err(SendError::Invalid(format!(
+            "the header {name:?} is set by the host"
+        )));
     }
     if value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
-        return Err(SendError::Invalid(format!("the value of the header {name:?} has a control character")));
+        return Err(SendError::Invalid(format!(
+            "the value of the header {name:?} has a control character"
+        )));
     }
     Ok(())
 }
@@ -55,14 +92,37 @@ mod tests {
         for good in ["/", "/api/v1/teams/a%20b?x=../y", "/a..b"] {
             assert!(path(good).is_ok(), "{good}");
         }
-        for bad in ["", "a", "//evil.example", "/a/../b", "/%2e%2E/b", "/a/./b", "/a b", "/a\r\nX: y", "/a#b", "/\\evil", "/a%2f..%2fb", "/a/..%2fb", "/%2e%2e%2fb", "/x%2f%2e%2e%2fb", "/a/..%5cb"] {
+        for bad in [
+            "",
+            "a",
+            "//evil.example",
+            "/a/../b",
+            "/%2e%2E/b",
+            "/a/./b",
+            "/a b",
+            "/a\r\nX: y",
+            "/a#b",
+            "/\\evil",
+            "/a%2f..%2fb",
+            "/a/..%2fb",
+            "/%2e%2e%2fb",
+            "/x%2f%2e%2e%2fb",
+            "/a/..%5cb",
+        ] {
             assert!(path(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn headers_of_the_host_are_refused() {
-        for bad in ["Authorization", "COOKIE", "Host", "Proxy-Anything", "X-Forwarded-For", "Transfer-Encoding"] {
+        for bad in [
+            "Authorization",
+            "COOKIE",
+            "Host",
+            "Proxy-Anything",
+            "X-Forwarded-For",
+            "Transfer-Encoding",
+        ] {
             assert!(header(bad, "x").is_err(), "{bad}");
         }
         assert!(header("X-Concourse-Config-Version", "3").is_ok());

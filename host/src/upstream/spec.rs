@@ -188,7 +188,8 @@ pub struct UpstreamObject {
 impl UpstreamObject {
     /// Reads a stored object; the error names the field.
     pub fn parse(object: &Object) -> Result<Self, String> {
-        let upstream: Upstream = serde_json::from_slice(&object.json).map_err(|e| format!("Upstream: {e}"))?;
+        let upstream: Upstream =
+            serde_json::from_slice(&object.json).map_err(|e| format!("Upstream: {e}"))?;
         Ok(Self {
             uid: object.uid.to_string(),
             generation: object.generation,
@@ -199,7 +200,12 @@ impl UpstreamObject {
 
     /// Whether objects of a namespace may use it.
     pub fn allows(&self, namespace: &str) -> bool {
-        *namespace == self.namespace || self.spec.allowed_namespaces.iter().any(|n| n == "*" || n == namespace)
+        *namespace == self.namespace
+            || self
+                .spec
+                .allowed_namespaces
+                .iter()
+                .any(|n| n == "*" || n == namespace)
     }
 
     /// A selector, with the namespace it is meant in.
@@ -247,6 +253,10 @@ mod tests {
     fn the_checked_in_crd_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/ostler.dev_upstreams.yaml");
         let checked_in = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(checked_in, super::crd_yaml(), "run: cargo run -p ostler -- crds > crds/ostler.dev_upstreams.yaml");
+        assert_eq!(
+            checked_in,
+            super::crd_yaml(),
+            "run: cargo run -p ostler -- crds > crds/ostler.dev_upstreams.yaml"
+        );
     }
 }

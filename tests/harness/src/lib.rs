@@ -35,16 +35,22 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 /// What every wait in a test has at most. Generous: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Generates an embedded and a real test for each scenario.
+/// Generates an embedded and a real test for each scenario; `hostile:` puts them into the hostile tier.
 #[macro_export]
 macro_rules! scenarios {
-    ($($(#[$meta:meta])* $name:ident),+ $(,)?) => {
+    (hostile: $($name:ident),+ $(,)?) => {
+        mod hostile {
+            $(use super::$name;)+
+            $crate::scenarios!($($name),+);
+        }
+    };
+    ($($name:ident),+ $(,)?) => {
         mod embedded {
-            $($(#[$meta])* #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() { super::$name($crate::Lab::embedded().await).await; })+
         }
         mod real {
-            $($(#[$meta])* #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #[ignore = "needs the real control plane: cargo xtask test real"]
             async fn $name() { super::$name($crate::Lab::real().await).await; })+
         }
@@ -73,7 +79,9 @@ pub struct Lab {
 impl Lab {
     /// A lab on an embedded API server of its own.
     pub async fn embedded() -> Self {
-        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default()).await.expect("the embedded API server starts");
+        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default())
+            .await
+            .expect("the embedded API server starts");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, server.kubeconfig()).expect("kubeconfig written");
@@ -84,19 +92,32 @@ impl Lab {
     pub async fn real() -> Self {
         let kubeconfig = std::env::var("OSTLER_TEST_KUBECONFIG")
             .expect("OSTLER_TEST_KUBECONFIG names no kubeconfig: run `cargo xtask test real`");
-        Self::on(None, kubeconfig.into(), tempfile::tempdir().expect("a temporary directory")).await
+        Self::on(
+            None,
+            kubeconfig.into(),
+            tempfile::tempdir().expect("a temporary directory"),
+        )
+        .await
     }
 
     async fn on(embedded: Option<ostler_apiserver::Server>, kubeconfig: PathBuf, directory: TempDir) -> Self {
         capture_logs();
-        let client = ostler::cli::client(Some(kubeconfig.clone())).await.expect("a client");
+        let client = ostler::cli::client(Some(kubeconfig.clone()))
+            .await
+            .expect("a client");
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let namespace = format!("t-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!(
+            "t-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let options = simulator::Options {
             users: vec![("test".into(), PASSWORD.into(), true)],
             ..Default::default()
         };
-        let concourse = simulator::Simulator::start(options).await.expect("the simulator starts");
+        let concourse = simulator::Simulator::start(options)
+            .await
+            .expect("the simulator starts");
         let plugins = directory.path().join("plugins");
         std::fs::create_dir(&plugins).expect("plugin directory");
         let settings = Settings {
@@ -119,21 +140,31 @@ impl Lab {
         };
         for entry in std::fs::read_dir(workspace().join("crds")).expect("crds/") {
             let path = entry.expect("an entry").path();
-            lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD")).await;
+            lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
+                .await;
         }
-        lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}})).await;
+        lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}}))
+            .await;
         lab.established().await;
         lab
     }
 
     /// A new CRD is served a moment after it was applied.
     async fn established(&self) {
-        let crds = self.api(&Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"), "");
+        let crds = self.api(
+            &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+            "",
+        );
         self.until("the CRDs are established", async || {
             let list = crds.list(&ListParams::default()).await.expect("CRDs");
             list.items.iter().all(|crd| {
-                let conditions = crd.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True")
+                let conditions = crd.data["status"]["conditions"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default();
+                conditions
+                    .iter()
+                    .any(|c| c["type"] == "Established" && c["status"] == "True")
             })
         })
         .await;
@@ -156,12 +187,16 @@ impl Lab {
     pub fn install_bytes(&self, name: &str, wasm: &[u8]) {
         let mut partial = tempfile::NamedTempFile::new_in(&self.settings.plugins).expect("a temporary file");
         partial.write_all(wasm).expect("written");
-        partial.persist(self.settings.plugins.join(format!("{name}.wasm"))).expect("renamed");
+        partial
+            .persist(self.settings.plugins.join(format!("{name}.wasm")))
+            .expect("renamed");
     }
 
     /// Starts a host in this process.
     pub async fn start_host(&mut self) -> &Host {
-        let host = Host::start(self.client.clone(), self.settings.clone()).await.expect("the host starts");
+        let host = Host::start(self.client.clone(), self.settings.clone())
+            .await
+            .expect("the host starts");
         self.host.insert(host)
     }
 
@@ -183,7 +218,10 @@ impl Lab {
     fn api_of(&self, object: &Value) -> (Api<DynamicObject>, String) {
         let text = |p: &str| object.pointer(p).and_then(Value::as_str).unwrap_or("");
         let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
-        (self.api(&gvk, text("/metadata/namespace")), text("/metadata/name").to_owned())
+        (
+            self.api(&gvk, text("/metadata/namespace")),
+            text("/metadata/name").to_owned(),
+        )
     }
 
     /// Applies an object, as `kubectl apply --server-side` does.
@@ -202,7 +240,10 @@ impl Lab {
     /// Applies all documents of a YAML text.
     pub async fn apply_text(&self, yaml: &str) {
         for document in yaml.split("\n---") {
-            if document.lines().all(|l| l.trim().is_empty() || l.starts_with('#')) {
+            if document
+                .lines()
+                .all(|l| l.trim().is_empty() || l.starts_with('#'))
+            {
                 continue;
             }
             self.apply(serde_saphyr::from_str(document).expect("YAML")).await;
@@ -211,26 +252,42 @@ impl Lab {
 
     /// One object of this test's namespace; none when there is none.
     pub async fn get(&self, gvk: &Gvk, name: &str) -> Option<Value> {
-        let found = self.api(gvk, &self.namespace).get_opt(name).await.expect("an answer");
+        let found = self
+            .api(gvk, &self.namespace)
+            .get_opt(name)
+            .await
+            .expect("an answer");
         found.map(|object| serde_json::to_value(object).expect("JSON"))
     }
 
     /// All objects of a kind in this test's namespace.
     pub async fn list(&self, gvk: &Gvk) -> Vec<Value> {
-        let list = self.api(gvk, &self.namespace).list(&ListParams::default()).await.expect("a list");
-        list.items.into_iter().map(|o| serde_json::to_value(o).expect("JSON")).collect()
+        let list = self
+            .api(gvk, &self.namespace)
+            .list(&ListParams::default())
+            .await
+            .expect("a list");
+        list.items
+            .into_iter()
+            .map(|o| serde_json::to_value(o).expect("JSON"))
+            .collect()
     }
 
     /// Asks for an object's deletion.
     pub async fn delete(&self, gvk: &Gvk, name: &str) {
         let api = self.api(gvk, &self.namespace);
-        api.delete(name, &DeleteParams::default()).await.expect("deletion is accepted");
+        api.delete(name, &DeleteParams::default())
+            .await
+            .expect("deletion is accepted");
     }
 
     /// Merge-patches an object.
     pub async fn patch(&self, gvk: &Gvk, name: &str, patch: Value) -> Value {
         let api = self.api(gvk, &self.namespace);
-        let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("patched");
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("patched");
         serde_json::to_value(patched).expect("JSON")
     }
 
@@ -247,7 +304,14 @@ impl Lab {
     }
 
     /// Waits until an object has a condition with this status and reason; gives the object.
-    pub async fn condition(&self, gvk: &Gvk, name: &str, condition: &str, status: &str, reason: &str) -> Value {
+    pub async fn condition(
+        &self,
+        gvk: &Gvk,
+        name: &str,
+        condition: &str,
+        status: &str,
+        reason: &str,
+    ) -> Value {
         let what = format!("{}/{name} has {condition}={status} ({reason})", gvk.kind);
         self.until(&what, async || {
             let object = self.get(gvk, name).await.unwrap_or_default();
@@ -271,7 +335,10 @@ impl Lab {
 
     /// Waits until an object is gone.
     pub async fn gone(&self, gvk: &Gvk, name: &str) {
-        self.until(&format!("{}/{name} is gone", gvk.kind), async || self.get(gvk, name).await.is_none()).await;
+        self.until(&format!("{}/{name} is gone", gvk.kind), async || {
+            self.get(gvk, name).await.is_none()
+        })
+        .await;
     }
 
     /// Waits until the host has nothing to do now.
@@ -314,9 +381,11 @@ pub fn workspace() -> &'static Path {
 
 /// A built component, by `PACK/NAME`.
 pub fn component_bytes(component: &str) -> Vec<u8> {
-    let root = std::env::var_os("OSTLER_COMPONENTS").map_or_else(|| workspace().join("target/components"), PathBuf::from);
+    let root = std::env::var_os("OSTLER_COMPONENTS")
+        .map_or_else(|| workspace().join("target/components"), PathBuf::from);
     let path = root.join(format!("{component}.wasm"));
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}; build it with `cargo xtask components`", path.display()))
+    std::fs::read(&path)
+        .unwrap_or_else(|e| panic!("{}: {e}; build it with `cargo xtask components`", path.display()))
 }
 
 /// The same component with other bytes: a custom section more, as another build would have.
@@ -327,7 +396,12 @@ pub fn rebuilt(wasm: &[u8], note: &str) -> Vec<u8> {
     section.extend_from_slice(note.as_bytes());
     let mut out = wasm.to_vec();
     out.push(0);
-    out.push(u8::try_from(section.len()).ok().filter(|n| *n < 128).expect("a short note"));
+    out.push(
+        u8::try_from(section.len())
+            .ok()
+            .filter(|n| *n < 128)
+            .expect("a short note"),
+    );
     out.extend_from_slice(&section);
     out
 }
@@ -376,7 +450,11 @@ pub mod concourse {
     use super::{Gvk, Lab, PASSWORD, Value, json};
 
     /// The components of the pack.
-    pub const COMPONENTS: [&str; 3] = ["concourse/concourse-instance", "concourse/concourse-team", "concourse/concourse-pipeline"];
+    pub const COMPONENTS: [&str; 3] = [
+        "concourse/concourse-instance",
+        "concourse/concourse-team",
+        "concourse/concourse-pipeline",
+    ];
 
     /// A kind of the pack.
     pub fn kind(kind: &str) -> Gvk {
@@ -430,15 +508,23 @@ groups:
 
         /// A Team on it.
         pub fn team(&self) -> Value {
-            self.pack("Team", "platform", json!({"instanceRef": {"name": "ci"}, "roles": [{"role": "owner", "users": ["local:test"]}]}))
+            self.pack(
+                "Team",
+                "platform",
+                json!({"instanceRef": {"name": "ci"}, "roles": [{"role": "owner", "users": ["local:test"]}]}),
+            )
         }
 
         /// A Pipeline of that Team, its config in the ConfigMap [`Lab::config`].
         pub fn pipeline(&self) -> Value {
-            self.pack("Pipeline", "app", json!({"teamRef": {"name": "platform"},
+            self.pack(
+                "Pipeline",
+                "app",
+                json!({"teamRef": {"name": "platform"},
                 "config": {"configMapRef": {"name": "app-pipeline", "key": "pipeline.yml"}},
                 "vars": [{"name": "branch", "value": "main"},
-                    {"name": "registry-password", "valueFrom": {"name": "registry", "key": "password"}}]}))
+                    {"name": "registry-password", "valueFrom": {"name": "registry", "key": "password"}}]}),
+            )
         }
 
         /// The ConfigMap with the pipeline's config.

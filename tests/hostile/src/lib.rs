@@ -27,11 +27,11 @@ impl Reconciler for Misbehaviour {
             "panic" => panic!("as told"),
             "loop" => forever(),
             "grow" => grow(),
-            "recurse" => drop(recurse(1)),
+            "recurse" => drop(recurse(u64::MAX)),
             // A status is an object; this is none.
             "nonsense" => return Ok(Outcome::settled().status(&"nonsense")),
             "call" => while ctx.now() > 0 {},
-            "chatter" => (0..100_000).for_each(|i| ctx.log(&i.to_string())),
+            "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
             _ => {}
         }
         Ok(Outcome::settled())
@@ -52,9 +52,13 @@ fn grow() {
     }
 }
 
-fn recurse(depth: u64) -> u64 {
-    let frame = std::hint::black_box([depth; 64]);
-    recurse(depth + 1).wrapping_add(frame[(depth % 64) as usize])
+fn recurse(left: u64) -> u64 {
+    let frame = std::hint::black_box([left; 64]);
+    if left == 0 {
+        0
+    } else {
+        recurse(left - 1).wrapping_add(frame[(left % 64) as usize])
+    }
 }
 
 ostler_sdk::plugin!(Misbehaviour);

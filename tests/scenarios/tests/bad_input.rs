@@ -6,7 +6,11 @@ use serde_json::json;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{ManglingAndAbi, Resolve};
 
-scenarios!(malformed_objects_are_rejected_by_field, bad_components_say_why, a_config_that_does_not_parse);
+scenarios!(
+    malformed_objects_are_rejected_by_field,
+    bad_components_say_why,
+    a_config_that_does_not_parse
+);
 
 async fn malformed_objects_are_rejected_by_field(lab: Lab) {
     let with = |mut object: serde_json::Value, pointer: &str, value: serde_json::Value| {
@@ -20,14 +24,27 @@ async fn malformed_objects_are_rejected_by_field(lab: Lab) {
         (with(lab.instance(), "url", json!("ftp://nowhere")), "spec.url"),
         (with(lab.instance(), "url", json!(null)), "spec.url"),
         (with(lab.instance(), "auth", json!({})), "spec.auth"),
-        (with(lab.team(), "roles", json!([{"role": "emperor"}])), "spec.roles[0].role"),
+        (
+            with(lab.team(), "roles", json!([{"role": "emperor"}])),
+            "spec.roles[0].role",
+        ),
         (with(lab.team(), "teamName", json!("-no-")), "spec.teamName"),
-        (with(lab.pipeline(), "config", json!({"inline": "a", "configMapRef": {"name": "b", "key": "c"}})), "spec.config"),
+        (
+            with(
+                lab.pipeline(),
+                "config",
+                json!({"inline": "a", "configMapRef": {"name": "b", "key": "c"}}),
+            ),
+            "spec.config",
+        ),
         (with(lab.pipeline(), "teamRef", json!(null)), "spec.teamRef"),
         (with(lab.pipeline(), "paused", json!("yes")), "spec.paused"),
     ] {
         let refused = lab.try_apply(object).await.expect_err(field).to_string();
-        assert!(refused.contains(field.trim_start_matches("spec")), "{field}: {refused}");
+        assert!(
+            refused.contains(field.trim_start_matches("spec")),
+            "{field}: {refused}"
+        );
     }
     lab.apply(lab.team()).await;
     let moved = with(lab.team(), "instanceRef", json!({"name": "other"}));
@@ -43,7 +60,11 @@ fn of_another_world() -> Vec<u8> {
     let world = resolve.packages[package].worlds["thing"];
     let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
-    ComponentEncoder::default().module(&module).expect("a module").encode().expect("a component")
+    ComponentEncoder::default()
+        .module(&module)
+        .expect("a module")
+        .encode()
+        .expect("a component")
 }
 
 async fn bad_components_say_why(mut lab: Lab) {
@@ -65,10 +86,13 @@ async fn bad_components_say_why(mut lab: Lab) {
         assert_eq!(report.state, "failed");
         assert!(report.message.contains(words), "{file}: {}", report.message);
     }
-    lab.apply(json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
-        "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "world"}}))
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "world"}}),
+    )
+    .await;
+    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello")
         .await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello").await;
 }
 
 async fn a_config_that_does_not_parse(mut lab: Lab) {
@@ -79,9 +103,16 @@ async fn a_config_that_does_not_parse(mut lab: Lab) {
     assert_eq!(report.state, "failed");
     assert!(report.message.contains("configuration"), "{}", report.message);
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2]").expect("written");
-    lab.until("the mended configuration is taken", async || lab.host().registry().reports()[0].state == "serving").await;
-    let error = ostler::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml").expect_err("refused");
-    assert!(error.contains("grants.yaml") && error.contains("events"), "{error}");
+    lab.until("the mended configuration is taken", async || {
+        lab.host().registry().reports()[0].state == "serving"
+    })
+    .await;
+    let error =
+        ostler::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml").expect_err("refused");
+    assert!(
+        error.contains("grants.yaml") && error.contains("events"),
+        "{error}"
+    );
     // A pipeline's config that isn't YAML is the Pipeline's to say.
     let pipeline = kind("Pipeline");
     assert_eq!(&*pipeline.kind, "Pipeline");

@@ -23,10 +23,20 @@ async fn converged(lab: &Lab) {
         lab.ready(&kind(kind_name), name).await;
     }
     lab.idle().await;
-    let pipeline = lab.concourse.pipeline("platform", "app").expect("Concourse has the pipeline");
-    assert!(!pipeline.paused && !pipeline.public && pipeline.saves == 1, "{} saves", pipeline.saves);
+    let pipeline = lab
+        .concourse
+        .pipeline("platform", "app")
+        .expect("Concourse has the pipeline");
+    assert!(
+        !pipeline.paused && !pipeline.public && pipeline.saves == 1,
+        "{} saves",
+        pipeline.saves
+    );
     assert_eq!(pipeline.config["resources"][0]["source"]["branch"], "main");
-    assert_eq!(pipeline.config["resources"][1]["source"]["password"], "registry-pass-0001");
+    assert_eq!(
+        pipeline.config["resources"][1]["source"]["password"],
+        "registry-pass-0001"
+    );
     assert_eq!(lab.concourse.counters().logins, 1, "one login for everybody");
 }
 
@@ -39,10 +49,17 @@ async fn parents_first(mut lab: Lab) {
 async fn children_first(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.pipeline()).await;
-    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady").await;
+    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady")
+        .await;
     lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady").await;
-    for object in [lab.instance(), lab.registry("registry-pass-0001"), lab.config(CONFIG), lab.secret(PASSWORD)] {
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
+    for object in [
+        lab.instance(),
+        lab.registry("registry-pass-0001"),
+        lab.config(CONFIG),
+        lab.secret(PASSWORD),
+    ] {
         lab.apply(object).await;
     }
     converged(&lab).await;
@@ -50,18 +67,30 @@ async fn children_first(mut lab: Lab) {
 
 async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     lab.start_pack().await;
-    for object in [lab.pipeline(), lab.team(), lab.registry("registry-pass-0001"), lab.config(CONFIG), lab.secret(PASSWORD)] {
+    for object in [
+        lab.pipeline(),
+        lab.team(),
+        lab.registry("registry-pass-0001"),
+        lab.config(CONFIG),
+        lab.secret(PASSWORD),
+    ] {
         lab.apply(object).await;
     }
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady").await;
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
     lab.idle().await;
     lab.apply(lab.instance()).await;
     converged(&lab).await;
-    for (child, name, parent, parent_name) in [("Team", "platform", "Instance", "ci"), ("Pipeline", "app", "Team", "platform")] {
+    for (child, name, parent, parent_name) in [
+        ("Team", "platform", "Instance", "ci"),
+        ("Pipeline", "app", "Team", "platform"),
+    ] {
         let causes = lab.causes(&kind(child), name);
         let by_parent = Cause::Dependency(lab.key(&kind(parent), parent_name));
         assert!(causes.contains(&by_parent), "{child} was woken by {causes:?}");
-        let timers = causes.iter().filter(|c| matches!(c, Cause::Poll | Cause::Retry | Cause::Timer));
+        let timers = causes
+            .iter()
+            .filter(|c| matches!(c, Cause::Poll | Cause::Retry | Cause::Timer));
         assert_eq!(timers.count(), 0, "{child} was woken by {causes:?}");
     }
 }
@@ -79,12 +108,25 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
         }
         lab.idle().await;
     }
-    assert_eq!(reconciles + 30, self::reconciles(&lab), "each poll is one reconcile");
+    assert_eq!(
+        reconciles + 30,
+        self::reconciles(&lab),
+        "each poll is one reconcile"
+    );
     assert_eq!(lab.api_writes(), api, "writes to the API server");
-    assert_eq!(versions, self::versions(&lab).await, "the objects have not changed");
+    assert_eq!(
+        versions,
+        self::versions(&lab).await,
+        "the objects have not changed"
+    );
     let counters = lab.concourse.counters();
     assert_eq!((counters.writes, counters.logins), (0, 0), "writes to Concourse");
-    let pipeline = lab.concourse.requests().iter().filter(|r| r.path.contains("/pipelines/app")).count();
+    let pipeline = lab
+        .concourse
+        .requests()
+        .iter()
+        .filter(|r| r.path.contains("/pipelines/app"))
+        .count();
     assert_eq!(pipeline, 20, "two reads per poll of the pipeline");
 }
 
@@ -96,7 +138,11 @@ async fn versions(lab: &Lab) -> Vec<String> {
     let mut versions = Vec::new();
     for kind_name in ["Instance", "Team", "Pipeline"] {
         let objects = lab.list(&kind(kind_name)).await;
-        versions.extend(objects.iter().map(|o| o["metadata"]["resourceVersion"].to_string()));
+        versions.extend(
+            objects
+                .iter()
+                .map(|o| o["metadata"]["resourceVersion"].to_string()),
+        );
     }
     versions
 }
@@ -104,20 +150,33 @@ async fn versions(lab: &Lab) -> Vec<String> {
 async fn a_changed_config_is_written_once(mut lab: Lab) {
     lab.start_pack().await;
     lab.chain().await;
-    let more = CONFIG.replace("groups:", "- name: deploy\n  plan:\n  - {get: source, passed: [build]}\ngroups:").replace("[test, build]", "[test, build, deploy]");
+    let more = CONFIG
+        .replace(
+            "groups:",
+            "- name: deploy\n  plan:\n  - {get: source, passed: [build]}\ngroups:",
+        )
+        .replace("[test, build]", "[test, build, deploy]");
     lab.apply(lab.config(&more)).await;
     lab.until("Concourse has the third job", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
-        pipeline.config["jobs"].as_array().is_some_and(|jobs| jobs.len() == 3)
+        pipeline.config["jobs"]
+            .as_array()
+            .is_some_and(|jobs| jobs.len() == 3)
     })
     .await;
     lab.idle().await;
     assert_eq!(lab.concourse.pipeline("platform", "app").expect("there").saves, 2);
-    let by_config = lab.causes(&kind("Pipeline"), "app").into_iter().any(|c| c.to_string().contains("ConfigMap"));
+    let by_config = lab
+        .causes(&kind("Pipeline"), "app")
+        .into_iter()
+        .any(|c| c.to_string().contains("ConfigMap"));
     assert!(by_config, "the ConfigMap wakes it");
     // An invalid config is Concourse's to refuse, and the object's to say; the old one stays.
-    lab.apply(lab.config("jobs:\n- name: x\n  plan:\n  - get: nothing\n")).await;
-    let refused = lab.condition(&kind("Pipeline"), "app", "Ready", "False", "SetPipelineFailed").await;
+    lab.apply(lab.config("jobs:\n- name: x\n  plan:\n  - get: nothing\n"))
+        .await;
+    let refused = lab
+        .condition(&kind("Pipeline"), "app", "Ready", "False", "SetPipelineFailed")
+        .await;
     let message = condition(&refused, "Ready")["message"].to_string();
     assert!(message.contains("unknown resource 'nothing'"), "{message}");
     assert_eq!(condition(&refused, "Stalled")["status"], "True");
@@ -136,25 +195,43 @@ async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
     .await;
     lab.idle().await;
     assert_eq!(lab.concourse.pipeline("platform", "app").expect("there").saves, 2);
-    let pipeline = lab.get(&kind("Pipeline"), "app").await.expect("there").to_string();
+    let pipeline = lab
+        .get(&kind("Pipeline"), "app")
+        .await
+        .expect("there")
+        .to_string();
     assert!(!pipeline.contains("registry-pass"), "no secret in the object");
 }
 
 async fn drift_is_repaired(mut lab: Lab) {
     lab.start_pack().await;
     lab.chain().await;
-    lab.patch(&kind("Pipeline"), "app", serde_json::json!({"spec": {"paused": true, "exposed": true}})).await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        serde_json::json!({"spec": {"paused": true, "exposed": true}}),
+    )
+    .await;
     lab.until("paused and exposed", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.paused && pipeline.public
     })
     .await;
-    lab.patch(&kind("Pipeline"), "app", serde_json::json!({"spec": {"paused": false, "exposed": false}})).await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        serde_json::json!({"spec": {"paused": false, "exposed": false}}),
+    )
+    .await;
     lab.until("unpaused and hidden", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         !pipeline.paused && !pipeline.public
     })
     .await;
     lab.idle().await;
-    assert_eq!(lab.concourse.pipeline("platform", "app").expect("there").saves, 1, "the config was not written again");
+    assert_eq!(
+        lab.concourse.pipeline("platform", "app").expect("there").saves,
+        1,
+        "the config was not written again"
+    );
 }

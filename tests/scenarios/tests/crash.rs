@@ -6,17 +6,25 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use ostler_test_harness::{Lab, PASSWORD, concourse::{COMPONENTS, kind}, scenarios};
+use ostler_test_harness::{
+    Lab, PASSWORD,
+    concourse::{COMPONENTS, kind},
+    scenarios,
+};
 use serde_json::json;
 
-scenarios!(killed_twenty_times);
+scenarios!(hostile: killed_twenty_times);
 
 /// A host in a process of its own; killed when dropped.
 struct Process(Child);
 
 impl Process {
     fn start(lab: &Lab) -> Self {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(lab.path().join("ostler.log")).expect("a log");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(lab.path().join("ostler.log"))
+            .expect("a log");
         let child = Command::new(binary())
             .arg("run")
             .arg("--kubeconfig")
@@ -50,7 +58,11 @@ fn binary() -> PathBuf {
     }
     let test = std::env::current_exe().expect("this test's path");
     let binary = test.ancestors().nth(2).expect("target directory").join("ostler");
-    assert!(binary.exists(), "{} is not built: cargo build -p ostler", binary.display());
+    assert!(
+        binary.exists(),
+        "{} is not built: cargo build -p ostler",
+        binary.display()
+    );
     binary
 }
 
@@ -79,12 +91,20 @@ async fn killed_twenty_times(lab: Lab) {
         drop(process);
         process = Process::start(&lab);
         lab.ready(&kind("Pipeline"), &name).await;
-        let there = lab.concourse.pipeline("platform", &name).expect("Concourse has it");
+        let there = lab
+            .concourse
+            .pipeline("platform", &name)
+            .expect("Concourse has it");
         assert_eq!(there.saves, 1, "round {round}: the config was written once");
         assert!(!there.paused);
     }
     assert_eq!(lab.concourse.teams().len(), 2, "main and ours");
-    let puts = lab.concourse.requests().iter().filter(|r| r.method == "PUT" && r.path.ends_with("/teams/platform")).count();
+    let puts = lab
+        .concourse
+        .requests()
+        .iter()
+        .filter(|r| r.method == "PUT" && r.path.ends_with("/teams/platform"))
+        .count();
     assert_eq!(puts, 1, "the team was written once");
     for round in 0..20 {
         lab.ready(&kind("Pipeline"), &format!("p{round}")).await;

@@ -1,6 +1,9 @@
 //! What is deleted goes, in whatever order and whatever is broken; what fails is not forgotten.
 
-use ostler::{key::Gvk, reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED}};
+use ostler::{
+    key::Gvk,
+    reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED},
+};
 use ostler_test_harness::{Lab, concourse::kind, condition, scenarios};
 use serde_json::json;
 
@@ -18,7 +21,11 @@ scenarios!(
 );
 
 fn gone_from_concourse(lab: &Lab) {
-    assert_eq!(lab.concourse.pipeline("platform", "app").map(|p| p.saves), None, "the pipeline is gone");
+    assert_eq!(
+        lab.concourse.pipeline("platform", "app").map(|p| p.saves),
+        None,
+        "the pipeline is gone"
+    );
     assert_eq!(lab.concourse.team("platform"), None, "the team is gone");
 }
 
@@ -35,16 +42,25 @@ async fn children_first(lab: Lab) {
         lab.gone(&kind(kind_name), name).await;
     }
     gone_from_concourse(&lab);
-    lab.gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci").await;
+    lab.gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+        .await;
 }
 
 async fn parents_first(lab: Lab) {
     let lab = chained(lab).await;
     lab.delete(&kind("Instance"), "ci").await;
-    let waiting = lab.condition(&kind("Instance"), "ci", "Ready", "False", "TeamsRemain").await;
-    assert!(condition(&waiting, "Ready")["message"].to_string().contains("platform"), "it names what it waits for");
+    let waiting = lab
+        .condition(&kind("Instance"), "ci", "Ready", "False", "TeamsRemain")
+        .await;
+    assert!(
+        condition(&waiting, "Ready")["message"]
+            .to_string()
+            .contains("platform"),
+        "it names what it waits for"
+    );
     lab.delete(&kind("Team"), "platform").await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "PipelinesRemain").await;
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "PipelinesRemain")
+        .await;
     lab.delete(&kind("Pipeline"), "app").await;
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.gone(&kind(kind_name), name).await;
@@ -67,15 +83,28 @@ async fn with_the_parent_gone(lab: Lab) {
     let lab = chained(lab).await;
     // Somebody takes the parents away by force: their finalizers are removed by hand.
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform")] {
-        lab.patch(&kind(kind_name), name, json!({"metadata": {"annotations": {FORCE_DELETE: "true"}}})).await;
+        lab.patch(
+            &kind(kind_name),
+            name,
+            json!({"metadata": {"annotations": {FORCE_DELETE: "true"}}}),
+        )
+        .await;
         lab.delete(&kind(kind_name), name).await;
         lab.gone(&kind(kind_name), name).await;
     }
     lab.delete(&kind("Pipeline"), "app").await;
     lab.gone(&kind("Pipeline"), "app").await;
-    assert!(lab.concourse.pipeline("platform", "app").is_some(), "nobody knows where it is any more");
+    assert!(
+        lab.concourse.pipeline("platform", "app").is_some(),
+        "nobody knows where it is any more"
+    );
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
-    assert!(events.iter().any(|e| e["reason"] == "Orphaned" && e["involvedObject"]["kind"] == "Pipeline"), "and that is said");
+    assert!(
+        events
+            .iter()
+            .any(|e| e["reason"] == "Orphaned" && e["involvedObject"]["kind"] == "Pipeline"),
+        "and that is said"
+    );
 }
 
 async fn with_concourse_down(mut lab: Lab) {
@@ -84,7 +113,10 @@ async fn with_concourse_down(mut lab: Lab) {
     lab.concourse.faults().outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.until("it says what stands in the way and what to do", async || {
-        let object = lab.get(&kind("Pipeline"), "app").await.expect("it is not forgotten");
+        let object = lab
+            .get(&kind("Pipeline"), "app")
+            .await
+            .expect("it is not forgotten");
         let message = condition(&object, "DeletionBlocked")["message"].to_string();
         message.contains(DELETION_POLICY) && message.contains(FORCE_DELETE)
     })
@@ -97,8 +129,10 @@ async fn with_concourse_down(mut lab: Lab) {
 
 async fn while_suspended(lab: Lab) {
     let lab = chained(lab).await;
-    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"suspend": true}})).await;
-    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "Suspended").await;
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"suspend": true}}))
+        .await;
+    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "Suspended")
+        .await;
     lab.delete(&kind("Pipeline"), "app").await;
     lab.gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
@@ -106,12 +140,23 @@ async fn while_suspended(lab: Lab) {
 
 async fn while_paused(lab: Lab) {
     let lab = chained(lab).await;
-    lab.patch(&kind("Pipeline"), "app", json!({"metadata": {"annotations": {PAUSED: "true"}}})).await;
-    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation").await;
-    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": true}})).await;
-    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation").await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"metadata": {"annotations": {PAUSED: "true"}}}),
+    )
+    .await;
+    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
+        .await;
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": true}}))
+        .await;
+    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
+        .await;
     lab.idle().await;
-    assert!(!lab.concourse.pipeline("platform", "app").expect("there").public, "nothing is done");
+    assert!(
+        !lab.concourse.pipeline("platform", "app").expect("there").public,
+        "nothing is done"
+    );
     lab.delete(&kind("Pipeline"), "app").await;
     lab.gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
@@ -119,7 +164,12 @@ async fn while_paused(lab: Lab) {
 
 async fn orphaned_by_its_spec(lab: Lab) {
     let lab = chained(lab).await;
-    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"reclaimPolicy": "Orphan"}})).await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"spec": {"reclaimPolicy": "Orphan"}}),
+    )
+    .await;
     lab.delete(&kind("Pipeline"), "app").await;
     lab.gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_some());
@@ -128,7 +178,12 @@ async fn orphaned_by_its_spec(lab: Lab) {
 async fn orphaned_by_annotation(lab: Lab) {
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
-    lab.patch(&kind("Pipeline"), "app", json!({"metadata": {"annotations": {DELETION_POLICY: "Orphan"}}})).await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"metadata": {"annotations": {DELETION_POLICY: "Orphan"}}}),
+    )
+    .await;
     lab.delete(&kind("Pipeline"), "app").await;
     lab.gone(&kind("Pipeline"), "app").await;
 }
@@ -138,10 +193,17 @@ async fn forced(lab: Lab) {
     lab.concourse.faults().outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.until("it is being deleted", async || {
-        lab.get(&kind("Pipeline"), "app").await.is_some_and(|o| o["metadata"]["deletionTimestamp"].is_string())
+        lab.get(&kind("Pipeline"), "app")
+            .await
+            .is_some_and(|o| o["metadata"]["deletionTimestamp"].is_string())
     })
     .await;
-    lab.patch(&kind("Pipeline"), "app", json!({"metadata": {"annotations": {FORCE_DELETE: "true"}}})).await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"metadata": {"annotations": {FORCE_DELETE: "true"}}}),
+    )
+    .await;
     lab.gone(&kind("Pipeline"), "app").await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
     assert!(events.iter().any(|e| e["reason"] == "ForceDeleted"));

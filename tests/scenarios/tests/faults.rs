@@ -2,14 +2,32 @@
 
 use std::time::Duration;
 
-use ostler_test_harness::{Lab, PASSWORD, concourse::{CONFIG, kind}, condition, scenarios, simulator::Answer};
+use ostler_test_harness::{
+    Lab, PASSWORD,
+    concourse::{CONFIG, kind},
+    condition, scenarios,
+    simulator::Answer,
+};
 
-scenarios!(answers_500, answers_401, does_not_answer, answers_garbage, is_down, wrong_password, throttles);
+scenarios!(
+    answers_500,
+    answers_401,
+    does_not_answer,
+    answers_garbage,
+    is_down,
+    wrong_password,
+    throttles
+);
 
 /// Everything applied but the Team, so that its first request meets the fault.
 async fn prepared(lab: &mut Lab) {
     lab.start_pack().await;
-    for object in [lab.secret(PASSWORD), lab.registry("registry-pass-0001"), lab.config(CONFIG), lab.instance()] {
+    for object in [
+        lab.secret(PASSWORD),
+        lab.registry("registry-pass-0001"),
+        lab.config(CONFIG),
+        lab.instance(),
+    ] {
         lab.apply(object).await;
     }
     lab.ready(&kind("Instance"), "ci").await;
@@ -19,8 +37,13 @@ async fn prepared(lab: &mut Lab) {
 /// The Team says this reason with a message a person understands, fails some more, and recovers when the fault ends.
 async fn says_and_recovers(lab: &Lab, reason: &str, words: &str) {
     lab.apply(lab.team()).await;
-    let team = lab.condition(&kind("Team"), "platform", "Ready", "False", reason).await;
-    let message = condition(&team, "Ready")["message"].as_str().unwrap_or_default().to_owned();
+    let team = lab
+        .condition(&kind("Team"), "platform", "Ready", "False", reason)
+        .await;
+    let message = condition(&team, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     assert!(message.contains(words), "{message:?} should speak of {words:?}");
     lab.concourse.faults().clear();
     lab.ready(&kind("Team"), "platform").await;
@@ -28,14 +51,24 @@ async fn says_and_recovers(lab: &Lab, reason: &str, words: &str) {
 
 async fn answers_500(mut lab: Lab) {
     prepared(&mut lab).await;
-    lab.concourse.faults().fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Status(500, "boom".into()));
+    lab.concourse.faults().fail_next(
+        usize::MAX,
+        "*",
+        "/api/v1/teams/platform",
+        Answer::Status(500, "boom".into()),
+    );
     says_and_recovers(&lab, "CreateOrUpdateFailed", "500").await;
 }
 
 async fn answers_401(mut lab: Lab) {
     prepared(&mut lab).await;
     let before = lab.concourse.counters().logins;
-    lab.concourse.faults().fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Status(401, "not authorized".into()));
+    lab.concourse.faults().fail_next(
+        usize::MAX,
+        "*",
+        "/api/v1/teams/platform",
+        Answer::Status(401, "not authorized".into()),
+    );
     says_and_recovers(&lab, "CreateOrUpdateFailed", "401").await;
     assert!(lab.concourse.counters().logins > before, "it tried a fresh login");
 }
@@ -43,9 +76,13 @@ async fn answers_401(mut lab: Lab) {
 async fn does_not_answer(mut lab: Lab) {
     lab.settings.limits.wall = Duration::from_secs(2);
     prepared(&mut lab).await;
-    lab.concourse.faults().fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Hang);
+    lab.concourse
+        .faults()
+        .fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Hang);
     lab.apply(lab.team()).await;
-    let team = lab.condition(&kind("Team"), "platform", "Ready", "False", "PluginTimeout").await;
+    let team = lab
+        .condition(&kind("Team"), "platform", "Ready", "False", "PluginTimeout")
+        .await;
     let message = condition(&team, "Ready")["message"].to_string();
     assert!(message.contains("longer than 2s"), "{message}");
     lab.concourse.faults().clear();
@@ -54,7 +91,12 @@ async fn does_not_answer(mut lab: Lab) {
 
 async fn answers_garbage(mut lab: Lab) {
     prepared(&mut lab).await;
-    lab.concourse.faults().fail_next(usize::MAX, "GET", "/api/v1/teams/platform", Answer::Status(200, "<html>a proxy's page</html>".into()));
+    lab.concourse.faults().fail_next(
+        usize::MAX,
+        "GET",
+        "/api/v1/teams/platform",
+        Answer::Status(200, "<html>a proxy's page</html>".into()),
+    );
     lab.apply(lab.team()).await;
     lab.until("the Team says that the answer makes no sense", async || {
         let team = lab.get(&kind("Team"), "platform").await.unwrap_or_default();
@@ -69,7 +111,14 @@ async fn is_down(mut lab: Lab) {
     prepared(&mut lab).await;
     lab.concourse.faults().outage(true);
     lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "CreateOrUpdateFailed").await;
+    lab.condition(
+        &kind("Team"),
+        "platform",
+        "Ready",
+        "False",
+        "CreateOrUpdateFailed",
+    )
+    .await;
     lab.until("it backs off", async || {
         let key = lab.key(&kind("Team"), "platform");
         lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
@@ -83,7 +132,9 @@ async fn wrong_password(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(lab.secret("not-the-right-password")).await;
     lab.apply(lab.instance()).await;
-    let instance = lab.condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed").await;
+    let instance = lab
+        .condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
+        .await;
     let message = condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");
     lab.apply(lab.secret(PASSWORD)).await;
@@ -92,7 +143,12 @@ async fn wrong_password(mut lab: Lab) {
 
 async fn throttles(mut lab: Lab) {
     prepared(&mut lab).await;
-    lab.concourse.faults().fail_next(3, "*", "/api/v1/teams/platform", Answer::Status(503, "busy".into()));
+    lab.concourse.faults().fail_next(
+        3,
+        "*",
+        "/api/v1/teams/platform",
+        Answer::Status(503, "busy".into()),
+    );
     lab.apply(lab.team()).await;
     lab.ready(&kind("Team"), "platform").await;
 }

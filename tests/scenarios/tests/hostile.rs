@@ -6,7 +6,14 @@ use ostler::key::Gvk;
 use ostler_test_harness::{Lab, condition, scenarios};
 use serde_json::{Value, json};
 
-scenarios!(traps, panics, loops_for_ever, allocates_without_end, recurses_without_end, returns_nonsense, calls_and_chatters_without_end);
+scenarios!(hostile: traps,
+    panics,
+    loops_for_ever,
+    allocates_without_end,
+    recurses_without_end,
+    returns_nonsense,
+    calls_and_chatters_without_end
+);
 
 fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
@@ -30,12 +37,19 @@ async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, w
     lab.start_host().await;
     lab.apply(object(lab, "bad", behaviour)).await;
     let bad = lab.condition(&hostile(), "bad", "Ready", "False", reason).await;
-    let message = condition(&bad, "Ready")["message"].as_str().unwrap_or_default().to_owned();
+    let message = condition(&bad, "Ready")["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     assert!(message.contains(words), "{message:?} should speak of {words:?}");
     lab.apply(object(lab, "good", "behave")).await;
     lab.apply(greeting(lab, "neighbour")).await;
     lab.ready(&hostile(), "good").await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "neighbour").await;
+    lab.ready(
+        &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
+        "neighbour",
+    )
+    .await;
     lab.apply(object(lab, "bad", "behave")).await;
     lab.ready(&hostile(), "bad").await;
 }
@@ -46,7 +60,10 @@ async fn traps(mut lab: Lab) {
 
 async fn panics(mut lab: Lab) {
     costs_its_own_reconcile(&mut lab, "panic", "PluginTrapped", "trapped").await;
-    assert!(ostler_test_harness::logs().contains("as told"), "the panic's own words are in the log");
+    assert!(
+        ostler_test_harness::logs().contains("as told"),
+        "the panic's own words are in the log"
+    );
 }
 
 async fn loops_for_ever(mut lab: Lab) {

@@ -5,7 +5,11 @@ use std::sync::{Arc, Mutex};
 use ostler::{queue::Priority, router::Cause};
 use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios};
 
-scenarios!(a_rotated_password_is_used_at_once, no_secret_where_a_component_or_a_person_looks, twenty_at_once_log_in_once);
+scenarios!(
+    a_rotated_password_is_used_at_once,
+    no_secret_where_a_component_or_a_person_looks,
+    twenty_at_once_log_in_once
+);
 
 const NEW: &str = "a-rotated-passphrase-of-2026";
 
@@ -14,15 +18,23 @@ async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
     lab.chain().await;
     lab.concourse.set_password("test", NEW);
     lab.concourse.expire_tokens();
-    lab.host().services().router.add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
-    let failed = lab.condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed").await;
+    lab.host()
+        .services()
+        .router
+        .add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
+    let failed = lab
+        .condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed")
+        .await;
     let message = condition(&failed, "Ready")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");
     let before = lab.causes(&kind("Instance"), "ci").len();
     lab.apply(lab.secret(NEW)).await;
     lab.ready(&kind("Instance"), "ci").await;
     let causes = lab.causes(&kind("Instance"), "ci").split_off(before);
-    assert!(causes.iter().any(|c| c.to_string().contains("Secret")), "woken by {causes:?}");
+    assert!(
+        causes.iter().any(|c| c.to_string().contains("Secret")),
+        "woken by {causes:?}"
+    );
 }
 
 async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
@@ -37,7 +49,10 @@ async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
             }
         }
         // That the search would find something: every component's memory has its own name.
-        assert!(memory.windows(9).any(|w| w == b"concourse"), "the memory is the component's");
+        assert!(
+            memory.windows(9).any(|w| w == b"concourse"),
+            "the memory is the component's"
+        );
     }));
     lab.start_pack().await;
     lab.chain().await;

@@ -27,7 +27,14 @@ async fn ten_swaps_under_load(mut lab: Lab) {
             lab.apply(greeting(&lab, i, &format!("round {round}"))).await;
         }
         let served = || lab.host().registry().reports()[0].clone();
-        lab.until("the new build serves", async || lab.host().ledger().all().iter().any(|f| f.plugin_digest == served().digest)).await;
+        lab.until("the new build serves", async || {
+            lab.host()
+                .ledger()
+                .all()
+                .iter()
+                .any(|f| f.plugin_digest == served().digest)
+        })
+        .await;
     }
     let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
     let last = format!("Hello, round {SWAPS}!");
@@ -44,7 +51,11 @@ async fn ten_swaps_under_load(mut lab: Lab) {
     let report = lab.host().registry().reports()[0].clone();
     assert_eq!((report.state, &*report.message), ("serving", ""));
     let facts = lab.host().ledger().all();
-    assert_eq!(facts.iter().map(|f| f.overlaps).sum::<u64>(), 0, "none twice at once");
+    assert_eq!(
+        facts.iter().map(|f| f.overlaps).sum::<u64>(),
+        0,
+        "none twice at once"
+    );
     assert_eq!(facts.iter().map(|f| f.failures).sum::<u64>(), 0, "no call failed");
     let swapped = report.swapped_ms.expect("it was swapped");
     println!("last swap {swapped:.0} ms, host RSS {} KiB", resident_kib());
@@ -52,7 +63,10 @@ async fn ten_swaps_under_load(mut lab: Lab) {
 
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .unwrap_or_default();
     line.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0)
 }
 
@@ -74,7 +88,8 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
         .await;
     }
     lab.apply(greeting(&lab, 0, "still here")).await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0").await;
+    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0")
+        .await;
     lab.install_bytes("greeting", &rebuilt(&wasm, "mended"));
     lab.until("the mended one serves", async || {
         let report = lab.host().registry().reports()[0].clone();

@@ -155,10 +155,7 @@ pub fn crds(check: bool) -> Result<()> {
         .and_then(|crd| crd["metadata"]["name"].as_str())
         .unwrap_or("upstreams.ostler.dev");
     let (plural, group) = name.split_once('.').context("PLURAL.GROUP")?;
-    std::fs::write(
-        generated.path().join(format!("{group}_{plural}.yaml")),
-        host,
-    )?;
+    std::fs::write(generated.path().join(format!("{group}_{plural}.yaml")), host)?;
 
     let mut stale = Vec::new();
     for entry in std::fs::read_dir(generated.path())? {

@@ -80,11 +80,7 @@ pub fn guests() -> Result<Vec<Guest>> {
     let packages = cargo::packages()?.into_iter();
     let mut guests: Vec<_> = packages
         .filter_map(|package| {
-            let pack = package
-                .metadata
-                .pointer("/ostler/pack")?
-                .as_str()?
-                .to_owned();
+            let pack = package.metadata.pointer("/ostler/pack")?.as_str()?.to_owned();
             Some(Guest {
                 folder: package.folder().to_owned(),
                 name: package.name,
@@ -111,8 +107,7 @@ fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
     let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let component =
-        encode(&module).with_context(|| format!("making a component of {}", guest.name))?;
+    let component = encode(&module).with_context(|| format!("making a component of {}", guest.name))?;
     let path = paths::target("components")?
         .join(&guest.pack)
         .join(format!("{}.wasm", guest.name));
@@ -146,10 +141,7 @@ mod tests {
     #[test]
     fn the_workspace_has_the_smallest_guest() {
         let guests = guests().unwrap();
-        let greeting = guests
-            .iter()
-            .find(|g| g.name == "greeting")
-            .expect("greeting");
+        let greeting = guests.iter().find(|g| g.name == "greeting").expect("greeting");
         assert_eq!(greeting.pack, "examples");
     }
 }

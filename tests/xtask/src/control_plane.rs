@@ -31,8 +31,7 @@ pub fn build() -> Result<PathBuf> {
     let mut key = Sha256::new();
     for file in ["go.mod", "go.sum", "main.go"] {
         key.update(
-            fs::read(source.join(file))
-                .with_context(|| format!("reading {file} of {}", source.display()))?,
+            fs::read(source.join(file)).with_context(|| format!("reading {file} of {}", source.display()))?,
         );
     }
     let key = format!("{:x}", key.finalize());
@@ -83,11 +82,7 @@ fn go_build(source: &Path, version: &str, output: &Path, log: &Path) -> Result<(
             "the real control plane needs Go (https://go.dev/dl): {}",
             tail(log)
         ),
-        _ => bail!(
-            "go build: {status}; the end of {}:\n{}",
-            log.display(),
-            tail(log)
-        ),
+        _ => bail!("go build: {status}; the end of {}:\n{}", log.display(), tail(log)),
     }
 }
 
@@ -106,15 +101,9 @@ fn kubernetes_version(go_mod: &str) -> Result<String> {
 /// its version refuses to start.
 fn linker_flags(version: &str) -> Result<String> {
     let mut numbers = version.trim_start_matches('v').split('.');
-    let (major, minor) = numbers
-        .next()
-        .zip(numbers.next())
-        .context("vMAJOR.MINOR.PATCH")?;
+    let (major, minor) = numbers.next().zip(numbers.next()).context("vMAJOR.MINOR.PATCH")?;
     let mut flags = String::from("-s -w");
-    for package in [
-        "k8s.io/component-base/version",
-        "k8s.io/client-go/pkg/version",
-    ] {
+    for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
         for (name, value) in [
             ("gitVersion", version),
             ("gitMajor", major),
@@ -141,19 +130,13 @@ impl ControlPlane {
     /// Starts one on ports of its own and waits until it is ready.
     pub fn start(binary: &Path) -> Result<Self> {
         let step = Step::new("Starting the real control plane");
-        let folder = tempfile::Builder::new()
-            .prefix("control-plane-")
-            .tempdir()?;
+        let folder = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
         let dir = folder.path();
         let at = |name: &str| dir.join(name).display().to_string();
         let part = |name: &str, arguments: &[String]| {
             let mut command = Command::new(binary);
             // The name people look for in `ps`.
-            command
-                .arg0(name)
-                .arg(name)
-                .args(arguments)
-                .current_dir(dir);
+            command.arg0(name).arg(name).args(arguments).current_dir(dir);
             Child::spawn_logged(name, command, &dir.join(format!("{name}.log")))
         };
 
@@ -210,14 +193,8 @@ impl ControlPlane {
         })?;
         let kubeconfig = dir.join("kubeconfig");
         let server = format!("https://127.0.0.1:{api}");
-        secret_file(
-            &kubeconfig,
-            &self::kubeconfig(&server, &certificate, &token),
-        )?;
-        let ready = once(
-            binary,
-            &["ready", &kubeconfig.display().to_string(), START_LIMIT],
-        );
+        secret_file(&kubeconfig, &self::kubeconfig(&server, &certificate, &token))?;
+        let ready = once(binary, &["ready", &kubeconfig.display().to_string(), START_LIMIT]);
         if let Err(e) = ready {
             apiserver.still_runs()?;
             return Err(e).context(tail(&dir.join("kube-apiserver.log")));

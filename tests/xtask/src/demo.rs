@@ -79,9 +79,7 @@ fn once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
         swapped = Some(swap::once(
             stage,
             SWAPPED,
-            limit
-                .saturating_sub(began.elapsed())
-                .max(Duration::from_secs(10)),
+            limit.saturating_sub(began.elapsed()).max(Duration::from_secs(10)),
         )?);
         objects = stage.objects()?;
         table.show(&objects, &stage.plugins()?, "");

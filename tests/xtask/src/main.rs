@@ -75,9 +75,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(options) => return demo::run(&options),
         Command::Test { tiers } => return suite::run(&tiers),
         Command::Components { packs } => {
-            for component in
-                components::build(|guest| packs.is_empty() || packs.contains(&guest.pack))?
-            {
+            for component in components::build(|guest| packs.is_empty() || packs.contains(&guest.pack))? {
                 println!("{component}");
             }
         }

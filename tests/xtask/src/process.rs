@@ -34,10 +34,7 @@ static INTERRUPT: Interrupt = Interrupt {
 
 fn state() -> std::sync::MutexGuard<'static, State> {
     // A set of numbers is right at any time.
-    INTERRUPT
-        .state
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    INTERRUPT.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// From now on Ctrl-C (and SIGTERM, SIGHUP) ends the children, and with them what
@@ -251,9 +248,7 @@ mod tests {
         let mut child = Child::spawn_logged("sh", sh("sleep 60 & echo $!; wait"), &pipe).unwrap();
         let grandchild = child
             .until("line", Duration::from_secs(10), || {
-                std::fs::read_to_string(&pipe)
-                    .ok()
-                    .filter(|t| t.ends_with('\n'))
+                std::fs::read_to_string(&pipe).ok().filter(|t| t.ends_with('\n'))
             })
             .unwrap();
         let pid = Pid::from_raw(grandchild.trim().parse().unwrap()).unwrap();
@@ -277,8 +272,7 @@ mod tests {
     fn an_early_end_is_told_with_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let mut child =
-            Child::spawn_logged("server", sh("echo address in use >&2; exit 3"), &log).unwrap();
+        let mut child = Child::spawn_logged("server", sh("echo address in use >&2; exit 3"), &log).unwrap();
         let error = child
             .until::<()>("port", Duration::from_secs(10), || None)
             .unwrap_err()

@@ -23,8 +23,7 @@ impl Step {
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
         let bar = SCREEN.add(ProgressBar::new_spinner());
-        let style =
-            ProgressStyle::with_template("{spinner:.cyan} {prefix} {elapsed:.dim} {wide_msg:.dim}");
+        let style = ProgressStyle::with_template("{spinner:.cyan} {prefix} {elapsed:.dim} {wide_msg:.dim}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_prefix(name.clone());
         bar.enable_steady_tick(Duration::from_millis(100));

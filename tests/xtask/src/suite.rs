@@ -48,14 +48,17 @@ impl Tier {
             // Documentation has examples of logic only.
             None => {
                 arguments.push("--");
-                for other in Self::value_variants()
-                    .iter()
-                    .filter_map(|tier| tier.module())
-                {
+                for other in Self::value_variants().iter().filter_map(|tier| tier.module()) {
                     arguments.extend(["--skip", other]);
                 }
             }
             Some(module) => arguments.extend(["--lib", "--bins", "--tests", module, "--"]),
+        }
+        // The hostile scenarios have an embedded and a real half, too.
+        match self {
+            Self::Embedded => arguments.extend(["--skip", "hostile::"]),
+            Self::Hostile => arguments.extend(["--skip", "real::"]),
+            Self::Pure | Self::Real => {}
         }
         if self == Self::Real {
             // They are ignored elsewhere, because they need what is started here.
@@ -175,7 +178,9 @@ mod tests {
     fn closing_lines_add_up() {
         let mut sum = Sum::default();
         sum.add("running 2 tests");
-        sum.add("test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s");
+        sum.add(
+            "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s",
+        );
         sum.add("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
         assert_eq!(
             sum,

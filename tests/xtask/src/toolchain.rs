@@ -39,8 +39,7 @@ impl Toolchain {
         if !debian_is_complete() {
             install()?;
         }
-        let linker =
-            linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
+        let linker = linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
         Ok(Self::Debian { linker })
     }
 
@@ -87,8 +86,7 @@ fn sysroot(rustc: &str) -> Result<PathBuf> {
 
 fn debian_is_complete() -> bool {
     // The standard library's sources are what Debian's plain rustc lacks.
-    let sources =
-        sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
+    let sources = sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
     Path::new(DEBIAN_CARGO).is_file() && sources.is_ok_and(|s| s.is_file())
 }
 
@@ -114,9 +112,8 @@ fn linker(sysroot: &Path) -> Option<PathBuf> {
 
 fn install() -> Result<()> {
     let packages = DEBIAN_PACKAGES.join(" ");
-    let by_hand = format!(
-        "install the target (`rustup target add {TARGET}`) or Debian's packages {packages}"
-    );
+    let by_hand =
+        format!("install the target (`rustup target add {TARGET}`) or Debian's packages {packages}");
     if !Path::new("/usr/bin/apt-get").is_file() {
         bail!("this machine can't build for WebAssembly: {by_hand}");
     }
@@ -177,10 +174,7 @@ mod tests {
 
     #[test]
     fn debians_cargo_is_told_all_it_needs() {
-        let command = Toolchain::Debian {
-            linker: "/ld".into(),
-        }
-        .build();
+        let command = Toolchain::Debian { linker: "/ld".into() }.build();
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(
             arguments,

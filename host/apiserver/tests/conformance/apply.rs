@@ -20,10 +20,7 @@ pub async fn fields_are_owned_shared_and_given_up(target: &Target) {
         .apply(
             &path,
             "fieldManager=one",
-            &place.thing(
-                "a",
-                json!({"url": "http://x", "size": 2, "labels": {"k": "v"}}),
-            ),
+            &place.thing("a", json!({"url": "http://x", "size": 2, "labels": {"k": "v"}})),
         )
         .await
         .expect(201);
@@ -36,10 +33,7 @@ pub async fn fields_are_owned_shared_and_given_up(target: &Target) {
         .apply(
             &path,
             "fieldManager=one",
-            &place.thing(
-                "a",
-                json!({"url": "http://x", "size": 2, "labels": {"k": "v"}}),
-            ),
+            &place.thing("a", json!({"url": "http://x", "size": 2, "labels": {"k": "v"}})),
         )
         .await
         .expect(200);
@@ -101,11 +95,7 @@ pub async fn fields_are_owned_shared_and_given_up(target: &Target) {
         .expect(400);
     assert_eq!(managed["message"], "metadata.managedFields must be nil");
     let unknown = target
-        .apply(
-            &path,
-            "fieldManager=one",
-            &place.thing("a", json!({"typo": 1})),
-        )
+        .apply(&path, "fieldManager=one", &place.thing("a", json!({"typo": 1})))
         .await;
     assert!(unknown.code >= 400, "{}", unknown.body);
     assert!(
@@ -138,11 +128,7 @@ pub async fn conflicts_are_told_and_can_be_forced(target: &Target) {
         .await
         .expect(201);
     let conflict = target
-        .apply(
-            &path,
-            "fieldManager=two",
-            &place.thing("a", json!({"size": 2})),
-        )
+        .apply(&path, "fieldManager=two", &place.thing("a", json!({"size": 2})))
         .await
         .expect(409);
     assert_eq!(conflict["reason"], "Conflict");
@@ -192,10 +178,7 @@ pub async fn lists_merge_by_key(target: &Target) {
         .apply(
             &path,
             "fieldManager=one",
-            &place.thing(
-                "a",
-                json!({"items": [{"name": "a", "value": 1}], "tags": ["x"]}),
-            ),
+            &place.thing("a", json!({"items": [{"name": "a", "value": 1}], "tags": ["x"]})),
         )
         .await
         .expect(201);
@@ -203,10 +186,7 @@ pub async fn lists_merge_by_key(target: &Target) {
         .apply(
             &path,
             "fieldManager=two",
-            &place.thing(
-                "a",
-                json!({"items": [{"name": "b", "value": 2}], "tags": ["y"]}),
-            ),
+            &place.thing("a", json!({"items": [{"name": "b", "value": 2}], "tags": ["y"]})),
         )
         .await
         .expect(200);
@@ -302,7 +282,14 @@ pub async fn status_is_applied_apart(target: &Target) {
         .await
         .expect(200);
     assert_eq!(through_main["status"], applied["status"]);
-    target.apply(&format!("{}/status", place.path("nobody")), "fieldManager=host", &json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"name": "nobody"}})).await.expect(404);
+    target
+        .apply(
+            &format!("{}/status", place.path("nobody")),
+            "fieldManager=host",
+            &json!({"apiVersion": place.version(), "kind": "Thing", "metadata": {"name": "nobody"}}),
+        )
+        .await
+        .expect(404);
 }
 
 pub async fn updates_are_booked(target: &Target) {
@@ -358,10 +345,7 @@ pub async fn updates_are_booked(target: &Target) {
         .expect(200);
     assert_eq!(reset["metadata"].get("managedFields"), None);
     let secret = json!({"metadata": {"name": "s"}, "data": {"k": "dg=="}});
-    let secret = target
-        .post(&place.core("secrets"), &secret)
-        .await
-        .expect(201);
+    let secret = target.post(&place.core("secrets"), &secret).await.expect(201);
     assert_eq!(
         manager(&secret, "conformance", "Update")["fieldsV1"],
         json!({"f:data": {".": {}, "f:k": {}}, "f:type": {}})

@@ -30,11 +30,7 @@ async fn faults_meet_requests() {
             effect: respond,
         })
         .unwrap();
-    let response = target
-        .request(Method::GET, &place.things())
-        .send()
-        .await
-        .unwrap();
+    let response = target.request(Method::GET, &place.things()).send().await.unwrap();
     assert_eq!(
         (
             response.status().as_u16(),
@@ -51,13 +47,7 @@ async fn faults_meet_requests() {
             effect: Effect::Drop,
         })
         .unwrap();
-    assert!(
-        target
-            .request(Method::GET, &place.things())
-            .send()
-            .await
-            .is_err()
-    );
+    assert!(target.request(Method::GET, &place.things()).send().await.is_err());
     let creates = Match {
         method: Some("POST".into()),
         ..Match::default()
@@ -83,10 +73,7 @@ async fn faults_meet_requests() {
     let fault = json!({"match": {"path": "/things/a$"}, "effect": {"respond": {"code": 503}}});
     target.post("/_ostler/faults", &fault).await.expect(200);
     target.get(&place.path("a")).await.expect(503);
-    target
-        .delete("/_ostler/faults", &json!(null))
-        .await
-        .expect(200);
+    target.delete("/_ostler/faults", &json!(null)).await.expect(200);
     target.get(&place.path("a")).await.expect(200);
     server.shutdown().await;
 }
@@ -169,13 +156,7 @@ async fn a_restart_closes_connections_and_keeps_the_data() {
     events.change().await;
     server.faults().refuse_connections(true);
     assert_eq!(events.next().await, None);
-    assert!(
-        target
-            .request(Method::GET, "/version")
-            .send()
-            .await
-            .is_err()
-    );
+    assert!(target.request(Method::GET, "/version").send().await.is_err());
     server.faults().refuse_connections(false);
     target.get(&place.path("a")).await.expect(200);
     server.shutdown().await;
@@ -188,10 +169,7 @@ async fn requests_are_counted() {
     server.counters().reset();
     target.get(&place.things()).await.expect(200);
     assert_eq!(
-        (
-            server.counters().of("list", "things"),
-            server.counters().writes()
-        ),
+        (server.counters().of("list", "things"), server.counters().writes()),
         (1, 0)
     );
     place.create(&target, "a", json!({})).await;

@@ -9,10 +9,7 @@ pub async fn finalizers_hold_an_object(target: &Target) {
     let mut held = place.thing("a", json!({}));
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
     target.post(&place.things(), &held).await.expect(201);
-    let waiting = target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(200);
+    let waiting = target.delete(&place.path("a"), &json!({})).await.expect(200);
     assert!(waiting["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(
         (
@@ -21,10 +18,7 @@ pub async fn finalizers_hold_an_object(target: &Target) {
         ),
         (&json!(0), &json!(2))
     );
-    let again = target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(200);
+    let again = target.delete(&place.path("a"), &json!({})).await.expect(200);
     assert_eq!(
         again["metadata"]["resourceVersion"],
         waiting["metadata"]["resourceVersion"]
@@ -37,7 +31,12 @@ pub async fn finalizers_hold_an_object(target: &Target) {
         )
         .await
         .expect(422);
-    assert!(late["message"].as_str().unwrap().contains("metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted"), "{late}");
+    assert!(
+        late["message"].as_str().unwrap().contains(
+            "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted"
+        ),
+        "{late}"
+    );
     let edited = target
         .patch(
             "merge",
@@ -81,10 +80,7 @@ pub async fn owners_take_dependents_along(target: &Target) {
         )
         .await
         .expect(201);
-    target
-        .delete(&place.path("parent"), &json!({}))
-        .await
-        .expect(200);
+    target.delete(&place.path("parent"), &json!({})).await.expect(200);
     target.until(&place.path("child"), gone).await;
 
     let parent = place.create(target, "orphaned", json!({})).await;
@@ -96,10 +92,7 @@ pub async fn owners_take_dependents_along(target: &Target) {
         .await
         .expect(201);
     target
-        .delete(
-            &place.path("orphaned"),
-            &json!({"propagationPolicy": "Orphan"}),
-        )
+        .delete(&place.path("orphaned"), &json!({"propagationPolicy": "Orphan"}))
         .await
         .expect(200);
     target.until(&place.path("orphaned"), gone).await;
@@ -117,10 +110,7 @@ pub async fn owners_take_dependents_along(target: &Target) {
         )
         .await
         .expect(200);
-    assert_eq!(
-        waiting["metadata"]["finalizers"],
-        json!(["foregroundDeletion"])
-    );
+    assert_eq!(waiting["metadata"]["finalizers"], json!(["foregroundDeletion"]));
     target
         .until(&place.path("slow"), |answer| {
             answer.body["metadata"]["deletionTimestamp"].is_string()
@@ -154,19 +144,13 @@ pub async fn namespaces_go_with_their_contents(target: &Target) {
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
     target.post(&place.things(), &held).await.expect(201);
     target
-        .post(
-            &place.core("configmaps"),
-            &json!({"metadata": {"name": "c"}}),
-        )
+        .post(&place.core("configmaps"), &json!({"metadata": {"name": "c"}}))
         .await
         .expect(201);
     let path = format!("/api/v1/namespaces/{}", place.namespace);
     let namespace = target.get(&path).await.expect(200);
     assert_eq!(
-        (
-            &namespace["spec"]["finalizers"],
-            &namespace["status"]["phase"]
-        ),
+        (&namespace["spec"]["finalizers"], &namespace["status"]["phase"]),
         (&json!(["kubernetes"]), &json!("Active"))
     );
     assert_eq!(
@@ -176,10 +160,7 @@ pub async fn namespaces_go_with_their_contents(target: &Target) {
     let going = target.delete(&path, &json!({})).await.expect(200);
     assert_eq!(going["status"]["phase"], "Terminating");
     let refused = target
-        .post(
-            &place.core("configmaps"),
-            &json!({"metadata": {"name": "late"}}),
-        )
+        .post(&place.core("configmaps"), &json!({"metadata": {"name": "late"}}))
         .await
         .expect(403);
     assert_eq!(
@@ -189,10 +170,7 @@ pub async fn namespaces_go_with_their_contents(target: &Target) {
             place.namespace
         )
     );
-    assert_eq!(
-        refused["details"]["causes"][0]["reason"],
-        "NamespaceTerminating"
-    );
+    assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
     target
         .until(&format!("{}/c", place.core("configmaps")), |answer| {
             answer.code == 404
@@ -219,10 +197,7 @@ pub async fn deletion_heeds_preconditions(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;
     let other = target
-        .delete(
-            &place.path("a"),
-            &json!({"preconditions": {"uid": unique("x")}}),
-        )
+        .delete(&place.path("a"), &json!({"preconditions": {"uid": unique("x")}}))
         .await
         .expect(409);
     assert!(
@@ -239,13 +214,15 @@ pub async fn deletion_heeds_preconditions(target: &Target) {
         )
         .await
         .expect(409);
-    assert!(stale["message"].as_str().unwrap().contains("the ResourceVersion in the precondition (1) does not match the ResourceVersion in record ("), "{stale}");
+    assert!(
+        stale["message"].as_str().unwrap().contains(
+            "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record ("
+        ),
+        "{stale}"
+    );
     let exact = json!({"preconditions": {"uid": created["metadata"]["uid"], "resourceVersion": created["metadata"]["resourceVersion"]}});
     target.delete(&place.path("a"), &exact).await.expect(200);
-    target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(404);
+    target.delete(&place.path("a"), &json!({})).await.expect(404);
 
     for name in ["x", "y", "z"] {
         let mut thing = place.thing(name, json!({}));
@@ -268,7 +245,5 @@ pub async fn deletion_heeds_preconditions(target: &Target) {
     );
     target.delete(&crd, &json!({})).await.expect(200);
     target.until(&crd, |answer| answer.code == 404).await;
-    target
-        .until(&place.things(), |answer| answer.code == 404)
-        .await;
+    target.until(&place.things(), |answer| answer.code == 404).await;
 }

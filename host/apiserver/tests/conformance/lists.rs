@@ -77,10 +77,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 async fn labelled(target: &Target, place: &Place, name: &str, label: &str) {
-    let mut thing = place.thing(
-        name,
-        json!({"mode": if name == "a" { "fast" } else { "slow" }}),
-    );
+    let mut thing = place.thing(name, json!({"mode": if name == "a" { "fast" } else { "slow" }}));
     thing["metadata"]["labels"] = json!({"l": label});
     target.post(&place.things(), &thing).await.expect(201);
 }
@@ -113,10 +110,7 @@ pub async fn selectors_choose(target: &Target) {
     }
     assert_eq!(
         target
-            .get(&format!(
-                "{}?labelSelector=l%20within%20(1)",
-                place.things()
-            ))
+            .get(&format!("{}?labelSelector=l%20within%20(1)", place.things()))
             .await
             .code,
         400
@@ -133,10 +127,7 @@ pub async fn selectors_choose(target: &Target) {
     let partial = target.send(request).await.expect(200);
     assert_eq!(partial["kind"], "PartialObjectMetadataList");
     assert_eq!(
-        (
-            &partial["items"][0]["kind"],
-            partial["items"][0].get("spec")
-        ),
+        (&partial["items"][0]["kind"], partial["items"][0].get("spec")),
         (&json!("PartialObjectMetadata"), None)
     );
 }
@@ -154,10 +145,7 @@ pub async fn pages_show_one_snapshot(target: &Target) {
         (names(&first), &first["metadata"]["remainingItemCount"]),
         (vec!["a", "b"], &json!(3))
     );
-    target
-        .delete(&place.path("d"), &json!({}))
-        .await
-        .expect(200);
+    target.delete(&place.path("d"), &json!({})).await.expect(200);
     labelled(target, &place, "cc", "1").await;
     let token = first["metadata"]["continue"].as_str().unwrap();
     let second = target
@@ -269,10 +257,7 @@ pub async fn tables_have_the_columns_of_the_definition(target: &Target) {
         .expect(200);
     assert_eq!(table(place.path("a")).await["rows"][0]["cells"][2], "True");
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}});
-    target
-        .post(&place.core("secrets"), &secret)
-        .await
-        .expect(201);
+    target.post(&place.core("secrets"), &secret).await.expect(201);
     let secrets = table(place.core("secrets")).await;
     let cells = secrets["rows"]
         .as_array()
@@ -307,10 +292,7 @@ pub async fn watches_follow(target: &Target) {
         .await
         .expect(200);
     assert_eq!(events.change().await, pair("MODIFIED", "a"));
-    target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(200);
+    target.delete(&place.path("a"), &json!({})).await.expect(200);
     let last = loop {
         let event = events.next().await.expect("the stream goes on");
         if event["type"] != "BOOKMARK" {
@@ -373,10 +355,7 @@ pub async fn a_selection_is_entered_and_left(target: &Target) {
         .await
         .expect(200);
     assert_eq!(events.change().await, pair("DELETED", "a"));
-    target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(200);
+    target.delete(&place.path("a"), &json!({})).await.expect(200);
     labelled(target, &place, "b", "yes").await;
     assert_eq!(
         events.change().await,
@@ -388,7 +367,8 @@ pub async fn a_selection_is_entered_and_left(target: &Target) {
 pub async fn initial_events_end_with_a_bookmark(target: &Target) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({})).await;
-    let query = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
+    let query =
+        "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
     let mut events = Events::open(target, &format!("{}?{query}", place.things())).await;
     assert_eq!(events.change().await, pair("ADDED", "a"));
     let bookmark = loop {
@@ -401,10 +381,7 @@ pub async fn initial_events_end_with_a_bookmark(target: &Target) {
     place.create(target, "b", json!({})).await;
     assert_eq!(events.change().await, pair("ADDED", "b"));
     let senseless = target
-        .get(&format!(
-            "{}?watch=true&sendInitialEvents=true",
-            place.things()
-        ))
+        .get(&format!("{}?watch=true&sendInitialEvents=true", place.things()))
         .await;
     assert_eq!(senseless.code, 422, "{}", senseless.body);
 }

@@ -18,10 +18,7 @@ pub async fn discovery_names_the_kinds(target: &Target) {
             .iter()
             .any(|group| group["name"] == place.group.as_str())
     );
-    let resources = target
-        .get(&format!("/apis/{}/v1", place.group))
-        .await
-        .expect(200);
+    let resources = target.get(&format!("/apis/{}/v1", place.group)).await.expect(200);
     assert_eq!(resources["groupVersion"], place.version());
     let things = resources["resources"]
         .as_array()
@@ -36,12 +33,7 @@ pub async fn discovery_names_the_kinds(target: &Target) {
             &things["shortNames"],
             &things["singularName"]
         ),
-        (
-            &json!("Thing"),
-            &json!(true),
-            &json!(["th"]),
-            &json!("thing")
-        )
+        (&json!("Thing"), &json!(true), &json!(["th"]), &json!("thing"))
     );
     assert!(
         resources["resources"]
@@ -60,10 +52,7 @@ pub async fn discovery_names_the_kinds(target: &Target) {
     );
     let index = target.get("/openapi/v3").await.expect(200);
     assert!(index["paths"]["api/v1"]["serverRelativeURL"].is_string());
-    target
-        .get("/apis/nobody.example.org/v1/things")
-        .await
-        .expect(404);
+    target.get("/apis/nobody.example.org/v1/things").await.expect(404);
 }
 
 pub async fn create_read_update_delete(target: &Target) {
@@ -105,10 +94,7 @@ pub async fn create_read_update_delete(target: &Target) {
     let name = generated["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("g-") && name.len() == 7, "{name}");
 
-    let gone = target
-        .delete(&place.path("a"), &json!({}))
-        .await
-        .expect(200);
+    let gone = target.delete(&place.path("a"), &json!({})).await.expect(200);
     assert_eq!(
         (&gone["kind"], &gone["status"]),
         (&json!("Status"), &json!("Success"))
@@ -146,11 +132,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
 
     let nowhere = target
         .post(
-            &format!(
-                "/apis/{}/v1/namespaces/{}/things",
-                place.group,
-                unique("no-")
-            ),
+            &format!("/apis/{}/v1/namespaces/{}/things", place.group, unique("no-")),
             &place.thing("a", json!({})),
         )
         .await
@@ -174,10 +156,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
         .post(&place.things(), &place.thing("Not_Good", json!({})))
         .await
         .expect(422);
-    assert_eq!(
-        badly_named["details"]["causes"][0]["field"],
-        "metadata.name"
-    );
+    assert_eq!(badly_named["details"]["causes"][0]["field"], "metadata.name");
 
     let mut other = place.thing("a", json!({}));
     other["metadata"]["resourceVersion"] = "1".into();
@@ -238,9 +217,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
         )
         .await;
     assert_eq!(nothing.code, 400);
-    let unknown_patch = target
-        .patch("unheard-of", &place.path("a"), &json!({}))
-        .await;
+    let unknown_patch = target.patch("unheard-of", &place.path("a"), &json!({})).await;
     assert_eq!(unknown_patch.code, 415);
     let selector = target
         .get(&format!("{}?fieldSelector=spec.url=x", place.things()))
@@ -306,18 +283,10 @@ pub async fn generation_counts_changes_of_the_spec(target: &Target) {
 
 pub async fn secrets_fold_their_texts(target: &Target) {
     let place = Place::new(target).await;
-    let secret =
-        json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}});
-    let created = target
-        .post(&place.core("secrets"), &secret)
-        .await
-        .expect(201);
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}});
+    let created = target.post(&place.core("secrets"), &secret).await.expect(201);
     assert_eq!(
-        (
-            &created["data"],
-            &created["type"],
-            created.get("stringData")
-        ),
+        (&created["data"], &created["type"], created.get("stringData")),
         (&json!({"a": "Yg==", "c": "ZA=="}), &json!("Opaque"), None)
     );
     let patched = target
@@ -349,11 +318,7 @@ pub async fn secrets_fold_their_texts(target: &Target) {
 pub async fn patches(target: &Target) {
     let place = Place::new(target).await;
     place
-        .create(
-            target,
-            "a",
-            json!({"size": 1, "url": "http://x", "tags": ["a"]}),
-        )
+        .create(target, "a", json!({"size": 1, "url": "http://x", "tags": ["a"]}))
         .await;
     let merged = target
         .patch(
@@ -372,10 +337,7 @@ pub async fn patches(target: &Target) {
         {"op": "add", "path": "/spec/tags/-", "value": "c"},
         {"op": "remove", "path": "/spec/url"},
     ]);
-    let stepped = target
-        .patch("json", &place.path("a"), &steps)
-        .await
-        .expect(200);
+    let stepped = target.patch("json", &place.path("a"), &steps).await.expect(200);
     assert_eq!(stepped["spec"], json!({"tags": ["b", "c"], "mode": "slow"}));
     let failed = target
         .patch(
@@ -399,11 +361,7 @@ pub async fn patches(target: &Target) {
         .await
         .expect(404);
     target
-        .patch(
-            "strategic-merge",
-            &place.path("a"),
-            &json!({"spec": {"size": 4}}),
-        )
+        .patch("strategic-merge", &place.path("a"), &json!({"spec": {"size": 4}}))
         .await
         .expect(415);
     target
@@ -427,10 +385,7 @@ pub async fn patches(target: &Target) {
 pub async fn nothing_changed_is_nothing_written(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"size": 1})).await;
-    assert_eq!(
-        target.put(&place.path("a"), &created).await.expect(200),
-        created
-    );
+    assert_eq!(target.put(&place.path("a"), &created).await.expect(200), created);
     assert_eq!(
         target
             .patch("merge", &place.path("a"), &json!({"spec": {"size": 1}}))

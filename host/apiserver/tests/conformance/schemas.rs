@@ -65,10 +65,7 @@ pub async fn mistakes_are_refused_by_name(target: &Target) {
         // The real server may go on after the first thing that is wrong.
         let said = refused["message"].as_str().unwrap();
         let prefix = format!("Thing.{} \"a\" is invalid: ", place.group);
-        assert!(
-            said.starts_with(&prefix) && said.contains(message),
-            "{said}"
-        );
+        assert!(said.starts_with(&prefix) && said.contains(message), "{said}");
         let cause = &refused["details"]["causes"][0];
         assert!(
             message.starts_with(&format!("{}: ", cause["field"].as_str().unwrap())),
@@ -90,10 +87,7 @@ pub async fn unknown_fields_are_pruned_warned_of_or_refused(target: &Target) {
     let place = Place::new(target).await;
     let thing = place.thing("a", json!({"typo": 1, "free": {"any": {"thing": 1}}}));
     let strict = target
-        .post(
-            &format!("{}?fieldValidation=Strict", place.things()),
-            &thing,
-        )
+        .post(&format!("{}?fieldValidation=Strict", place.things()), &thing)
         .await
         .expect(400);
     assert_eq!(
@@ -178,18 +172,11 @@ pub async fn rules_see_the_old_object(target: &Target) {
     assert_eq!(refused["details"]["causes"][0]["field"], "spec");
     place.create(target, "a", json!({"url": "http://x"})).await;
     let moved = target
-        .patch(
-            "merge",
-            &place.path("a"),
-            &json!({"spec": {"url": "http://y"}}),
-        )
+        .patch("merge", &place.path("a"), &json!({"spec": {"url": "http://y"}}))
         .await
         .expect(422);
     assert!(
-        moved["message"]
-            .as_str()
-            .unwrap()
-            .ends_with("url is immutable"),
+        moved["message"].as_str().unwrap().ends_with("url is immutable"),
         "{moved}"
     );
     target
@@ -223,9 +210,6 @@ pub async fn versions_are_served_side_by_side(target: &Target) {
         )
         .await;
     assert_eq!(wrong.code, 400, "{}", wrong.body);
-    let group = target
-        .get(&format!("/apis/{}", place.group))
-        .await
-        .expect(200);
+    let group = target.get(&format!("/apis/{}", place.group)).await.expect(200);
     assert_eq!(group["preferredVersion"]["version"], "v1");
 }

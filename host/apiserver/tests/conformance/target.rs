@@ -81,9 +81,7 @@ pub fn real() -> Target {
                     .expect("certificate-authority-data is base64"),
             )
         }
-        (None, Some(path)) => {
-            Some(std::fs::read(path).expect("the certificate authority is readable"))
-        }
+        (None, Some(path)) => Some(std::fs::read(path).expect("the certificate authority is readable")),
         (None, None) => None,
     };
     if let Some(pem) = authority {
@@ -99,9 +97,7 @@ pub fn real() -> Target {
             .expect("the kubeconfig names a server")
             .trim_end_matches('/')
             .to_owned(),
-        token: config["users"][0]["user"]["token"]
-            .as_str()
-            .map(str::to_owned),
+        token: config["users"][0]["user"]["token"].as_str().map(str::to_owned),
         client: builder.build().expect("a client"),
     }
 }
@@ -126,11 +122,7 @@ impl Target {
             .collect();
         let text = response.text().await.expect("the answer is text");
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Answer {
-            code,
-            body,
-            warnings,
-        }
+        Answer { code, body, warnings }
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -204,9 +196,7 @@ pub struct Place {
 
 /// A name nobody else has.
 pub fn unique(prefix: &str) -> String {
-    let letters: String = std::iter::repeat_with(fastrand::lowercase)
-        .take(10)
-        .collect();
+    let letters: String = std::iter::repeat_with(fastrand::lowercase).take(10).collect();
     format!("{prefix}{letters}")
 }
 
@@ -254,9 +244,7 @@ impl Place {
                     .contains("\"Established\"")
             })
             .await;
-        target
-            .until(&place.things(), |answer| answer.code == 200)
-            .await;
+        target.until(&place.things(), |answer| answer.code == 200).await;
         place
     }
 
@@ -269,10 +257,7 @@ impl Place {
     }
 
     pub fn things(&self) -> String {
-        format!(
-            "/apis/{}/v1/namespaces/{}/things",
-            self.group, self.namespace
-        )
+        format!("/apis/{}/v1/namespaces/{}/things", self.group, self.namespace)
     }
 
     pub fn path(&self, name: &str) -> String {

@@ -91,10 +91,7 @@ pub fn merge(wanted: &[Key], seen: Vec<Object>) -> Vec<Object> {
         namespace: o.namespace.clone(),
         name: o.name.clone(),
     };
-    let mut seen: BTreeMap<_, _> = seen
-        .into_iter()
-        .map(|object| (key(&object), object))
-        .collect();
+    let mut seen: BTreeMap<_, _> = seen.into_iter().map(|object| (key(&object), object)).collect();
     let mut objects: Vec<_> = wanted
         .iter()
         .map(|key| {
@@ -182,10 +179,7 @@ mod tests {
         let objects = merge(&[key("a"), key("b")], vec![team(true)]);
         assert_eq!(objects.len(), 2);
         assert!(objects[0].ready);
-        assert_eq!(
-            why(&objects[1]),
-            "NotReconciled: no plugin has reconciled it yet"
-        );
+        assert_eq!(why(&objects[1]), "NotReconciled: no plugin has reconciled it yet");
     }
 
     #[test]

@@ -18,10 +18,7 @@ pub fn agent() -> Agent {
 
 /// GETs JSON.
 pub fn get(agent: &Agent, url: &str) -> Result<Value> {
-    let mut response = agent
-        .get(url)
-        .call()
-        .with_context(|| format!("GET {url}"))?;
+    let mut response = agent.get(url).call().with_context(|| format!("GET {url}"))?;
     let (status, body) = (response.status(), response.body_mut().read_to_string()?);
     if !status.is_success() {
         bail!("GET {url}: {status}: {}", body.trim());
@@ -31,8 +28,7 @@ pub fn get(agent: &Agent, url: &str) -> Result<Value> {
 
 /// The objects of a YAML file, with `${NAME}` filled in.
 pub fn manifests(path: &Path, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text, variables).with_context(|| path.display().to_string())
 }
 
@@ -47,10 +43,7 @@ fn parse(text: &str, variables: &BTreeMap<&str, &str>) -> Result<Vec<Value>> {
         text = text.replace(&format!("${{{name}}}"), value);
     }
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text)?;
-    Ok(objects
-        .into_iter()
-        .filter(|object| !object.is_null())
-        .collect())
+    Ok(objects.into_iter().filter(|object| !object.is_null()).collect())
 }
 
 /// Applies objects to a server.
@@ -76,13 +69,8 @@ impl Cluster {
                 .and_then(Value::as_str)
                 .unwrap_or_default()
         };
-        let (api_version, kind, name) =
-            (text("/apiVersion"), text("/kind"), text("/metadata/name"));
-        let base = if api_version.contains('/') {
-            "apis"
-        } else {
-            "api"
-        };
+        let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
+        let base = if api_version.contains('/') { "apis" } else { "api" };
         let group = format!("{}/{base}/{api_version}", self.url);
         let Ok(discovered) = get(&self.agent, &group) else {
             return Ok(false);
@@ -110,10 +98,7 @@ impl Cluster {
         if !response.status().is_success() {
             let body = response.body_mut().read_to_string()?;
             let status: Value = serde_json::from_str(&body).unwrap_or_default();
-            bail!(
-                "{kind} {name}: {}",
-                status["message"].as_str().unwrap_or(&body)
-            );
+            bail!("{kind} {name}: {}", status["message"].as_str().unwrap_or(&body));
         }
         Ok(true)
     }
@@ -139,10 +124,7 @@ mod tests {
     fn variables_are_filled_in_and_documents_told_apart() {
         let text = "a: ${X}\nb: local:${X}\n---\n# nothing\n---\nc: 1\n";
         let objects = parse(text, &BTreeMap::from([("X", "yes")])).unwrap();
-        assert_eq!(
-            objects,
-            [json!({"a": "yes", "b": "local:yes"}), json!({"c": 1})]
-        );
+        assert_eq!(objects, [json!({"a": "yes", "b": "local:yes"}), json!({"c": 1})]);
     }
 
     #[test]

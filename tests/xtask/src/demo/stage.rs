@@ -152,8 +152,8 @@ impl Stage {
 /// Puts components where the host looks for them.
 pub fn install(plugins: &Path, built: &[Component]) -> Result<()> {
     for component in built {
-        let bytes = fs::read(&component.path)
-            .with_context(|| format!("reading {}", component.path.display()))?;
+        let bytes =
+            fs::read(&component.path).with_context(|| format!("reading {}", component.path.display()))?;
         paths::replace(&plugins.join(format!("{}.wasm", component.name)), &bytes)?;
     }
     Ok(())
@@ -191,10 +191,7 @@ fn apply(cluster: &Cluster, concourse: &str) -> Result<Vec<Key>> {
         ("CONCOURSE_PASSWORD", PASSWORD),
     ]);
     let mut wanted = Vec::new();
-    for object in manifests(
-        &paths::root().join("deploy/examples/concourse.yaml"),
-        &variables,
-    )? {
+    for object in manifests(&paths::root().join("deploy/examples/concourse.yaml"), &variables)? {
         let began = std::time::Instant::now();
         // A new kind is served a moment after its CRD was applied.
         while !cluster.apply(&object)? {
@@ -209,10 +206,7 @@ fn apply(cluster: &Cluster, concourse: &str) -> Result<Vec<Key>> {
                 bail!("interrupted");
             }
         }
-        if object["apiVersion"]
-            .as_str()
-            .is_some_and(|v| v.contains('.'))
-        {
+        if object["apiVersion"].as_str().is_some_and(|v| v.contains('.')) {
             wanted.push(Key::of(&object));
         }
     }
@@ -221,9 +215,7 @@ fn apply(cluster: &Cluster, concourse: &str) -> Result<Vec<Key>> {
 
 /// Bytes resident, of a /proc/PID/status.
 fn rss(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim()
         .strip_suffix(" kB")?
         .trim()
@@ -243,9 +235,6 @@ mod tests {
             Some(20480 * 1024)
         );
         assert_eq!(rss("Name:\tzombie\n"), None);
-        assert!(
-            rss(&fs::read_to_string("/proc/self/status").unwrap())
-                .is_some_and(|bytes| bytes > 100_000)
-        );
+        assert!(rss(&fs::read_to_string("/proc/self/status").unwrap()).is_some_and(|bytes| bytes > 100_000));
     }
 }

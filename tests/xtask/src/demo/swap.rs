@@ -160,10 +160,7 @@ mod tests {
         };
         let guests = [guest("a"), guest("b")];
         let saved = |path: &str| BTreeSet::from([PathBuf::from(path)]);
-        assert_eq!(
-            touched(&guests, &saved("/p/a/src/lib.rs")),
-            BTreeSet::from(["a"])
-        );
+        assert_eq!(touched(&guests, &saved("/p/a/src/lib.rs")), BTreeSet::from(["a"]));
         assert_eq!(
             touched(&guests, &saved("/p/sdk/src/lib.rs")),
             BTreeSet::from(["a", "b"])

@@ -76,8 +76,7 @@ fn render(objects: &[Object], plugins: &[Plugin]) -> Vec<String> {
             o.kind.clone(),
             format!("{}/{}", o.namespace, o.name),
             if o.ready { "True".into() } else { why(o) },
-            o.ready_ms
-                .map_or_else(|| "-".into(), |ms| format!("{ms:.0} ms")),
+            o.ready_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.0} ms")),
             o.reconciles.to_string(),
             o.api_writes.to_string(),
             format!("{}/{}", o.upstream_reads, o.upstream_writes),
@@ -94,15 +93,16 @@ fn render(objects: &[Object], plugins: &[Plugin]) -> Vec<String> {
             .unwrap_or(0)
     };
     let widths: [usize; 8] = std::array::from_fn(width);
-    let mut lines: Vec<_> =
-        rows.iter()
-            .map(|row| {
-                let cells = row.iter().zip(widths).map(|(cell, width)| {
-                    console::pad_str(cell, width, console::Alignment::Left, None)
-                });
-                cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-            })
-            .collect();
+    let mut lines: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let cells = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| console::pad_str(cell, width, console::Alignment::Left, None));
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        })
+        .collect();
     lines.push(String::new());
     lines.extend(
         plugins
