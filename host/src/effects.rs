@@ -12,8 +12,8 @@ use crate::{
     cluster::{ApiError, Cluster, Patch, Resource, parse},
     key::{Gvk, ObjectRef},
     object::Object,
-    router::Router,
-    store::Store,
+    router::{Router, Writing},
+    store::{Put, Store},
     watch::Origin,
 };
 
@@ -90,6 +90,7 @@ impl Effects {
             writer.manager
         );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
+        let writing = self.router.writing(key, writer.by);
         let answer = self.cluster.patch(&path, Patch::Apply, body).await?;
         self.applied.lock().expect("lock").insert(
             slot,
@@ -99,7 +100,7 @@ impl Effects {
             },
         );
         Ok(Written {
-            object: self.keep(&key.gvk, &answer, writer.by)?,
+            object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
             sent: true,
         })
     }
@@ -126,9 +127,10 @@ impl Effects {
             writer.manager
         );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
+        let writing = self.router.writing(key, writer.by);
         let answer = self.cluster.create(&path, body).await?;
         Ok(Written {
-            object: self.keep(&key.gvk, &answer, writer.by)?,
+            object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
             sent: true,
         })
     }
@@ -179,7 +181,7 @@ impl Effects {
             "finalizers": finalizers,
         }});
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(key, &path, &patch).await
+        self.merge(key, &path, &patch, true).await
     }
 
     /// Patches the status of exactly this object.
@@ -194,42 +196,69 @@ impl Effects {
             true => format!("{}/status", resource.object(key)),
             false => resource.object(key),
         };
-        self.merge(key, &path, &json!({"metadata": {"uid": uid}, "status": status}))
-            .await
+        let patch = json!({"metadata": {"uid": uid}, "status": status});
+        self.merge(key, &path, &patch, false).await
     }
 
-    async fn merge(&self, key: &ObjectRef, path: &str, patch: &Value) -> Result<Arc<Object>, ApiError> {
+    async fn merge(
+        &self,
+        key: &ObjectRef,
+        path: &str,
+        patch: &Value,
+        own_intent: bool,
+    ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
+        let writing = self.router.writing(key, key);
         let answer = self
             .cluster
             .patch(&path, Patch::Merge, patch.to_string().into_bytes())
             .await?;
-        self.keep(&key.gvk, &answer, key)
+        self.keep(&key.gvk, &answer, key, own_intent, writing)
     }
 
     /// Reads one object from the API server itself; the store has it from then on.
     pub async fn read(&self, key: &ObjectRef, by: &ObjectRef) -> Result<Option<Arc<Object>>, ApiError> {
         let path = self.cluster.resource(&key.gvk).await?.object(key);
         match self.cluster.get(&path).await {
-            Ok(bytes) => self.keep(&key.gvk, &bytes, by).map(Some),
+            Ok(bytes) => self
+                .keep(&key.gvk, &bytes, by, self.router.writing(key, by))
+                .map(Some),
             Err(ApiError::Status { code: 404, .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    fn keep(&self, gvk: &Gvk, answer: &[u8], by: &ObjectRef) -> Result<Arc<Object>, ApiError> {
+    /// Puts an answer into the store; what it says is no news to who asked for it.
+    fn keep(
+        &self,
+        gvk: &Gvk,
+        answer: &[u8],
+        by: &ObjectRef,
+        own_intent: bool,
+        writing: Writing,
+    ) -> Result<Arc<Object>, ApiError> {
         let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
         let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
-        match self.store.put(&key, object) {
-            Some(change) => {
-                self.router.changed(&change, Origin::Watched, Some(by));
-                change.new.ok_or_else(|| garbage(&"no object"))
+        let version = object.resource_version;
+        let kept = match self.store.put(&key, object) {
+            Put::News(change) => {
+                // A status write changes nobody's intent: if that differs, somebody else's edit came with the
+                // answer, and the reconcile has not seen it.
+                let foreign = key == *by
+                    && !own_intent
+                    && change.old.as_ref().map(|o| o.intent) != change.new.as_ref().map(|n| n.intent);
+                self.router
+                    .changed(&change, Origin::Watched, Some(by).filter(|_| !foreign));
+                change.new
             }
             // The watch was faster, or has something newer still.
-            None => match self.store.get(&key) {
-                Some(object) => Ok(object),
-                None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),
-            },
+            Put::Known => self.store.get(&key),
+            Put::Overtaken(newer) => Some(newer),
+        };
+        writing.done(version);
+        match kept {
+            Some(object) => Ok(object),
+            None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),
         }
     }
 

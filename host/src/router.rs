@@ -79,6 +79,56 @@ struct Inner {
     lanes: HashMap<Gvk, Arc<str>>,
     /// What woke whom, newest last, for people who ask why.
     history: VecDeque<(ObjectRef, Cause)>,
+    /// Writes on their way, by the object that is written.
+    writes: HashMap<ObjectRef, Vec<Write>>,
+    tickets: u64,
+}
+
+/// A write whose answer is not there yet.
+struct Write {
+    ticket: u64,
+    by: ObjectRef,
+    /// What would have woken `by`, with the version that did.
+    held: Vec<(Option<u64>, Priority, Cause)>,
+}
+
+/// A write on its way; see [`Router::writing`].
+pub struct Writing {
+    router: Arc<Router>,
+    object: ObjectRef,
+    ticket: u64,
+    version: Option<u64>,
+}
+
+impl Writing {
+    /// The answer is there: this version was ours, and wakes nobody. Any other does, when this is dropped.
+    pub fn done(mut self, version: u64) {
+        self.version = Some(version);
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let now = self.router.now();
+        let mut inner = self.router.inner.lock().expect("lock");
+        let Some(writes) = inner.writes.get_mut(&self.object) else {
+            return;
+        };
+        let Some(at) = writes.iter().position(|w| w.ticket == self.ticket) else {
+            return;
+        };
+        let write = writes.swap_remove(at);
+        if writes.is_empty() {
+            inner.writes.remove(&self.object);
+        }
+        for (version, priority, cause) in write.held {
+            if version.is_none() || version != self.version {
+                inner.add(&write.by, priority, cause, now);
+            }
+        }
+        drop(inner);
+        self.router.work.notify_one();
+    }
 }
 
 impl Router {
@@ -91,6 +141,8 @@ impl Router {
                 graph: Graph::default(),
                 lanes: HashMap::new(),
                 history: VecDeque::new(),
+                writes: HashMap::new(),
+                tickets: 0,
             }),
             work: Notify::new(),
         }
@@ -120,6 +172,7 @@ impl Router {
     pub fn changed(&self, change: &Change, origin: Origin, by: Option<&ObjectRef>) {
         let now = self.now();
         let mut inner = self.inner.lock().expect("lock");
+        let version = change.new.as_ref().map(|o| o.resource_version);
         let intended = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,
@@ -129,23 +182,38 @@ impl Router {
                 Origin::Initial => (Priority::Low, Cause::Start),
                 Origin::Watched => (Priority::High, Cause::Change),
             };
-            inner.add(&change.key, priority, cause, now);
+            inner.wake(&change.key, &change.key, version, priority, cause, now);
         }
         let old = change.old.as_ref().map(|o| &o.labels);
         let new = change.new.as_ref().map(|o| &o.labels);
         let dependants = inner.graph.dependants(&change.key, old, new);
         for dependant in dependants {
             if Some(&dependant) != by && dependant != change.key {
-                inner.add(
-                    &dependant,
-                    Priority::High,
-                    Cause::Dependency(change.key.clone()),
-                    now,
-                );
+                let cause = Cause::Dependency(change.key.clone());
+                inner.wake(&dependant, &change.key, version, Priority::High, cause, now);
             }
         }
         drop(inner);
         self.work.notify_one();
+    }
+
+    /// Announces a write of `object` on behalf of `by`. The watch may tell of it before the answer does:
+    /// until the guard is done, what would wake `by` is held back.
+    pub fn writing(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> Writing {
+        let mut inner = self.inner.lock().expect("lock");
+        inner.tickets += 1;
+        let ticket = inner.tickets;
+        inner.writes.entry(object.clone()).or_default().push(Write {
+            ticket,
+            by: by.clone(),
+            held: Vec::new(),
+        });
+        Writing {
+            router: self.clone(),
+            object: object.clone(),
+            ticket,
+            version: None,
+        }
     }
 
     /// Queues an object for a reason other than a change.
@@ -217,9 +285,71 @@ impl Router {
 }
 
 impl Inner {
+    /// Queues an object because of a version of another (or of itself), unless a write of its own may have made it.
+    fn wake(
+        &mut self,
+        key: &ObjectRef,
+        changed: &ObjectRef,
+        version: Option<u64>,
+        priority: Priority,
+        cause: Cause,
+        now: Duration,
+    ) {
+        let write = self
+            .writes
+            .get_mut(changed)
+            .and_then(|ws| ws.iter_mut().find(|w| w.by == *key));
+        match write {
+            Some(write) => write.held.push((version, priority, cause)),
+            None => self.add(key, priority, cause, now),
+        }
+    }
+
     fn add(&mut self, key: &ObjectRef, priority: Priority, cause: Cause, now: Duration) {
         if let Some(lane) = self.lanes.get(&key.gvk) {
             self.queue.add(lane.clone(), key.clone(), priority, cause, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{object::Object, queue::Config};
+
+    fn change(version: u64) -> Change {
+        let json = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}"}},"data":{{"v":"{version}"}}}}"#
+        );
+        let (key, object) =
+            Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        Change {
+            key,
+            old: None,
+            new: Some(Arc::new(object)),
+        }
+    }
+
+    #[test]
+    fn an_own_write_that_the_watch_tells_first_wakes_nobody_but_somebody_elses_does() {
+        let owner = Gvk::new("g", "v1", "Owner");
+        let by = ObjectRef::new(owner.clone(), "n", "o");
+        for (seen, woken) in [(vec![7], false), (vec![6, 7], true), (vec![8], true)] {
+            let router = Arc::new(Router::new(Queue::new(Config::new(
+                Duration::ZERO,
+                Duration::ZERO,
+                1,
+            ))));
+            router.assign(&"p".into(), std::slice::from_ref(&owner), 0);
+            let child = change(0).key;
+            router.reads(&by, Dependency::Object(child.clone()));
+            let writing = router.writing(&child, &by);
+            for version in &seen {
+                router.changed(&change(*version), Origin::Watched, None);
+            }
+            assert!(router.pop().is_err(), "held until the answer is there");
+            writing.done(7);
+            assert_eq!(router.pop().is_ok(), woken, "{seen:?}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! stays, so a write is readable at once and its echo in the watch is no change.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{Arc, RwLock},
@@ -26,6 +27,28 @@ pub struct Change {
     pub new: Option<Arc<Object>>,
 }
 
+/// What the store makes of an object it is given.
+#[derive(Debug)]
+pub enum Put {
+    /// It is news.
+    News(Change),
+    /// It has it, or knows that it is gone.
+    Known,
+    /// It has a newer version already, from a write of the host's own: somebody else's version in between
+    /// was never seen. What is kept now is given.
+    Overtaken(Arc<Object>),
+}
+
+impl Put {
+    /// The change, if it was one.
+    pub fn news(self) -> Option<Change> {
+        match self {
+            Self::News(change) => Some(change),
+            Self::Known | Self::Overtaken(_) => None,
+        }
+    }
+}
+
 type Name = (Arc<str>, Arc<str>);
 
 /// Objects of one kind in one cluster, ordered by namespace and name.
@@ -46,23 +69,26 @@ pub struct Store {
 const BURIED: usize = 4096;
 
 impl Store {
-    /// Takes an object in. None when the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object) -> Option<Change> {
+    /// Takes an object in, unless the store has it in this or a newer version.
+    pub fn put(&self, key: &ObjectRef, object: Object) -> Put {
         let mut collections = self.collections.write().expect("lock");
         let collection = collections
             .entry((key.cluster.clone(), key.gvk.clone()))
             .or_default();
         if collection.buried.contains_key(&object.uid) {
-            return None;
+            return Put::Known;
         }
         let name = (key.namespace.clone(), key.name.clone());
-        let old = collection.objects.get(&name);
-        if old.is_some_and(|old| object.resource_version <= old.resource_version) {
-            return None;
+        if let Some(old) = collection.objects.get(&name) {
+            match object.resource_version.cmp(&old.resource_version) {
+                Ordering::Less => return Put::Overtaken(old.clone()),
+                Ordering::Equal => return Put::Known,
+                Ordering::Greater => {}
+            }
         }
         let new = Arc::new(object);
         let old = collection.objects.insert(name, new.clone());
-        Some(Change {
+        Put::News(Change {
             key: key.clone(),
             old,
             new: Some(new),
@@ -158,7 +184,7 @@ mod tests {
 
     fn put(store: &Store, name: &str, uid: &str, version: u64) -> Option<Change> {
         let (key, object) = object(name, uid, version);
-        store.put(&key, object)
+        store.put(&key, object).news()
     }
 
     #[test]
@@ -166,7 +192,8 @@ mod tests {
         let store = Store::default();
         assert!(put(&store, "a", "1", 5).is_some());
         assert!(put(&store, "a", "1", 5).is_none());
-        assert!(put(&store, "a", "1", 4).is_none());
+        let (key, older) = object("a", "1", 4);
+        assert!(matches!(store.put(&key, older), Put::Overtaken(_)));
         assert!(put(&store, "a", "1", 6).is_some());
     }
 

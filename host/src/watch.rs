@@ -23,7 +23,7 @@ use crate::{
     cluster::{ApiError, Cluster, parse, status_error},
     key::{Gvk, ObjectRef},
     object::Object,
-    store::{Change, Store},
+    store::{Change, Put, Store},
 };
 
 /// What one informer covers; an empty namespace means all.
@@ -320,7 +320,16 @@ impl Informer {
         match Object::parse(&self.scope.gvk, json.as_bytes()) {
             Ok((key, object)) => {
                 let key = self.in_cluster(key);
-                self.tell(self.store.put(&key, object));
+                let change = match self.store.put(&key, object) {
+                    Put::News(change) => Some(change),
+                    Put::Known => None,
+                    Put::Overtaken(newer) => Some(Change {
+                        key: key.clone(),
+                        old: Some(newer.clone()),
+                        new: Some(newer),
+                    }),
+                };
+                self.tell(change);
                 Some(key)
             }
             Err(e) => {
