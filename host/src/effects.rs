@@ -221,7 +221,7 @@ impl Effects {
         let path = self.cluster.resource(&key.gvk).await?.object(key);
         match self.cluster.get(&path).await {
             Ok(bytes) => self
-                .keep(&key.gvk, &bytes, by, self.router.writing(key, by))
+                .keep(&key.gvk, &bytes, by, false, self.router.writing(key, by))
                 .map(Some),
             Err(ApiError::Status { code: 404, .. }) => Ok(None),
             Err(e) => Err(e),
