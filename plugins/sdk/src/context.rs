@@ -9,9 +9,7 @@ use crate::bindings::ostler::plugin::{
     messaging::Message,
 };
 use crate::outcome::json;
-use crate::{
-    DeleteOptions, Error, Failure, Gvk, Level, Object, ObjectRef, Request, Resource, Upstream,
-};
+use crate::{DeleteOptions, Error, Failure, Gvk, Level, Object, ObjectRef, Request, Resource, Upstream};
 
 /// The host, as one reconcile sees it.
 pub struct Context<'a> {
@@ -31,12 +29,9 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.get`; `invalid` when it is not of the type.
-    pub fn get<S: Resource>(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Object<S>>, Error> {
-        self.read(&S::reference(namespace, name))
+    pub fn get<S: Resource>(&self, namespace: &str, name: &str) -> Result<Option<Object<S>>, Error> {
+        let bytes = self.read(&S::reference(namespace, name))?;
+        bytes.map(|bytes| object(&bytes)).transpose()
     }
 
     /// One object of any kind, as JSON.
@@ -44,17 +39,16 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.get`.
     pub fn get_json(&self, reference: &ObjectRef) -> Result<Option<Value>, Error> {
-        self.read(reference)
+        let bytes = self.read(reference)?;
+        bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
     }
 
-    fn read<T: DeserializeOwned>(&self, reference: &ObjectRef) -> Result<Option<T>, Error> {
+    fn read(&self, reference: &ObjectRef) -> Result<Option<Vec<u8>>, Error> {
         let options = GetOptions {
             live: false,
             fields: Vec::new(),
         };
-        self.kubernetes_get(reference, &options)?
-            .map(|bytes| parse(&bytes, &reference.gvk))
-            .transpose()
+        self.kubernetes_get(reference, &options)
     }
 
     /// All objects of a typed kind, in one namespace or (none) in all of them.
@@ -62,19 +56,30 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.list`; `invalid` when one is not of the type.
     pub fn list<S: Resource>(&self, namespace: Option<&str>) -> Result<Vec<Object<S>>, Error> {
-        self.list_of(&S::gvk(), namespace, None)
+        let items = self.items(&S::gvk(), namespace, None)?;
+        items.iter().map(|bytes| object(bytes)).collect()
     }
 
-    /// All objects of any kind, narrowed by a label selector.
+    /// All objects of any kind as JSON, narrowed by a label selector.
     ///
     /// # Errors
     /// As `kubernetes.list`.
-    pub fn list_of<T: DeserializeOwned>(
+    pub fn list_json(
         &self,
         gvk: &Gvk,
         namespace: Option<&str>,
         label_selector: Option<&str>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<Value>, Error> {
+        let items = self.items(gvk, namespace, label_selector)?;
+        items.iter().map(|bytes| value(bytes, gvk)).collect()
+    }
+
+    fn items(
+        &self,
+        gvk: &Gvk,
+        namespace: Option<&str>,
+        label_selector: Option<&str>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let mut options = ListOptions {
             cluster: None,
             namespace: namespace.map(Into::into),
@@ -87,9 +92,7 @@ impl Context<'_> {
         let mut items = Vec::new();
         loop {
             let page = self.kubernetes_list(gvk, &options)?;
-            for item in &page.items {
-                items.push(parse(item, gvk)?);
-            }
+            items.extend(page.items);
             options.continue_token = page.continue_token;
             if options.continue_token.is_none() {
                 return Ok(items);
@@ -101,13 +104,8 @@ impl Context<'_> {
     ///
     /// # Errors
     /// `not-ready` until then; its change wakes this object.
-    pub fn require_ready<S: Resource>(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Object<S>, Error> {
-        let bytes = self.kubernetes_require_ready(&S::reference(namespace, name))?;
-        parse(&bytes, &S::gvk())
+    pub fn require_ready<S: Resource>(&self, namespace: &str, name: &str) -> Result<Object<S>, Error> {
+        object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
     }
 
     /// As [`Context::require_ready`], as JSON: smaller where few fields matter.
@@ -115,7 +113,7 @@ impl Context<'_> {
     /// # Errors
     /// As [`Context::require_ready`].
     pub fn require_ready_json(&self, reference: &ObjectRef) -> Result<Value, Error> {
-        parse(&self.kubernetes_require_ready(reference)?, &reference.gvk)
+        value(&self.kubernetes_require_ready(reference)?, &reference.gvk)
     }
 
     /// Applies the fields given, to an object that belongs to the reconciled
@@ -137,7 +135,7 @@ impl Context<'_> {
 
     fn write(&self, object: &impl Serialize, owned: bool, force: bool) -> Result<Value, Error> {
         let answer = self.kubernetes_apply(&json(object), WriteOptions { owned, force })?;
-        parse(&answer, &self.request.ref_.gvk)
+        value(&answer, &self.request.ref_.gvk)
     }
 
     /// Creates an object; `owned` makes it go with the reconciled one.
@@ -145,12 +143,9 @@ impl Context<'_> {
     /// # Errors
     /// As `kubernetes.create`.
     pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<Value, Error> {
-        let options = WriteOptions {
-            owned,
-            force: false,
-        };
+        let options = WriteOptions { owned, force: false };
         let answer = self.kubernetes_create(&json(object), options)?;
-        parse(&answer, &self.request.ref_.gvk)
+        value(&answer, &self.request.ref_.gvk)
     }
 
     /// Deletes an object.
@@ -295,7 +290,14 @@ impl Context<'_> {
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8], gvk: &Gvk) -> Result<T, Error> {
-    crate::slim::from_slice(bytes)
-        .map_err(|error| Error::Invalid([&gvk.kind, ": ", &error.to_string()].concat()))
+fn value(bytes: &[u8], gvk: &Gvk) -> Result<Value, Error> {
+    crate::slim::value(bytes).map_err(|error| invalid(&gvk.kind, error))
+}
+
+fn object<S: Resource>(bytes: &[u8]) -> Result<Object<S>, Error> {
+    Object::read(bytes).map_err(|error| invalid(S::KIND, error))
+}
+
+fn invalid(kind: &str, error: crate::slim::Error) -> Error {
+    Error::Invalid(error.within(kind).to_string())
 }

@@ -26,7 +26,8 @@ where
     S: Definition + JsonSchema,
     S::Status: JsonSchema,
 {
-    let mut status = schema::<S::Status>();
+    // As it is written: what a plugin does not read back is part of it, too.
+    let mut status = schema::<S::Status>(SchemaSettings::for_serialize);
     let properties = status["properties"]
         .as_object_mut()
         .map(std::mem::take)
@@ -64,7 +65,7 @@ where
                 },
                 "kind": { "type": "string", "description": "The kind of this object." },
                 "metadata": { "type": "object" },
-                "spec": schema::<S>(),
+                "spec": schema::<S>(SchemaSettings::for_deserialize),
                 "status": status,
             },
         }},
@@ -132,8 +133,9 @@ fn host_status() -> Map<String, Value> {
 }
 
 /// A structural schema: no references, no null, only what Kubernetes takes.
-fn schema<T: JsonSchema>() -> Value {
+fn schema<T: JsonSchema>(contract: fn(SchemaSettings) -> SchemaSettings) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
+    let settings = contract(settings);
     let mut schema = settings.into_generator().into_root_schema_for::<T>().into();
     structural(&mut schema);
     schema
@@ -145,10 +147,7 @@ fn structural(schema: &mut Value) {
         Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
         Value::Object(map) => {
             for key in ["$schema", "title", "readOnly"] {
-                if map
-                    .get(key)
-                    .is_some_and(|v| v.is_string() || v.is_boolean())
-                {
+                if map.get(key).is_some_and(|v| v.is_string() || v.is_boolean()) {
                     map.remove(key);
                 }
             }

@@ -78,21 +78,13 @@ pub fn unknown(request: &Request) -> Failure {
 }
 
 #[cfg(target_arch = "wasm32")]
-pub fn run<R: Reconciler>(
-    reconciler: &R,
-    request: &Request,
-    call: Call,
-) -> Result<Outcome, Failure> {
+pub fn run<R: Reconciler>(reconciler: &R, request: &Request, call: Call) -> Result<Outcome, Failure> {
     call_with(reconciler, &Context { request }, call)
 }
 
 /// Reads the object and calls the reconciler.
-pub fn call_with<R: Reconciler>(
-    reconciler: &R,
-    ctx: &Context,
-    call: Call,
-) -> Result<Outcome, Failure> {
-    let object: Object<R::Spec> = crate::slim::from_slice(&ctx.request.object)
+pub fn call_with<R: Reconciler>(reconciler: &R, ctx: &Context, call: Call) -> Result<Outcome, Failure> {
+    let object: Object<R::Spec> = Object::read(&ctx.request.object)
         .map_err(|error| Failure::parked("InvalidSpec", error.to_string()))?;
     match call {
         Call::Reconcile => reconciler.reconcile(ctx, &object),

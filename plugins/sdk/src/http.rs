@@ -1,6 +1,7 @@
 //! HTTP to a named upstream.
 
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::bindings::ostler::plugin::http::{self, Header};
 use crate::outcome::json;
@@ -82,8 +83,7 @@ impl<'a> Upstream<'a> {
     /// As `http.subscribe`.
     pub fn subscribe(&self, path_and_query: &str, events: &[&str]) -> Result<(), Error> {
         let events: Vec<_> = events.iter().map(|event| (*event).to_owned()).collect();
-        self.ctx
-            .http_subscribe(&self.upstream, path_and_query, &events)
+        self.ctx.http_subscribe(&self.upstream, path_and_query, &events)
     }
 }
 
@@ -181,15 +181,19 @@ impl Response {
     /// # Errors
     /// `unavailable` when it is not of the type: the other side is not what it should be.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        crate::slim::from_slice(&self.0.body).map_err(|error| {
-            Error::Unavailable(
-                [
-                    "The answer is not what was expected: ",
-                    &error.to_string(),
-                    ".",
-                ]
-                .concat(),
-            )
-        })
+        crate::slim::from_slice(&self.0.body).map_err(unexpected)
     }
+
+    /// The body as any JSON: smaller where few fields matter.
+    ///
+    /// # Errors
+    /// `unavailable` when it is not JSON.
+    pub fn value(&self) -> Result<Value, Error> {
+        crate::slim::value(&self.0.body).map_err(unexpected)
+    }
+}
+
+fn unexpected(error: crate::slim::Error) -> Error {
+    let error = error.within("The answer is not what was expected");
+    Error::Unavailable(error.to_string() + ".")
 }

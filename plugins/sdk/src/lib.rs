@@ -48,9 +48,7 @@ mod outcome;
 mod slim;
 mod time;
 
-pub use bindings::exports::ostler::plugin::reconciler::{
-    Failure, Next, Outcome, Request, Resolution,
-};
+pub use bindings::exports::ostler::plugin::reconciler::{Failure, Next, Outcome, Request, Resolution};
 pub use bindings::ostler::plugin::http::{Encoding, Substitution};
 pub use bindings::ostler::plugin::kubernetes::DeleteOptions;
 pub use bindings::ostler::plugin::log::Level;

@@ -132,11 +132,7 @@ impl Host {
     ///
     /// # Errors
     /// The reconciler's failure.
-    pub fn reconcile<R: Reconciler>(
-        &self,
-        reconciler: &R,
-        object: &Value,
-    ) -> Result<Outcome, Failure> {
+    pub fn reconcile<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
         self.call(reconciler, object, Call::Reconcile)
     }
 
@@ -144,20 +140,11 @@ impl Host {
     ///
     /// # Errors
     /// The reconciler's failure.
-    pub fn cleanup<R: Reconciler>(
-        &self,
-        reconciler: &R,
-        object: &Value,
-    ) -> Result<Outcome, Failure> {
+    pub fn cleanup<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
         self.call(reconciler, object, Call::Cleanup)
     }
 
-    fn call<R: Reconciler>(
-        &self,
-        reconciler: &R,
-        object: &Value,
-        call: Call,
-    ) -> Result<Outcome, Failure> {
+    fn call<R: Reconciler>(&self, reconciler: &R, object: &Value, call: Call) -> Result<Outcome, Failure> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
         let request = Request {
             object: json(object),
@@ -300,12 +287,7 @@ fn key_of(object: &Value) -> Key {
     let kind = text(&object["kind"]);
     assert!(!kind.is_empty(), "an object without a kind: {object}");
     let metadata = &object["metadata"];
-    (
-        group,
-        kind,
-        text(&metadata["namespace"]),
-        text(&metadata["name"]),
-    )
+    (group, kind, text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
 fn merge(into: &mut Value, from: &Value) {
@@ -329,11 +311,7 @@ fn matches(object: &Value, selector: &str) -> bool {
 }
 
 impl Capabilities for Host {
-    fn kubernetes_get(
-        &self,
-        reference: &ObjectRef,
-        _: &GetOptions,
-    ) -> Result<Option<Vec<u8>>, Error> {
+    fn kubernetes_get(&self, reference: &ObjectRef, _: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
         self.allowed("kubernetes.get")?;
         Ok(self.object(reference).as_ref().map(json))
     }
@@ -345,10 +323,7 @@ impl Capabilities for Host {
             key.0 == gvk.group
                 && key.1 == gvk.kind
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
-                && options
-                    .label_selector
-                    .as_ref()
-                    .is_none_or(|s| matches(object, s))
+                && options.label_selector.as_ref().is_none_or(|s| matches(object, s))
         };
         let items = state
             .objects
@@ -430,12 +405,7 @@ impl Capabilities for Host {
         requests.iter().map(|r| self.http_send(r)).collect()
     }
 
-    fn http_secret_digest(
-        &self,
-        _: Option<&str>,
-        secret: &str,
-        key: &str,
-    ) -> Result<Option<String>, Error> {
+    fn http_secret_digest(&self, _: Option<&str>, secret: &str, key: &str) -> Result<Option<String>, Error> {
         self.allowed("http.secret-digest")?;
         let key = (secret.to_owned(), key.to_owned());
         Ok(self.0.borrow().secrets.get(&key).cloned())
@@ -456,8 +426,7 @@ impl Capabilities for Host {
 
     fn status_checkpoint(&self, fields: &[u8]) -> Result<(), Error> {
         self.allowed("status.checkpoint")?;
-        let fields =
-            serde_json::from_slice(fields).map_err(|error| Error::Invalid(error.to_string()))?;
+        let fields = serde_json::from_slice(fields).map_err(|error| Error::Invalid(error.to_string()))?;
         self.0.borrow_mut().checkpoints.push(fields);
         Ok(())
     }

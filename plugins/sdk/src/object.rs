@@ -1,9 +1,9 @@
 //! Kubernetes objects as a plugin sees them.
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::collections::BTreeMap;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
-use crate::{Gvk, ObjectRef};
+use crate::{Gvk, ObjectRef, slim};
 
 /// The spec of a kind; [`macro@crate::resource`] implements it.
 pub trait Resource: DeserializeOwned + Serialize {
@@ -62,19 +62,33 @@ impl Gvk {
 }
 
 /// An object of a kind whose spec is `S`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(bound = "S: Resource")]
+#[derive(Clone, Debug)]
 pub struct Object<S: Resource> {
     /// Name, namespace and so on.
     pub metadata: ObjectMeta,
     /// What is asked for.
     pub spec: S,
     /// What was found last time.
-    #[serde(default)]
     pub status: S::Status,
 }
 
 impl<S: Resource> Object<S> {
+    /// Reads an object, field by field: serde's code for all of it is larger.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, slim::Error> {
+        let mut object = slim::value(bytes)?;
+        let spec = slim::from_value(&object["spec"]).map_err(|error| error.within("spec"))?;
+        let status = match &object["status"] {
+            Value::Null => S::Status::default(),
+            status => slim::from_value(status).map_err(|error| error.within("status"))?,
+        };
+        let metadata = object.get_mut("metadata").map(Value::take);
+        Ok(Self {
+            metadata: ObjectMeta::read(metadata.unwrap_or_default()),
+            spec,
+            status,
+        })
+    }
+
     /// The object's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -95,8 +109,7 @@ impl<S: Resource> Object<S> {
 }
 
 /// The metadata a plugin has a use for.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default)]
 pub struct ObjectMeta {
     /// Name.
     pub name: String,
@@ -109,9 +122,9 @@ pub struct ObjectMeta {
     /// Changes with every write.
     pub resource_version: String,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Map<String, Value>,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Map<String, Value>,
     /// Set when the object is being deleted.
     pub deletion_timestamp: Option<String>,
     /// Finalizers.
@@ -120,9 +133,45 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
 }
 
+impl ObjectMeta {
+    fn read(mut metadata: Value) -> Self {
+        let map = |value: Option<&mut Value>| match value.map(Value::take) {
+            Some(Value::Object(map)) => map,
+            _ => Map::new(),
+        };
+        Self {
+            labels: map(metadata.get_mut("labels")),
+            annotations: map(metadata.get_mut("annotations")),
+            name: text(&metadata, "name"),
+            namespace: text(&metadata, "namespace"),
+            uid: text(&metadata, "uid"),
+            generation: metadata["generation"].as_i64().unwrap_or_default(),
+            resource_version: text(&metadata, "resourceVersion"),
+            deletion_timestamp: metadata["deletionTimestamp"].as_str().map(Into::into),
+            finalizers: items(&metadata, "finalizers")
+                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .collect(),
+            owner_references: items(&metadata, "ownerReferences")
+                .map(OwnerReference::read)
+                .collect(),
+        }
+    }
+
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name)?.as_str()
+    }
+
+    /// The value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(name)?.as_str()
+    }
+}
+
 /// An owner of an object.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default)]
 pub struct OwnerReference {
     /// `group/version`.
     pub api_version: String,
@@ -136,7 +185,69 @@ pub struct OwnerReference {
     pub controller: bool,
 }
 
+impl OwnerReference {
+    fn read(owner: &Value) -> Self {
+        Self {
+            api_version: text(owner, "apiVersion"),
+            kind: text(owner, "kind"),
+            name: text(owner, "name"),
+            uid: text(owner, "uid"),
+            controller: owner["controller"].as_bool().unwrap_or_default(),
+        }
+    }
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_default().to_owned()
+}
+
+fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value[field].as_array().into_iter().flatten()
+}
+
 /// What was found last.
 #[crate::api]
 #[derive(Default)]
 pub struct NoStatus {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thing.
+    #[crate::resource(group = "g", version = "v1", kind = "Thing", namespaced)]
+    struct ThingSpec {
+        /// Its name.
+        name: String,
+    }
+
+    #[test]
+    fn objects_are_read_with_what_they_have() {
+        let read = |text: &str| Object::<ThingSpec>::read(text.as_bytes());
+        let full = read(
+            r#"{"metadata": {"name": "a", "namespace": "n", "uid": "u", "generation": 3,
+                "resourceVersion": "7", "labels": {"l": "1"}, "annotations": {"x": "2"},
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f/f"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "o", "uid": "i",
+                "controller": true}]}, "spec": {"name": "x"}, "status": {}}"#,
+        )
+        .expect("an object");
+        let meta = &full.metadata;
+        assert_eq!((full.name(), full.namespace(), &*meta.uid), ("a", "n", "u"));
+        assert_eq!((meta.generation, &*meta.resource_version), (3, "7"));
+        assert_eq!(meta.label("l"), Some("1"));
+        assert_eq!((meta.annotation("x"), meta.annotation("l")), (Some("2"), None));
+        assert!(meta.deletion_timestamp.is_some());
+        assert_eq!(meta.finalizers, ["f/f"]);
+        assert_eq!(meta.owner_references[0].api_version, "v1");
+        assert!(meta.owner_references[0].controller);
+
+        let least = read(r#"{"metadata": {"name": "a"}, "spec": {"name": "x"}}"#);
+        assert_eq!(least.expect("an object").namespace(), "");
+        let wrong = |text: &str| read(text).expect_err("no object").to_string();
+        assert_eq!(wrong(r#"{"spec": {}}"#), "spec: missing field `name`");
+        assert_eq!(wrong(r#"{"spec": {"name": 1}}"#), "spec: expected a string");
+        assert_eq!(wrong("{}"), "spec: expected an object");
+        assert!(wrong("{").starts_with("EOF"));
+    }
+}

@@ -142,9 +142,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let message = error.text();
         match error {
-            Error::Denied(grant) => {
-                Self::new(Resolution::Denied(grant), "PermissionDenied", message)
-            }
+            Error::Denied(grant) => Self::new(Resolution::Denied(grant), "PermissionDenied", message),
             Error::NotFound(_) => Self::yield_("NotFound", message),
             Error::Conflict(_) => Self::retry("Conflict", message),
             Error::Invalid(_) => Self::parked("Invalid", message),
@@ -209,9 +207,7 @@ pub fn duration(text: &str) -> Option<u64> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
-        let unit = tail
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(tail.len());
+        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let factor = match &tail[..unit] {
             "h" => 3_600_000.0,
             "m" => 60_000.0,
@@ -246,10 +242,7 @@ mod tests {
     #[test]
     fn errors_become_the_fitting_failure() {
         let failure = |error| Failure::from(error).resolution;
-        assert_eq!(
-            failure(Error::Denied("x".into())),
-            Resolution::Denied("x".into())
-        );
+        assert_eq!(failure(Error::Denied("x".into())), Resolution::Denied("x".into()));
         assert_eq!(failure(Error::Throttled(7)), Resolution::Throttled(7));
         assert_eq!(failure(Error::Invalid("x".into())), Resolution::Parked);
         assert_eq!(failure(Error::NotFound("x".into())), Resolution::Yield);

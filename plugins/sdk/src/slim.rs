@@ -1,15 +1,65 @@
 //! Typed values from JSON in little code: a component carries one parser, to
 //! [`Value`], and structs are read from that as maps only.
 
-use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
+use serde::de::{
+    DeserializeOwned, Deserializer, Error as _, Expected, IntoDeserializer, Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
-use serde_json::{Error, Value};
+use serde_json::Value;
+
+/// Why a value is not of a type. Unlike `serde_json`'s it knows no positions:
+/// to look for them in texts takes a fair part of a component.
+#[derive(Debug)]
+pub struct Error(String);
+
+impl Error {
+    /// As a failure to do something with this.
+    pub fn within(self, what: &str) -> Self {
+        Self([what, ": ", &self.0].concat())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl serde::de::Error for Error {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self(message.to_string())
+    }
+
+    // What is there is left unsaid: it may be a secret, and a number that is
+    // written takes more code than a parser.
+    fn invalid_type(_: Unexpected, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {expected}"))
+    }
+
+    fn invalid_value(_: Unexpected, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {expected}"))
+    }
+}
+
+/// Reads any value: the one place where text is parsed.
+#[inline(never)]
+pub fn value(bytes: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(bytes).map_err(|error| Error(error.to_string()))
+}
 
 /// Reads a value of a type.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let value: Value = serde_json::from_slice(bytes)?;
-    T::deserialize(Slim(&value))
+    from_value(&value(bytes)?)
+}
+
+/// A value of a type.
+pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
+    T::deserialize(Slim(value))
 }
 
 #[derive(Clone, Copy)]
@@ -81,11 +131,18 @@ impl<'de> Deserializer<'de> for Slim<'de> {
 
     fn deserialize_enum<V: Visitor<'de>>(
         self,
-        name: &'static str,
-        variants: &'static [&'static str],
+        _: &'static str,
+        _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.0.deserialize_enum(name, variants, visitor)
+        match self.0 {
+            Value::String(name) => visitor.visit_enum(name.as_str().into_deserializer()),
+            Value::Object(map) => {
+                let entries = map.iter().map(|(key, value)| (key.as_str(), Slim(value)));
+                visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(entries)))
+            }
+            _ => Err(Error::custom("expected a text or an object")),
+        }
     }
 
     forward_to_deserialize_any! {

@@ -1,9 +1,8 @@
 //! What the reconcilers of all kinds do the same way.
 
-use ostler_sdk::serde::Deserialize;
 use ostler_sdk::{
-    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response,
-    ResultExt, gvk, serde_json::Value,
+    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response, ResultExt,
+    gvk, serde_json::Value,
 };
 
 use crate::{InstanceSpec, Reference};
@@ -58,7 +57,7 @@ pub fn escape(name: &str) -> String {
 #[must_use]
 pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     let status = response.status();
-    let body = response.json::<Value>().unwrap_or_default();
+    let body = response.value().unwrap_or_default();
     let errors = texts(&body["errors"]).join("; ");
     let detail = match (errors.as_str(), status) {
         ("", 401) => "Concourse does not accept the credentials".to_owned(),
@@ -103,38 +102,19 @@ fn first_line(text: &str) -> String {
     line.chars().take(200).collect()
 }
 
-/// Objects that refer to another; read leniently, for a deletion must not fail
-/// because some other object is not as it should be.
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Referrer {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: Value,
-}
-
 /// Which objects of a kind still refer, by a field of their spec, to an object.
+/// Read leniently: a deletion must not fail because another object is odd.
 ///
 /// # Errors
 /// As `kubernetes.list`.
-pub fn remaining(
-    ctx: &Context,
-    kind: &Gvk,
-    field: &str,
-    target: &ObjectMeta,
-) -> Result<Vec<String>, Error> {
-    let all: Vec<Referrer> = ctx.list_of(kind, None, None)?;
-    let refers = all.into_iter().filter(|object| {
-        let reference = &object.spec[field];
-        let namespace = match reference["namespace"].as_str() {
-            None | Some("") => object.metadata.namespace.as_str(),
-            Some(namespace) => namespace,
-        };
-        reference["name"] == target.name.as_str() && namespace == target.namespace
-    });
-    Ok(refers
-        .map(|object| [&object.metadata.namespace, "/", &object.metadata.name].concat())
-        .collect())
+pub fn remaining(ctx: &Context, kind: &Gvk, field: &str, of: &ObjectMeta) -> Result<Vec<String>, Error> {
+    let all = ctx.list_json(kind, None, None)?;
+    let refers = |object: &&Value| target(object, field) == (&*of.namespace, &*of.name);
+    let name = |object: &Value| {
+        let part = |field| object["metadata"][field].as_str().unwrap_or_default();
+        [part("namespace"), "/", part("name")].concat()
+    };
+    Ok(all.iter().filter(refers).map(name).collect())
 }
 
 /// Deletes something in Concourse because its object is being deleted. What
@@ -152,11 +132,7 @@ pub fn delete(
 ) -> Result<Outcome, Failure> {
     match ctx.upstream_in(namespace, instance).delete(path).send() {
         Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
-        Ok(response) => Err(refused(
-            &response,
-            &["delete ", what].concat(),
-            "DeleteFailed",
-        )),
+        Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
         Err(Error::NotFound(missing)) => {
             let object = ctx.get_json(&InstanceSpec::reference(namespace, instance))?;
             let in_use = object.is_some_and(|i| i["metadata"]["deletionTimestamp"].is_null());

@@ -5,9 +5,5 @@ use crate::{InstanceSpec, PipelineSpec, TeamSpec};
 /// File name and text of every CRD of the pack.
 #[must_use]
 pub fn crds() -> Vec<(String, String)> {
-    vec![
-        file::<InstanceSpec>(),
-        file::<TeamSpec>(),
-        file::<PipelineSpec>(),
-    ]
+    vec![file::<InstanceSpec>(), file::<TeamSpec>(), file::<PipelineSpec>()]
 }

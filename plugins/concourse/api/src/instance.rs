@@ -123,41 +123,61 @@ pub struct Defaults {
 #[derive(Default)]
 pub struct InstanceStatus {
     /// Version of Concourse.
+    #[serde(skip_deserializing)]
     pub version: Option<String>,
     /// Version of the worker protocol.
+    #[serde(skip_deserializing)]
     pub worker_version: Option<String>,
     /// Name the server gives its cluster.
+    #[serde(skip_deserializing)]
     pub cluster_name: Option<String>,
     /// URL the server says it is reached at.
     #[serde(
         rename = "externalURL",
+        skip_deserializing,
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub external_url: Option<String>,
     /// URL of the web pages.
-    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "webURL",
+        skip_deserializing,
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub web_url: Option<String>,
     /// Number of workers, whatever their state.
+    #[serde(skip_deserializing)]
     pub worker_count: Option<i32>,
     /// Number of workers that don't answer.
+    #[serde(skip_deserializing)]
     pub stalled_workers: Option<i32>,
     /// Number of workers that take work.
+    #[serde(skip_deserializing)]
     pub running_workers: Option<i32>,
     /// Number of workers that are being drained.
+    #[serde(skip_deserializing)]
     pub landing_workers: Option<i32>,
     /// Features of the server that are switched on or off.
+    #[serde(skip_deserializing)]
     pub feature_flags: BTreeMap<String, bool>,
     /// User the host is logged in as.
+    #[serde(skip_deserializing)]
     pub authenticated_user: Option<String>,
     /// Whether that user is an administrator.
+    #[serde(skip_deserializing)]
     pub authenticated_admin: Option<bool>,
     /// Message on the server's wall.
+    #[serde(skip_deserializing)]
     pub wall_message: Option<String>,
     /// Number of teams the user sees.
+    #[serde(skip_deserializing)]
     pub team_count: Option<i32>,
     /// Number of pipelines the user sees.
+    #[serde(skip_deserializing)]
     pub pipeline_count: Option<i32>,
     /// Kept so that statuses of earlier versions stay valid; not written.
+    #[serde(skip_deserializing)]
     pub auth_secret_generation: Option<i64>,
 }

@@ -14,11 +14,9 @@ pub use concourse::{
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
-pub use instance::{
-    Auth, Defaults, Instance, InstanceSpec, InstanceStatus, PasswordAuth, Tls, TokenAuth,
-};
+pub use instance::{Auth, Defaults, Instance, InstanceSpec, InstanceStatus, PasswordAuth, Tls, TokenAuth};
 pub use pipeline::{
-    ConfigSource, GroupStatus, JobStatus, K8sConfig, Pipeline, PipelineSpec, PipelineStatus,
-    PipelineVar, ResourceStatus, ResourceTypeStatus,
+    ConfigSource, GroupStatus, JobStatus, K8sConfig, Pipeline, PipelineSpec, PipelineStatus, PipelineVar,
+    ResourceStatus, ResourceTypeStatus,
 };
 pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};

@@ -27,10 +27,7 @@ use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
     rule = "!has(oldSelf.pipelineName) || (has(self.pipelineName) && self.pipelineName == oldSelf.pipelineName)",
     message = "pipelineName is immutable"
 )]
-#[validation(
-    rule = "self.teamRef == oldSelf.teamRef",
-    message = "teamRef is immutable"
-)]
+#[validation(rule = "self.teamRef == oldSelf.teamRef", message = "teamRef is immutable")]
 pub struct PipelineSpec {
     /// The Team the pipeline belongs to.
     pub team_ref: Reference,
@@ -116,22 +113,29 @@ pub struct K8sConfig {
     pub trigger: bool,
 }
 
-/// What was found about the pipeline. Its parts are found anew each time, so
-/// that they are written but never read.
+/// What was found about the pipeline. Most is found anew each time, so that it
+/// is written but never read.
 #[api]
 #[derive(Default)]
 pub struct PipelineStatus {
     /// Number of the pipeline in Concourse.
     #[serde(
         rename = "pipelineID",
+        skip_deserializing,
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub pipeline_id: Option<i32>,
     /// Name of the pipeline in Concourse.
+    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
     /// URL of the pipeline's page.
-    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "webURL",
+        skip_deserializing,
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
     /// SHA-256 of the config as written, with digests in place of secrets.
@@ -141,36 +145,43 @@ pub struct PipelineStatus {
     /// What Concourse had to say about that config.
     pub warnings: Vec<String>,
     /// Whether it is paused.
+    #[serde(skip_deserializing)]
     pub paused: Option<bool>,
     /// Whether everybody may see it.
+    #[serde(skip_deserializing)]
     pub exposed: Option<bool>,
     /// Whether it is archived.
+    #[serde(skip_deserializing)]
     pub archived: Option<bool>,
     /// Who paused it.
+    #[serde(skip_deserializing)]
     pub paused_by: Option<String>,
     /// When it was paused.
     #[schemars(extend("format" = "date-time"))]
+    #[serde(skip_deserializing)]
     pub paused_at: Option<String>,
     /// When Concourse last recorded a change of it.
     #[schemars(extend("format" = "date-time"))]
+    #[serde(skip_deserializing)]
     pub last_updated: Option<String>,
     /// Number of its groups.
+    #[serde(skip_deserializing)]
     pub group_count: Option<i32>,
     /// Its groups.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing)]
     pub groups: Vec<GroupStatus>,
     /// Its jobs.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing)]
     pub jobs: Vec<JobStatus>,
     /// Its resources.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing)]
     pub resources: Vec<ResourceStatus>,
     /// The resource types it brings.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing, default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing)]
     pub resource_types: Vec<ResourceTypeStatus>,
 }
 

@@ -80,12 +80,23 @@ pub enum Role {
 #[derive(Default)]
 pub struct TeamStatus {
     /// Number of the team in Concourse.
-    #[serde(rename = "teamID", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "teamID",
+        skip_deserializing,
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub team_id: Option<i32>,
     /// Name of the team in Concourse.
+    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
     /// URL of the team's page.
-    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "webURL",
+        skip_deserializing,
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub web_url: Option<String>,
     /// When the team was last written.
     #[schemars(extend("format" = "date-time"))]

@@ -4,9 +4,7 @@
 use concourse_api::{
     Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, remaining, suspended, upstream,
 };
-use ostler_sdk::serde::{Deserialize, de::IgnoredAny};
 use ostler_sdk::{Response, duration, prelude::*, serde_json::Value};
-use std::collections::BTreeMap;
 
 /// Reconciles Instances.
 pub struct Instances;
@@ -88,44 +86,12 @@ fn desired_upstream(instance: &Instance) -> Result<Value, Failure> {
     }))
 }
 
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Info {
-    version: String,
-    #[serde(default)]
-    worker_version: Option<String>,
-    #[serde(default)]
-    feature_flags: BTreeMap<String, bool>,
-    #[serde(default)]
-    external_url: Option<String>,
-    #[serde(default)]
-    cluster_name: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct User {
-    #[serde(default)]
-    user_name: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    is_admin: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Worker {
-    state: String,
-}
-
 fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
     let concourse = ctx.upstream(instance.name());
-    let [info, user] =
-        concourse.send_all([concourse.get("/api/v1/info"), concourse.get("/api/v1/user")]);
+    let [info, user] = concourse.send_all([concourse.get("/api/v1/info"), concourse.get("/api/v1/user")]);
     // `info` answers without a login as well, so that only `user` proves one.
-    let info: Info = answer(info)?;
-    let user: User = answer(user)?;
+    let info = answer(info, "version")?;
+    let user = answer(user, "is_admin")?;
     let [workers, wall, teams, pipelines] = concourse.send_all([
         concourse.get("/api/v1/workers"),
         concourse.get("/api/v1/wall"),
@@ -133,25 +99,27 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
         concourse.get("/api/v1/pipelines"),
     ]);
 
-    let login = match user.user_name.as_str() {
-        "" => user.name,
-        name => name.to_owned(),
-    };
+    let login = text(&user, "user_name").or_else(|| text(&user, "name"));
+    let login = login.unwrap_or_default();
+    let external_url = text(&info, "external_url");
+    let flags = info["feature_flags"].as_object().into_iter().flatten();
     let mut status = InstanceStatus {
         web_url: Some(
-            info.external_url
+            external_url
                 .as_deref()
                 .unwrap_or(&instance.spec.url)
                 .trim_end_matches('/')
                 .to_owned(),
         ),
-        version: Some(info.version),
-        worker_version: info.worker_version,
-        cluster_name: info.cluster_name,
-        external_url: info.external_url,
-        feature_flags: info.feature_flags,
+        version: text(&info, "version"),
+        worker_version: text(&info, "worker_version"),
+        cluster_name: text(&info, "cluster_name"),
+        external_url,
+        feature_flags: flags
+            .filter_map(|(name, on)| Some((name.clone(), on.as_bool()?)))
+            .collect(),
         authenticated_user: Some(login.clone()),
-        authenticated_admin: Some(user.is_admin),
+        authenticated_admin: user["is_admin"].as_bool(),
         team_count: count(teams),
         pipeline_count: count(pipelines),
         ..InstanceStatus::default()
@@ -173,8 +141,9 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
         .status(&status))
 }
 
-/// Tells a refused login from a server that cannot be reached or is not Concourse.
-fn answer<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Result<T, Failure> {
+/// An answer that has this field. Tells a refused login from a server that
+/// cannot be reached or is not Concourse.
+fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure> {
     let failed = |failure: Failure, kind: &str| {
         let message = failure.message.clone();
         let condition = match kind {
@@ -191,10 +160,17 @@ fn answer<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Resu
         Err(error) => return Err(failed(error.into(), "InfoFailed")),
     };
     match response.status() {
-        200 => response.json().map_err(|error| {
-            let message = format!("This does not look like Concourse. {}", error.text());
-            failed(Failure::retry("InfoFailed", message), "InfoFailed")
-        }),
+        200 => match response.value() {
+            Ok(value) if !value[field].is_null() => Ok(value),
+            other => {
+                let why = match other {
+                    Ok(_) => format!("The answer has no {field}."),
+                    Err(error) => error.text(),
+                };
+                let message = format!("This does not look like Concourse. {why}");
+                Err(failed(Failure::retry("InfoFailed", message), "InfoFailed"))
+            }
+        },
         401 | 403 => {
             let message = format!(
                 "Concourse does not accept the credentials (HTTP {}).",
@@ -210,24 +186,36 @@ fn answer<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Resu
 }
 
 /// The answer of a probe that Ready does not depend on.
-fn optional<T: for<'de> Deserialize<'de>>(result: Result<Response, Error>) -> Option<T> {
+fn optional(result: Result<Response, Error>) -> Option<Value> {
     let response = result.ok().filter(Response::is_success)?;
-    response.json().ok()
+    response.value().ok()
+}
+
+/// Concourse writes `null` for an empty list.
+fn list(value: Option<Value>) -> Option<Vec<Value>> {
+    match value? {
+        Value::Array(items) => Some(items),
+        Value::Null => Some(Vec::new()),
+        _ => None,
+    }
 }
 
 fn count(result: Result<Response, Error>) -> Option<i32> {
-    let items: Option<Vec<IgnoredAny>> = optional(result)?;
-    i32::try_from(items.unwrap_or_default().len()).ok()
+    i32::try_from(list(optional(result))?.len()).ok()
+}
+
+fn text(value: &Value, field: &str) -> Option<String> {
+    let text = value[field].as_str().filter(|text| !text.is_empty())?;
+    Some(text.to_owned())
 }
 
 fn workers_healthy(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
     const TYPE: &str = "WorkersHealthy";
-    let Some(workers) = optional::<Option<Vec<Worker>>>(result) else {
+    let Some(workers) = list(optional(result)) else {
         return Condition::unknown(TYPE, "ListFailed", "The workers could not be listed.");
     };
-    let workers = workers.unwrap_or_default();
     let in_state = |state: &str| {
-        let number = workers.iter().filter(|w| w.state == state).count();
+        let number = workers.iter().filter(|w| w["state"] == state).count();
         i32::try_from(number).unwrap_or(i32::MAX)
     };
     let stalled = in_state("stalled");
@@ -243,7 +231,7 @@ fn workers_healthy(result: Result<Response, Error>, status: &mut InstanceStatus)
 
 fn wall_active(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
     const TYPE: &str = "WallActive";
-    let Some(wall) = optional::<Value>(result) else {
+    let Some(wall) = optional(result) else {
         return Condition::unknown(TYPE, "ListFailed", "The wall could not be read.");
     };
     match wall["message"].as_str() {

@@ -44,12 +44,7 @@ fn concourse() -> Host {
         200,
         json!([{ "state": "running" }, { "state": "landing" }]),
     )
-    .answer(
-        "GET",
-        "/api/v1/wall",
-        200,
-        json!({ "message": "hi", "TTL": 5 }),
-    )
+    .answer("GET", "/api/v1/wall", 200, json!({ "message": "hi", "TTL": 5 }))
     .answer("GET", "/api/v1/teams", 200, json!([{ "name": "main" }]))
     .answer("GET", "/api/v1/pipelines", 200, Value::Null);
     host
@@ -73,10 +68,7 @@ fn a_healthy_server_is_ready_and_polled() {
     let host = concourse();
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
-    assert_eq!(
-        condition(&outcome.conditions, "Ready"),
-        (TriState::Yes, "Ready")
-    );
+    assert_eq!(condition(&outcome.conditions, "Ready"), (TriState::Yes, "Ready"));
     assert_eq!(
         condition(&outcome.conditions, "Authenticated"),
         (TriState::Yes, "Authenticated")
@@ -117,10 +109,7 @@ fn a_healthy_server_is_ready_and_polled() {
         })
     );
     let again = host.reconcile(&Instances, &instance()).expect("is ready");
-    assert_eq!(
-        again.status, outcome.status,
-        "the same world, the same bytes"
-    );
+    assert_eq!(again.status, outcome.status, "the same world, the same bytes");
 }
 
 #[test]
@@ -156,6 +145,8 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         unreachable(),
         Ok(response(502, &[], "<html>")),
         Ok(response(200, &[], "<html>")),
+        Ok(response(200, &[], "[]")),
+        Ok(response(200, &[], r#"{"name": "another server"}"#)),
     ] {
         let host = concourse();
         host.answers("GET", "/api/v1/info", [answer]);
@@ -185,12 +176,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
 #[test]
 fn stalled_workers_do_not_make_it_unready() {
     let host = concourse();
-    host.answer(
-        "GET",
-        "/api/v1/workers",
-        200,
-        json!([{ "state": "stalled" }]),
-    );
+    host.answer("GET", "/api/v1/workers", 200, json!([{ "state": "stalled" }]));
     host.answer("GET", "/api/v1/wall", 500, Value::Null);
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
     assert_eq!(condition(&outcome.conditions, "Ready").0, TriState::Yes);
@@ -228,22 +214,14 @@ fn it_stays_while_teams_use_it_even_from_elsewhere() {
         })
     };
     host.put(team("infra", "a", json!({ "name": "ci" })))
-        .put(team(
-            "apps",
-            "b",
-            json!({ "name": "ci", "namespace": "infra" }),
-        ))
+        .put(team("apps", "b", json!({ "name": "ci", "namespace": "infra" })))
         .put(team("apps", "other", json!({ "name": "ci" })));
     let failure = host.cleanup(&Instances, &instance()).expect_err("waits");
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
         ("TeamsRemain", Resolution::Yield)
     );
-    assert!(
-        failure.message.contains("apps/b, infra/a"),
-        "{}",
-        failure.message
-    );
+    assert!(failure.message.contains("apps/b, infra/a"), "{}", failure.message);
 
     let teams = || gvk("concourse-ci.org", "v1alpha1", "Team");
     host.remove(&teams().named("infra", "a"))

@@ -1,9 +1,8 @@
 //! A pipeline's config: is it the same, what is its hash, what is in it.
 
 use concourse_api::{GroupStatus, JobStatus, PipelineStatus, ResourceStatus, ResourceTypeStatus};
-use ostler_sdk::serde_json::{Map, Value};
+use ostler_sdk::serde_json::{Map, Value, to_vec};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 
 /// Keys whose values are not Concourse's own: kept as they are, for `false` or
 /// an empty text may mean something to a resource.
@@ -63,7 +62,7 @@ fn is_empty(value: &Value) -> bool {
 #[must_use]
 pub fn hash(config: &Value, digests: &[String]) -> String {
     let mut hasher = Sha256::new();
-    hasher.update(config.to_string());
+    hasher.update(to_vec(config).unwrap_or_default());
     for digest in digests {
         hasher.update([0]);
         hasher.update(digest);
@@ -74,11 +73,12 @@ pub fn hash(config: &Value, digests: &[String]) -> String {
 /// Lower-case hexadecimal.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |digit: u8| char::from_digit(digit.into(), 16);
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .flatten()
+        .collect()
 }
 
 /// Fills in what the status says about the config's parts.
@@ -119,12 +119,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn strings(value: &Value) -> Vec<String> {
-    value
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(text)
-        .collect()
+    value.as_array().into_iter().flatten().filter_map(text).collect()
 }
 
 #[cfg(test)]
@@ -150,10 +145,7 @@ mod tests {
     fn what_a_resource_is_told_is_compared_exactly() {
         let with = |source: Value| json!({ "resources": [{ "name": "r", "source": source }] });
         assert!(!same(&with(json!({ "a": false })), &with(json!({}))));
-        assert!(!same(
-            &with(json!({ "a": "" })),
-            &with(json!({ "a": null }))
-        ));
+        assert!(!same(&with(json!({ "a": "" })), &with(json!({ "a": null }))));
         assert!(same(&with(json!({ "a": [] })), &with(json!({ "a": [] }))));
         let order = |names: [&str; 2]| json!({ "jobs": names });
         assert!(!same(&order(["a", "b"]), &order(["b", "a"])));

@@ -3,7 +3,6 @@
 use concourse_api::Pipeline;
 use ostler_sdk::{Encoding, Substitution, gvk, prelude::*, serde_json::Value};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 
 use crate::{config, vars, yaml};
 
@@ -22,7 +21,7 @@ pub struct Desired {
 /// Loads and completes the config. What is missing is waited for, what is
 /// wrong parks.
 pub fn load(ctx: &Context, pipeline: &Pipeline) -> Result<Desired, Failure> {
-    let mut values = BTreeMap::new();
+    let mut values = Vec::new();
     let mut secrets = Vec::new();
     let mut digests = Vec::new();
     for var in &pipeline.spec.vars {
@@ -49,7 +48,7 @@ pub fn load(ctx: &Context, pipeline: &Pipeline) -> Result<Desired, Failure> {
                 placeholder
             }
         };
-        values.insert(var.name.clone(), value);
+        values.push((var.name.as_str(), value));
     }
     let config = yaml::parse(&text(ctx, pipeline)?)
         .map_err(|error| Failure::parked(REASON, format!("The config is not YAML: {error}")))?;
@@ -76,12 +75,8 @@ fn text(ctx: &Context, pipeline: &Pipeline) -> Result<String, Failure> {
     let missing = |what: String| Failure::yield_(REASON, what);
     let map = map.ok_or_else(|| missing(format!("The ConfigMap {} does not exist.", from.name)))?;
     let text = map["data"][from.key.as_str()].as_str();
-    text.map(ToOwned::to_owned).ok_or_else(|| {
-        missing(format!(
-            "The ConfigMap {} has no key {}.",
-            from.name, from.key
-        ))
-    })
+    text.map(ToOwned::to_owned)
+        .ok_or_else(|| missing(format!("The ConfigMap {} has no key {}.", from.name, from.key)))
 }
 
 /// Stands for one secret: always the same, and found nowhere else by chance.

@@ -7,8 +7,8 @@ mod vars;
 mod yaml;
 
 use concourse_api::{
-    Pipeline, PipelineSpec, PipelineStatus, ReclaimPolicy, TeamSpec, config_warning, delete,
-    escape, refused, suspended, target, warnings,
+    Pipeline, PipelineSpec, PipelineStatus, ReclaimPolicy, TeamSpec, config_warning, delete, escape, refused,
+    suspended, target, warnings,
 };
 use desired::Desired;
 use ostler_sdk::serde::Deserialize;
@@ -48,11 +48,7 @@ impl Reconciler for Pipelines {
         let found = remote.converge(&pipeline.spec, &mut status)?;
         describe(&found, pipeline, &team, &mut status);
         Ok(Outcome::poll(POLL)
-            .with(Condition::yes(
-                "Ready",
-                "Ready",
-                "The pipeline is as wanted.",
-            ))
+            .with(Condition::yes("Ready", "Ready", "The pipeline is as wanted."))
             .with(Condition::yes(
                 "ConfigSynced",
                 "Synced",
@@ -71,10 +67,7 @@ impl Reconciler for Pipelines {
             return Ok(Outcome::settled());
         }
         let Some(team) = ctx.get_json(&team_of(pipeline))? else {
-            ctx.warn(
-                "Orphaned",
-                "The pipeline stays in Concourse: its Team is gone.",
-            );
+            ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
             return Ok(Outcome::settled());
         };
         let (namespace, instance) = target(&team, "instanceRef");
@@ -85,10 +78,7 @@ impl Reconciler for Pipelines {
 
 fn team_of(pipeline: &Pipeline) -> ObjectRef {
     let reference = &pipeline.spec.team_ref;
-    TeamSpec::reference(
-        reference.namespace_or(pipeline.namespace()),
-        &reference.name,
-    )
+    TeamSpec::reference(reference.namespace_or(pipeline.namespace()), &reference.name)
 }
 
 fn pipeline_name(pipeline: &Pipeline) -> &str {
@@ -125,12 +115,6 @@ struct Found {
     paused_at: Option<u64>,
     #[serde(default)]
     last_updated: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Live {
-    config: Value,
 }
 
 /// The pipeline and its config; an archived one has none.
@@ -233,10 +217,10 @@ impl Remote<'_> {
             version: version.map(ToOwned::to_owned),
             pipeline: pipeline.map(|r| r.json()).transpose().reason(SET_FAILED)?,
             config: live
-                .map(|r| r.json::<Live>())
+                .map(|r| r.value())
                 .transpose()
                 .reason(SET_FAILED)?
-                .map(|live| live.config),
+                .map(|mut live| live["config"].take()),
         })
     }
 
@@ -248,7 +232,7 @@ impl Remote<'_> {
             response = self.put_config(self.read()?.version.as_deref())?;
         }
         if response.is_success() {
-            return Ok(warnings(&response.json::<Value>().unwrap_or_default()));
+            return Ok(warnings(&response.value().unwrap_or_default()));
         }
         let failure = refused(&response, "save the config", SET_FAILED);
         let condition = Condition::no("ConfigSynced", SET_FAILED, failure.message.clone());

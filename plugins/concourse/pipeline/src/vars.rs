@@ -1,18 +1,14 @@
 //! Puts values in place of `((vars))`.
 
 use ostler_sdk::serde_json::{Map, Value};
-use std::collections::BTreeMap;
 
 /// Replaces every `((name))` whose exact name is given; all others are left to
 /// Concourse (credential managers, `((source:path.field))`).
 #[must_use]
-pub fn interpolate(value: Value, vars: &BTreeMap<String, String>) -> Value {
+pub fn interpolate(value: Value, vars: &[(&str, String)]) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, vars)),
-        Value::Array(items) => items
-            .into_iter()
-            .map(|item| interpolate(item, vars))
-            .collect(),
+        Value::Array(items) => items.into_iter().map(|item| interpolate(item, vars)).collect(),
         Value::Object(map) => map
             .into_iter()
             .map(|(key, value)| (fill(key, vars), interpolate(value, vars)))
@@ -22,7 +18,13 @@ pub fn interpolate(value: Value, vars: &BTreeMap<String, String>) -> Value {
     }
 }
 
-fn fill(text: String, vars: &BTreeMap<String, String>) -> String {
+/// The last one counts.
+fn value<'a>(name: &str, vars: &'a [(&str, String)]) -> Option<&'a str> {
+    let var = vars.iter().rev().find(|var| var.0 == name)?;
+    Some(&var.1)
+}
+
+fn fill(text: String, vars: &[(&str, String)]) -> String {
     if !text.contains("((") {
         return text;
     }
@@ -33,7 +35,7 @@ fn fill(text: String, vars: &BTreeMap<String, String>) -> String {
         filled.push_str(before);
         let found = after[2..]
             .find("))")
-            .and_then(|end| Some((end, vars.get(&after[2..2 + end])?)));
+            .and_then(|end| Some((end, value(&after[2..2 + end], vars)?)));
         if let Some((end, value)) = found {
             filled.push_str(value);
             rest = &after[end + 4..];
@@ -54,10 +56,11 @@ mod tests {
 
     #[test]
     fn given_vars_are_filled_in_and_others_left_alone() {
-        let vars = BTreeMap::from([
-            ("a".to_owned(), "A".to_owned()),
-            ("b-c".to_owned(), "((a))".to_owned()),
-        ]);
+        let vars = [
+            ("a", "earlier".to_owned()),
+            ("a", "A".to_owned()),
+            ("b-c", "((a))".to_owned()),
+        ];
         let before = json!({
             "whole": "((a))", "within": "x-((a))-((b-c))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
             "((a))": [1, true, null, "((unknown))"], "odd": "(((a))) ((a) ((", "open": "((a",

@@ -3,7 +3,6 @@
 
 use ostler_sdk::serde_json::{Map, Number, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle};
-use std::collections::HashMap;
 
 /// Aliases may multiply a document without end; no pipeline is this large.
 const MAX_NODES: usize = 500_000;
@@ -30,7 +29,8 @@ enum Key {
 /// What is wrong, with the line where that is known.
 pub fn parse(text: &str) -> Result<Value, String> {
     let mut stack: Vec<(Frame, usize)> = Vec::new();
-    let mut anchors: HashMap<usize, Value> = HashMap::new();
+    // The parser numbers them from 1.
+    let mut anchors: Vec<Value> = Vec::new();
     let mut nodes = 0;
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| error.to_string())?;
@@ -70,7 +70,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
                 (value, anchor, plain)
             }
             Event::Alias(anchor) => {
-                let value = anchors.get(&anchor).cloned();
+                let value = anchors.get(anchor).cloned();
                 let value = value.ok_or_else(|| at("unknown alias".into()))?;
                 nodes += size(&value);
                 (value, 0, false)
@@ -86,7 +86,9 @@ pub fn parse(text: &str) -> Result<Value, String> {
             return Err(at("the document is too large".into()));
         }
         if anchor != 0 {
-            anchors.insert(anchor, value.clone());
+            let slots = anchors.len().max(anchor + 1);
+            anchors.resize(slots, Value::Null);
+            anchors[anchor] = value.clone();
             nodes += size(&value);
         }
         match stack.last_mut() {

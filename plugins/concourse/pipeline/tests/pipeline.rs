@@ -118,19 +118,10 @@ fn a_new_pipeline_is_saved_and_unpaused() {
         CONFIG,
         [
             Ok(response(404, &[], Value::Null)),
-            Ok(response(
-                200,
-                &[("x-concourse-config-version", "2")],
-                live(),
-            )),
+            Ok(response(200, &[("x-concourse-config-version", "2")], live())),
         ],
     );
-    host.answer(
-        "PUT",
-        CONFIG,
-        201,
-        json!({ "warnings": [{ "message": "odd" }] }),
-    );
+    host.answer("PUT", CONFIG, 201, json!({ "warnings": [{ "message": "odd" }] }));
     host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
     let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(300_000)));
@@ -148,16 +139,11 @@ fn a_new_pipeline_is_saved_and_unpaused() {
     assert_eq!(status["lastUpdated"], "2026-11-21T04:21:24Z");
     assert_eq!(status["webURL"], "http://ci/teams/alpha/pipelines/demo");
     assert_eq!(status["jobs"], json!([{ "name": "hello" }]));
-    assert_eq!(
-        status["resources"],
-        json!([{ "name": "src", "type": "git" }])
-    );
+    assert_eq!(status["resources"], json!([{ "name": "src", "type": "git" }]));
     let sent = host.sent();
     let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
     assert!(
-        put.headers
-            .iter()
-            .all(|h| h.name != "X-Concourse-Config-Version"),
+        put.headers.iter().all(|h| h.name != "X-Concourse-Config-Version"),
         "created"
     );
     let body: Value = from_slice(put.body.as_deref().expect("a body")).expect("is JSON");
@@ -177,10 +163,7 @@ fn steady_polls_read_twice_and_write_nothing() {
     for _ in 0..10 {
         host.forget();
         let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
-        assert_eq!(
-            host.requests(),
-            [format!("GET {PATH}"), format!("GET {CONFIG}")]
-        );
+        assert_eq!(host.requests(), [format!("GET {PATH}"), format!("GET {CONFIG}")]);
         assert_eq!(
             (&outcome.status, &outcome.conditions),
             (&first.status, &first.conditions)
@@ -200,23 +183,13 @@ fn hash_and_version_settle_what_concourse_words_differently() {
     host.forget();
     let object = after(pipeline(), &outcome);
     host.reconcile(&Pipelines, &object).expect("is ready");
-    assert!(
-        writes(&host).is_empty(),
-        "the hash at this version is known"
-    );
+    assert!(writes(&host).is_empty(), "the hash at this version is known");
 
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
-    assert_eq!(
-        writes(&host),
-        [format!("PUT {CONFIG}")],
-        "somebody else saved"
-    );
+    assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "somebody else saved");
     let version = host.sent().iter().find(|r| r.method == "PUT").map(|r| {
-        let header = r
-            .headers
-            .iter()
-            .find(|h| h.name == "X-Concourse-Config-Version");
+        let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
     });
     assert_eq!(version, Some(Some("7".into())));
@@ -251,9 +224,7 @@ fn a_config_concourse_refuses_parks_with_its_words() {
         400,
         json!({ "errors": ["unknown resource 'nothing'"] }),
     );
-    let failure = host
-        .reconcile(&Pipelines, &pipeline())
-        .expect_err("is refused");
+    let failure = host.reconcile(&Pipelines, &pipeline()).expect_err("is refused");
     assert_eq!(
         (failure.reason.as_str(), &failure.resolution),
         ("SetPipelineFailed", &Resolution::Parked)
@@ -296,10 +267,7 @@ fn a_secret_is_named_and_never_seen() {
         let body = String::from_utf8_lossy(put.body.as_deref().expect("a body")).into_owned();
         assert_eq!(body.matches(&secret.placeholder).count(), 1, "{body}");
         assert!(secret.placeholder.len() >= 16);
-        let get = sent
-            .iter()
-            .find(|r| r.path_and_query == CONFIG)
-            .expect("read");
+        let get = sent.iter().find(|r| r.path_and_query == CONFIG).expect("read");
         assert_eq!(
             get.substitutions, put.substitutions,
             "kept out of the answer as well"
@@ -328,17 +296,9 @@ fn a_secret_is_named_and_never_seen() {
 #[test]
 fn only_what_differs_is_switched() {
     let cases = [
-        (
-            with("exposed", true),
-            shown(false, false, false),
-            vec!["expose"],
-        ),
+        (with("exposed", true), shown(false, false, false), vec!["expose"]),
         (pipeline(), shown(false, true, false), vec!["hide"]),
-        (
-            with("paused", true),
-            shown(false, false, false),
-            vec!["pause"],
-        ),
+        (with("paused", true), shown(false, false, false), vec!["pause"]),
         (pipeline(), shown(true, false, false), vec!["unpause"]),
         (
             with("archived", true),
@@ -347,11 +307,7 @@ fn only_what_differs_is_switched() {
         ),
         (with("archived", true), shown(true, false, true), vec![]),
         // Saving un-archives and leaves it paused.
-        (
-            pipeline(),
-            shown(true, false, true),
-            vec!["config", "unpause"],
-        ),
+        (pipeline(), shown(true, false, true), vec!["config", "unpause"]),
     ];
     for (object, pipeline, verbs) in cases {
         let host = converged();
@@ -364,10 +320,7 @@ fn only_what_differs_is_switched() {
             host.answer("PUT", &format!("{PATH}/{verb}"), 200, Value::Null);
         }
         host.reconcile(&Pipelines, &object).expect("is ready");
-        let expected: Vec<_> = verbs
-            .iter()
-            .map(|verb| format!("PUT {PATH}/{verb}"))
-            .collect();
+        let expected: Vec<_> = verbs.iter().map(|verb| format!("PUT {PATH}/{verb}")).collect();
         assert_eq!(writes(&host), expected, "{pipeline}");
     }
 }
@@ -403,22 +356,13 @@ fn the_config_may_come_from_a_config_map() {
 fn it_waits_for_its_team_and_rests_when_suspended() {
     let host = Host::new();
     let (reason, resolution, _) = failure(&host, &pipeline());
-    assert_eq!(
-        (reason.as_str(), resolution),
-        ("TeamNotReady", Resolution::Yield)
-    );
+    assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Yield));
 
-    let outcome = host
-        .reconcile(&Pipelines, &with("suspend", true))
-        .expect("rests");
+    let outcome = host.reconcile(&Pipelines, &with("suspend", true)).expect("rests");
     assert_eq!(outcome.conditions[0].reason, "Suspended");
 
-    let (reason, resolution, message) =
-        failure(&host, &with("k8sConfigs", json!([{ "name": "a" }])));
-    assert_eq!(
-        (reason.as_str(), resolution),
-        ("Unsupported", Resolution::Parked)
-    );
+    let (reason, resolution, message) = failure(&host, &with("k8sConfigs", json!([{ "name": "a" }])));
+    assert_eq!((reason.as_str(), resolution), ("Unsupported", Resolution::Parked));
     assert!(message.contains("k8sConfigs"), "{message}");
 }
 

@@ -1,47 +1,22 @@
 //! Reconciles `concourse-ci.org/v1alpha1` Team.
 
 use concourse_api::{
-    InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus, config_warning,
-    delete, escape, refused, remaining, suspended, warnings,
+    InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus, config_warning, delete,
+    escape, refused, remaining, suspended, warnings,
 };
-use ostler_sdk::serde::{Deserialize, Serialize};
-use ostler_sdk::{prelude::*, rfc3339, serde_json::Value};
-use std::collections::{BTreeMap, BTreeSet};
+use ostler_sdk::{
+    prelude::*,
+    rfc3339,
+    serde_json::{Map, Value},
+};
 
 const POLL: u64 = 300_000;
 
 /// Reconciles Teams.
 pub struct Teams;
 
-/// Who belongs to which role; order and repetition mean nothing.
-type Auth = BTreeMap<String, Members>;
-
-#[derive(Default, PartialEq, Serialize, Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Members {
-    #[serde(default)]
-    users: BTreeSet<String>,
-    #[serde(default)]
-    groups: BTreeSet<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct Found {
-    id: i32,
-    #[serde(default)]
-    auth: BTreeMap<String, MaybeMembers>,
-}
-
-/// Concourse writes `null` where it means none.
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
-struct MaybeMembers {
-    #[serde(default)]
-    users: Option<BTreeSet<String>>,
-    #[serde(default)]
-    groups: Option<BTreeSet<String>>,
-}
+/// Who belongs to which role, as Concourse writes it.
+type Auth = Map<String, Value>;
 
 impl Reconciler for Teams {
     type Spec = TeamSpec;
@@ -61,20 +36,20 @@ impl Reconciler for Teams {
         let concourse = ctx.upstream_in(namespace, name);
         let path = path(team);
         let response = concourse.get(&path).send().reason("CreateOrUpdateFailed")?;
-        let found: Option<Found> = match response.status() {
-            200 => Some(response.json()?),
+        let found = match response.status() {
+            200 => Some(response.value()?),
             404 => None,
             _ => return Err(refused(&response, "read the team", "CreateOrUpdateFailed")),
         };
         let mut status = TeamStatus {
-            team_id: found.as_ref().map(|f| f.id),
+            team_id: found.as_ref().and_then(id),
             resolved_name: Some(team_name(team).to_owned()),
             web_url: instance["status"]["webURL"]
                 .as_str()
                 .map(|url| [url, "/teams/", &escape(team_name(team))].concat()),
             ..team.status.clone()
         };
-        if found.is_none_or(|found| members(found.auth) != wanted) {
+        if found.is_none_or(|found| normal(&found["auth"]) != wanted) {
             let body = json!({ "auth": wanted });
             let response = concourse
                 .put(&path)
@@ -84,10 +59,8 @@ impl Reconciler for Teams {
             if !response.is_success() {
                 return Err(refused(&response, "write the team", "CreateOrUpdateFailed"));
             }
-            let answer: Value = response.json()?;
-            status.team_id = answer["team"]["id"]
-                .as_i64()
-                .and_then(|id| id.try_into().ok());
+            let answer = response.value()?;
+            status.team_id = id(&answer["team"]);
             status.last_applied = Some(rfc3339(ctx.now() / 1000));
             status.warnings = warnings(&answer);
         }
@@ -100,10 +73,7 @@ impl Reconciler for Teams {
     fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
         let name = team_name(team);
         if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
-            ctx.event(
-                "Orphaned",
-                "The team stays in Concourse, as reclaimPolicy says.",
-            );
+            ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
             return Ok(Outcome::settled());
         }
         if name == "main" && !team.spec.allow_destroy {
@@ -113,10 +83,7 @@ impl Reconciler for Teams {
         }
         let pipelines = remaining(ctx, &PipelineSpec::gvk(), "teamRef", &team.metadata)?;
         if !pipelines.is_empty() {
-            let message = format!(
-                "Waiting for Pipelines that use it: {}.",
-                pipelines.join(", ")
-            );
+            let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
             return Err(Failure::yield_("PipelinesRemain", message));
         }
         let (namespace, instance) = instance_of(team);
@@ -154,7 +121,7 @@ fn allowed(instance: &Value, at: (&str, &str), namespace: &str) -> Result<(), Fa
 /// The roles as Concourse knows them. It answers a team without members, or a
 /// role without any, with a 400 that doesn't say why.
 fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
-    let mut auth = Auth::new();
+    let mut auth = json!({});
     for role in &spec.roles {
         let name = match role.role {
             Role::Owner => "owner",
@@ -162,15 +129,23 @@ fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
             Role::PipelineOperator => "pipeline-operator",
             Role::Viewer => "viewer",
         };
-        let members = auth.entry(name.to_owned()).or_default();
-        members.users.extend(role.users.iter().cloned());
-        members.groups.extend(role.groups.iter().cloned());
+        let role_of = &mut auth[name];
+        for (list, members) in [("users", &role.users), ("groups", &role.groups)] {
+            let before = texts(&role_of[list]);
+            role_of[list] = before.chain(members.iter().map(String::as_str)).collect();
+        }
     }
+    let auth = normal(&auth);
     if auth.is_empty() {
         let message = "spec.roles is empty: a team needs at least one role with users or groups.";
         return Err(Failure::parked("InvalidSpec", message));
     }
-    let empty = |members: &Members| members.users.is_empty() && members.groups.is_empty();
+    let empty = |members: &Value| {
+        texts(&members["users"])
+            .chain(texts(&members["groups"]))
+            .next()
+            .is_none()
+    };
     if let Some((role, _)) = auth.iter().find(|(_, members)| empty(members)) {
         let message = format!("The role {role} in spec.roles has neither users nor groups.");
         return Err(Failure::parked("InvalidSpec", message));
@@ -178,15 +153,31 @@ fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
     Ok(auth)
 }
 
-fn members(found: BTreeMap<String, MaybeMembers>) -> Auth {
-    let normal = |members: MaybeMembers| Members {
-        users: members.users.unwrap_or_default(),
-        groups: members.groups.unwrap_or_default(),
+/// Order and repetition mean nothing, and where Concourse has none it writes `null`.
+fn normal(auth: &Value) -> Auth {
+    let sorted = |members: &Value| {
+        let mut names: Vec<_> = texts(members).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().collect::<Value>()
     };
-    found
-        .into_iter()
-        .map(|(role, members)| (role, normal(members)))
+    let roles = auth.as_object().into_iter().flatten();
+    roles
+        .map(|(role, members)| {
+            let users = sorted(&members["users"]);
+            let groups = sorted(&members["groups"]);
+            (role.clone(), json!({ "users": users, "groups": groups }))
+        })
         .collect()
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    let items = list.as_array().into_iter().flatten();
+    items.filter_map(Value::as_str)
+}
+
+fn id(team: &Value) -> Option<i32> {
+    team["id"].as_i64()?.try_into().ok()
 }
 
 ostler_sdk::plugin!(Teams);

@@ -63,15 +63,17 @@ fn resolution(failure: &Failure) -> (&str, &Resolution) {
 fn a_missing_team_is_created_and_then_left_alone() {
     let host = cluster("True");
     host.answer("GET", PATH, 404, Value::Null);
-    host.answer("PUT", PATH, 201, json!({
-        "team": { "id": 7, "name": "alpha" }, "warnings": [{ "type": "x", "message": "odd name" }],
-    }));
+    host.answer(
+        "PUT",
+        PATH,
+        201,
+        json!({
+            "team": { "id": 7, "name": "alpha" }, "warnings": [{ "type": "x", "message": "odd name" }],
+        }),
+    );
     let outcome = host.reconcile(&Teams, &team()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(300_000)));
-    assert_eq!(
-        host.requests(),
-        [format!("GET {PATH}"), format!("PUT {PATH}")]
-    );
+    assert_eq!(host.requests(), [format!("GET {PATH}"), format!("PUT {PATH}")]);
     let sent: Value = from_slice(host.sent()[1].body.as_deref().expect("a body")).expect("JSON");
     assert_eq!(
         sent["auth"]["owner"],
@@ -98,10 +100,7 @@ fn a_missing_team_is_created_and_then_left_alone() {
         "order and null mean nothing"
     );
     assert_eq!(again.status, outcome.status);
-    assert_eq!(
-        again.conditions, outcome.conditions,
-        "the warning is remembered"
-    );
+    assert_eq!(again.conditions, outcome.conditions, "the warning is remembered");
 }
 
 #[test]
@@ -119,34 +118,23 @@ fn other_roles_are_written() {
 fn what_cannot_work_says_so() {
     let host = cluster("False");
     let failure = host.reconcile(&Teams, &team()).expect_err("waits");
-    assert_eq!(
-        resolution(&failure),
-        ("InstanceNotReady", &Resolution::Yield)
-    );
+    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Yield));
     assert!(failure.message.contains("because"), "{}", failure.message);
 
     let host = cluster("True");
     let mut elsewhere = team();
     elsewhere["metadata"]["namespace"] = "foreign".into();
     let failure = host.reconcile(&Teams, &elsewhere).expect_err("not allowed");
-    assert_eq!(
-        resolution(&failure),
-        ("NamespaceNotAllowed", &Resolution::Parked)
-    );
+    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Parked));
 
     for roles in [json!([]), json!([{ "role": "owner" }])] {
-        let failure = host
-            .reconcile(&Teams, &with("roles", roles))
-            .expect_err("wrong");
+        let failure = host.reconcile(&Teams, &with("roles", roles)).expect_err("wrong");
         assert_eq!(resolution(&failure), ("InvalidSpec", &Resolution::Parked));
     }
 
     host.answer("GET", PATH, 503, "down for maintenance");
     let failure = host.reconcile(&Teams, &team()).expect_err("down");
-    assert_eq!(
-        resolution(&failure),
-        ("CreateOrUpdateFailed", &Resolution::Retry)
-    );
+    assert_eq!(resolution(&failure), ("CreateOrUpdateFailed", &Resolution::Retry));
     assert!(failure.message.contains("503"), "{}", failure.message);
     assert!(
         host.requests().iter().all(|r| r.starts_with("GET")),
@@ -201,10 +189,7 @@ fn cleanup_waits_for_pipelines() {
         "metadata": { "name": "p", "namespace": "apps" }, "spec": { "teamRef": { "name": "alpha" } },
     }));
     let failure = host.cleanup(&Teams, &team()).expect_err("waits");
-    assert_eq!(
-        resolution(&failure),
-        ("PipelinesRemain", &Resolution::Yield)
-    );
+    assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Yield));
     assert!(failure.message.contains("apps/p"), "{}", failure.message);
 }
 
@@ -212,8 +197,7 @@ fn cleanup_waits_for_pipelines() {
 fn a_missing_parent_never_blocks_deletion() {
     let not_found = || Err(Error::NotFound("Upstream infra/ci".into()));
     let host = cluster("True");
-    host.remove(&instance())
-        .answers("DELETE", PATH, [not_found()]);
+    host.remove(&instance()).answers("DELETE", PATH, [not_found()]);
     host.cleanup(&Teams, &team()).expect("lets go");
     assert_eq!(host.events()[0].0, "Orphaned");
 
