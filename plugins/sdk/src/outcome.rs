@@ -203,25 +203,37 @@ pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
 #[must_use]
 pub fn duration(text: &str) -> Option<u64> {
     let mut rest = text;
-    let mut total = 0_f64;
+    let mut total = 0_u64;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
         let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let factor = match &tail[..unit] {
-            "h" => 3_600_000.0,
-            "m" => 60_000.0,
-            "s" => 1000.0,
-            "ms" => 1.0,
-            "us" | "µs" => 0.001,
-            "ns" => 0.000_001,
+        let nanoseconds = match &tail[..unit] {
+            "h" => 3_600_000_000_000,
+            "m" => 60_000_000_000,
+            "s" => 1_000_000_000,
+            "ms" => 1_000_000,
+            "us" | "µs" => 1000,
+            "ns" => 1,
             _ => return None,
         };
-        total += number.parse::<f64>().ok()? * factor;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if [whole, fraction].concat().is_empty() || fraction.contains('.') {
+            return None;
+        }
+        let mut part = nanoseconds;
+        for digit in fraction.bytes() {
+            part /= 10;
+            total = total.checked_add(u64::from(digit - b'0') * part)?;
+        }
+        for (place, digit) in whole.bytes().rev().enumerate() {
+            let place = 10_u64.checked_pow(u32::try_from(place).ok()?)?;
+            let digit = u64::from(digit - b'0').checked_mul(place)?;
+            total = total.checked_add(digit.checked_mul(nanoseconds)?)?;
+        }
         rest = &tail[unit..];
     }
-    // Negative values cannot be written; `as` saturates.
-    (!text.is_empty()).then_some(total as u64)
+    (!text.is_empty()).then_some(total / 1_000_000)
 }
 
 #[cfg(test)]
@@ -234,7 +246,9 @@ mod tests {
         assert_eq!(duration("1h30m"), Some(5_400_000));
         assert_eq!(duration("1.5s"), Some(1500));
         assert_eq!(duration("250ms"), Some(250));
-        for wrong in ["", "5", "m", "5x", "-5m", "1..2s"] {
+        assert_eq!(duration("0.25h0.5m999999ns"), Some(930_000));
+        assert_eq!(duration("2562047h"), Some(9_223_369_200_000));
+        for wrong in ["", "5", "m", "5x", "-5m", "1..2s", ".s", "99999999999h"] {
             assert_eq!(duration(wrong), None, "{wrong}");
         }
     }

@@ -74,6 +74,25 @@ impl<'de> IntoDeserializer<'de, Error> for Slim<'de> {
 }
 
 impl<'de> Slim<'de> {
+    /// By the type that is wanted, so that code for floats is there only where one is.
+    fn integer<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0.as_u64() {
+            Some(value) => visitor.visit_u64(value),
+            None => match self.0.as_i64() {
+                Some(value) => visitor.visit_i64(value),
+                None => Err(Error::custom("expected an integer")),
+            },
+        }
+    }
+
+    fn text<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            // No visitor of texts takes it; the error says what is expected.
+            _ => visitor.visit_unit(),
+        }
+    }
+
     fn map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let Value::Object(map) = self.0 else {
             return Err(Error::custom("expected an object"));
@@ -81,6 +100,16 @@ impl<'de> Slim<'de> {
         let entries = map.iter().map(|(key, value)| (key.as_str(), Slim(value)));
         visitor.visit_map(MapDeserializer::new(entries))
     }
+}
+
+macro_rules! by_kind {
+    ($($kind:ident: $($name:ident)+,)+) => {
+        $($(
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+                self.$kind(visitor)
+            }
+        )+)+
+    };
 }
 
 impl<'de> Deserializer<'de> for Slim<'de> {
@@ -145,8 +174,31 @@ impl<'de> Deserializer<'de> for Slim<'de> {
         }
     }
 
+    by_kind! {
+        integer: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+            deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64,
+        text: deserialize_str deserialize_string,
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Bool(value) => visitor.visit_bool(*value),
+            _ => visitor.visit_unit(),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Array(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(Slim))),
+            _ => visitor.visit_unit(),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct identifier ignored_any
+        i128 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
     }
 }

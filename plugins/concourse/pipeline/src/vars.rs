@@ -9,11 +9,13 @@ pub fn interpolate(value: Value, vars: &[(&str, String)]) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, vars)),
         Value::Array(items) => items.into_iter().map(|item| interpolate(item, vars)).collect(),
-        Value::Object(map) => map
-            .into_iter()
-            .map(|(key, value)| (fill(key, vars), interpolate(value, vars)))
-            .collect::<Map<_, _>>()
-            .into(),
+        Value::Object(map) => {
+            let mut filled = Map::new();
+            for (key, value) in map {
+                filled.insert(fill(key, vars), interpolate(value, vars));
+            }
+            filled.into()
+        }
         other => other,
     }
 }

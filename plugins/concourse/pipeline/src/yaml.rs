@@ -1,7 +1,7 @@
 //! YAML as Concourse reads it: the document as JSON, with the plain scalars of
 //! YAML 1.1 (`yes` is true), anchors, aliases and merge keys.
 
-use ostler_sdk::serde_json::{Map, Number, Value};
+use ostler_sdk::serde_json::{Map, Value, from_slice};
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
 /// Aliases may multiply a document without end; no pipeline is this large.
@@ -135,7 +135,9 @@ fn merged(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, Stri
             return Err("only mappings can be merged".into());
         };
         for (key, value) in source {
-            map.entry(key).or_insert(value);
+            if !map.contains_key(&key) {
+                map.insert(key, value);
+            }
         }
     }
     Ok(Value::Object(map))
@@ -144,7 +146,8 @@ fn merged(mut map: Map<String, Value>, merges: Vec<Value>) -> Result<Value, Stri
 fn name_of(key: Value) -> Result<String, String> {
     match key {
         Value::String(name) => Ok(name),
-        Value::Number(_) | Value::Bool(_) => Ok(key.to_string()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(value) => Ok(if value { "true" } else { "false" }.into()),
         Value::Null => Ok("null".into()),
         _ => Err("a key must be a scalar".into()),
     }
@@ -195,12 +198,48 @@ fn number(text: &str) -> Option<Value> {
     if !plain.bytes().all(float) || !plain.bytes().any(|c| c.is_ascii_digit()) {
         return None;
     }
-    let value: f64 = plain.parse().ok()?;
-    // JSON writes a whole number without its point, and so does Concourse.
-    if value.fract() == 0.0 && value.abs() < 9e15 {
-        return Some((value as i64).into());
+    decimal(negative, digits)
+}
+
+/// A decimal with point and exponent in the one form JSON writers give it,
+/// worked out on its digits: as binary it would take tables and lose some.
+fn decimal(negative: bool, text: &str) -> Option<Value> {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = [whole, fraction].concat();
+    if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return None;
     }
-    Number::from_f64(value).map(Value::Number)
+    let exponent: i32 = exponent.parse().ok()?;
+    let skipped = digits.len() - digits.trim_start_matches('0').len();
+    let significant = digits.trim_matches('0');
+    // Where the point is, counted from the first significant digit.
+    let point = i32::try_from(whole.len())
+        .ok()?
+        .checked_sub(i32::try_from(skipped).ok()?)?
+        .checked_add(exponent)?;
+    if significant.is_empty() {
+        return Some(0.into());
+    }
+    let length = significant.len();
+    let zeros = |number: i32| "0".repeat(usize::try_from(number).unwrap_or_default());
+    let plain = match usize::try_from(point) {
+        Ok(point) if 0 < point && point <= 21 && point < length => {
+            [&significant[..point], ".", &significant[point..]].concat()
+        }
+        Ok(point @ 1..=21) => [significant, &"0".repeat(point - length)].concat(),
+        _ if (-5..=0).contains(&point) => ["0.", &zeros(-point), significant].concat(),
+        // Beyond what a float can be it is no number.
+        _ if (-300..=308).contains(&point) => {
+            let (first, rest) = significant.split_at(1);
+            let dot = if rest.is_empty() { "" } else { "." };
+            let sign = if point > 0 { "+" } else { "" };
+            [first, dot, rest, "e", sign, &(point - 1).to_string()].concat()
+        }
+        _ => return None,
+    };
+    let sign = if negative { "-" } else { "" };
+    from_slice([sign, &plain].concat().as_bytes()).ok()
 }
 
 #[cfg(test)]
@@ -220,6 +259,42 @@ mod tests {
                 "1": "x", "p": 5000,
             }))
         );
+    }
+
+    #[test]
+    fn decimals_are_written_one_way() {
+        for (text, json) in [
+            ("1.10", "1.1"),
+            ("-0.50", "-0.5"),
+            ("-0.0", "0"),
+            ("+1.5e2", "150"),
+            ("12.5e1", "125"),
+            ("00.05", "0.05"),
+            ("1.", "1"),
+            ("1e20", "100000000000000000000"),
+            ("1.5e21", "1500000000000000000000"),
+            ("1e21", "1000000000000000000000"),
+            ("2.5e-7", "2.5e-7"),
+            ("0.000001", "0.000001"),
+            ("-3e300", "-3e+300"),
+            ("123456.789", "123456.789"),
+        ] {
+            let wanted: Value = from_slice(json.as_bytes()).expect("JSON");
+            assert_eq!(number(text), Some(wanted), "{text}");
+        }
+        for text in [
+            "1e999",
+            "1e-400",
+            ".",
+            "-",
+            "1e",
+            "1.2.3",
+            "1-2",
+            "e5",
+            "1e99999999999",
+        ] {
+            assert_eq!(number(text), None, "{text}");
+        }
     }
 
     #[test]
