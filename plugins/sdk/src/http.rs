@@ -73,7 +73,7 @@ impl<'a> Upstream<'a> {
         let mut answers = self.ctx.http_send_all(&requests).into_iter();
         std::array::from_fn(|_| match answers.next() {
             Some(answer) => answer.map(Response),
-            None => Err(Error::Unavailable("The host gave too few answers.".into())),
+            None => too_few().map(Response),
         })
     }
 
@@ -136,7 +136,9 @@ impl RequestBuilder<'_> {
     /// # Errors
     /// As `http.send`.
     pub fn send(self) -> Result<Response, Error> {
-        self.ctx.http_send(&self.request).map(Response)
+        // As one of many: a second import would bring its own reader of the same answer.
+        let answer = self.ctx.http_send_all(std::slice::from_ref(&self.request)).pop();
+        answer.unwrap_or_else(too_few).map(Response)
     }
 }
 
@@ -191,6 +193,10 @@ impl Response {
     pub fn value(&self) -> Result<Value, Error> {
         crate::slim::value(&self.0.body).map_err(unexpected)
     }
+}
+
+fn too_few() -> Result<http::Response, Error> {
+    Err(Error::Unavailable("The host gave too few answers.".into()))
 }
 
 fn unexpected(error: crate::slim::Error) -> Error {

@@ -7,9 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use wasmparser::{Parser, Payload};
 use wit_component::ComponentEncoder;
 
-use crate::{cargo, paths, progress::Step, toolchain::Toolchain};
+use crate::{cargo, paths, progress, progress::Step, toolchain, toolchain::Toolchain};
+
+/// The pack whose components are to be small.
+const SMALL_PACK: &str = "concourse";
+const MAX_BYTES: usize = 200 * 1024;
 
 /// A crate that is a plugin: it says so by `[package.metadata.ostler] pack = "…"`.
 pub struct Guest {
@@ -25,12 +30,27 @@ pub struct Guest {
 pub struct Component {
     /// The guest's name.
     pub name: String,
+    /// The pack it belongs to.
+    pub pack: String,
     /// Where it is.
     pub path: PathBuf,
     /// Its size.
     pub bytes: usize,
     /// Whether this build changed it.
     pub changed: bool,
+}
+
+impl Component {
+    /// What to say of a component that is larger than its pack allows.
+    fn excess(&self) -> Option<String> {
+        let large = self.pack == SMALL_PACK && self.bytes > MAX_BYTES;
+        large.then(|| {
+            format!(
+                "{} has {} bytes; components of this pack have {MAX_BYTES} at most",
+                self.name, self.bytes
+            )
+        })
+    }
 }
 
 impl fmt::Display for Component {
@@ -69,7 +89,15 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
                     guest.name
                 )
             })?;
-        components.push(finish(guest, module)?);
+        let component = finish(guest, module)?;
+        if let Some(excess) = component.excess() {
+            match &toolchain {
+                // Its standard library comes as it is, which is larger.
+                Toolchain::Installed => progress::say(&excess),
+                Toolchain::Debian { .. } => bail!(excess),
+            }
+        }
+        components.push(component);
     }
     step.done(components.len());
     Ok(components)
@@ -107,13 +135,17 @@ fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
     let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let component = encode(&module).with_context(|| format!("making a component of {}", guest.name))?;
+    let component = toolchain::optimise(module)
+        .and_then(|module| encode(&module))
+        .with_context(|| format!("making a component of {}", guest.name))?;
+    check(&guest, &component)?;
     let path = paths::target("components")?
         .join(&guest.pack)
         .join(format!("{}.wasm", guest.name));
     let changed = paths::replace(&path, &component)?;
     Ok(Component {
         name: guest.name,
+        pack: guest.pack,
         path,
         bytes: component.len(),
         changed,
@@ -128,6 +160,31 @@ fn encode(module: &[u8]) -> Result<Vec<u8>> {
         .encode()
 }
 
+/// What every pack promises: a component's imports are its capabilities.
+fn check(guest: &Guest, component: &[u8]) -> Result<()> {
+    let imports = imports(component)?;
+    if let Some(wasi) = imports.iter().find(|import| import.starts_with("wasi:")) {
+        bail!(
+            "{} imports {wasi}: plugins use the host's capabilities only",
+            guest.name
+        );
+    }
+    Ok(())
+}
+
+/// The names of what a component imports.
+fn imports(component: &[u8]) -> Result<Vec<String>> {
+    let mut imports = Vec::new();
+    for payload in Parser::new(0).parse_all(component) {
+        if let Payload::ComponentImportSection(section) = payload? {
+            for import in section {
+                imports.push(import?.name.name.to_owned());
+            }
+        }
+    }
+    Ok(imports)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +193,37 @@ mod tests {
     fn what_is_no_module_makes_no_component() {
         assert!(encode(b"not wasm").is_err());
         assert!(encode(b"\0asm\x01\0\0\0truncated").is_err());
+    }
+
+    #[test]
+    fn wasi_is_refused_by_name() {
+        let guest = Guest {
+            name: "some-guest".into(),
+            pack: "examples".into(),
+            folder: PathBuf::new(),
+        };
+        let empty = b"\0asm\x0d\0\x01\0";
+        check(&guest, empty).unwrap();
+        // (component (type (instance)) (import "wasi:a/b" (instance (type 0))))
+        let types = [7, 3, 1, 0x42, 0];
+        let wasi = [&empty[..], &types, &[10, 13, 1, 0, 8], b"wasi:a/b", &[5, 0]].concat();
+        let said = check(&guest, &wasi).expect_err("refused").to_string();
+        assert!(said.contains("some-guest imports wasi:a/b"), "{said}");
+    }
+
+    #[test]
+    fn large_components_of_the_pack_are_named_with_their_size() {
+        let component = |pack: &str, bytes| Component {
+            name: "some-guest".into(),
+            pack: pack.into(),
+            path: PathBuf::new(),
+            bytes,
+            changed: true,
+        };
+        assert_eq!(component(SMALL_PACK, MAX_BYTES).excess(), None);
+        assert_eq!(component("examples", MAX_BYTES + 1).excess(), None);
+        let said = component(SMALL_PACK, MAX_BYTES + 1).excess().expect("too large");
+        assert!(said.starts_with("some-guest has 204801 bytes"), "{said}");
     }
 
     #[test]

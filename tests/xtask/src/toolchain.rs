@@ -13,9 +13,15 @@ use crate::{cargo, progress};
 pub const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Debian's Rust, which can build the standard library for any target from source.
-const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "lld"];
+const DEBIAN_PACKAGES: [&str; 5] = ["rustc-web", "cargo-web", "rust-web-src", "lld", "binaryen"];
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
+const DEBIAN_OPTIMISER: &str = "/usr/bin/wasm-opt";
+
+/// For any compiler: addresses in as many bytes as they need, which is a tenth of a component.
+const SMALL: &str = "-Clink-arg=--compress-relocations";
+/// For one that builds the standard library: neither `Debug` texts nor places in the source.
+const SMALLER: &str = "-Clink-arg=--compress-relocations -Zfmt-debug=none -Zlocation-detail=none";
 
 /// A way to build for wasm.
 #[derive(Debug)]
@@ -65,12 +71,54 @@ impl Toolchain {
                 command
             }
         };
-        command.args(["build", "--target", TARGET]);
+        // The target's flags, and only these: RUSTFLAGS would take their place.
+        for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+            command.env_remove(name);
+        }
+        let flags = match self {
+            Self::Installed => SMALL,
+            Self::Debian { .. } => SMALLER,
+        };
+        command
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
+            .args(["build", "--target", TARGET]);
         if let Self::Debian { .. } = self {
-            command.arg("-Zbuild-std=std,panic_abort");
+            command.args([
+                "-Zbuild-std=std,panic_abort",
+                "-Zbuild-std-features=optimize_for_size",
+            ]);
         }
         command
     }
+}
+
+/// Makes a module smaller by a tenth and more, where binaryen's wasm-opt is there.
+pub fn optimise(module: Vec<u8>) -> Result<Vec<u8>> {
+    let Some(optimiser) = on_path("wasm-opt") else {
+        return Ok(module);
+    };
+    let folder = tempfile::tempdir()?;
+    let [before, after] = ["before.wasm", "after.wasm"].map(|name| folder.path().join(name));
+    std::fs::write(&before, &module)?;
+    // The features are those rustc itself uses.
+    let output = Command::new(&optimiser)
+        .args(["-Oz", "--reorder-functions"])
+        .args(["--enable-bulk-memory", "--enable-sign-ext"])
+        .args(["--enable-mutable-globals", "--enable-multivalue"])
+        .args(["--enable-nontrapping-float-to-int", "--enable-reference-types"])
+        .arg(&before)
+        .arg("--output")
+        .arg(&after)
+        .output()
+        .with_context(|| format!("running {}", optimiser.display()))?;
+    if !output.status.success() {
+        bail!(
+            "{}: {}",
+            optimiser.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(std::fs::read(after)?)
 }
 
 fn sysroot(rustc: &str) -> Result<PathBuf> {
@@ -87,7 +135,8 @@ fn sysroot(rustc: &str) -> Result<PathBuf> {
 fn debian_is_complete() -> bool {
     // The standard library's sources are what Debian's plain rustc lacks.
     let sources = sysroot(DEBIAN_RUSTC).map(|s| s.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
-    Path::new(DEBIAN_CARGO).is_file() && sources.is_ok_and(|s| s.is_file())
+    let programs = [DEBIAN_CARGO, DEBIAN_OPTIMISER];
+    programs.iter().all(|p| Path::new(p).is_file()) && sources.is_ok_and(|s| s.is_file())
 }
 
 /// rustup's own linker fits any LLVM of its age; the system's is the second choice.
@@ -99,15 +148,16 @@ fn linker(sysroot: &Path) -> Option<PathBuf> {
             .map(|t| t.path().join("bin/rust-lld"))
             .find(|l| l.is_file())
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = |name: &str| {
-        std::env::split_paths(&path)
-            .map(|p| p.join(name))
-            .find(|l| l.is_file())
-    };
     of(sysroot)
         .or_else(|| on_path("rust-lld"))
         .or_else(|| on_path("wasm-ld"))
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
 }
 
 fn install() -> Result<()> {
@@ -129,9 +179,7 @@ fn install() -> Result<()> {
         apt_get(arguments).with_context(|| by_hand.clone())?;
     }
     if !debian_is_complete() {
-        bail!(
-            "the packages are installed, but {DEBIAN_RUSTC} has no sources of the standard library: {by_hand}"
-        );
+        bail!("the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {by_hand}");
     }
     Ok(())
 }
@@ -178,7 +226,13 @@ mod tests {
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(
             arguments,
-            ["build", "--target", TARGET, "-Zbuild-std=std,panic_abort"]
+            [
+                "build",
+                "--target",
+                TARGET,
+                "-Zbuild-std=std,panic_abort",
+                "-Zbuild-std-features=optimize_for_size"
+            ]
         );
         let environment: Vec<_> = command.get_envs().collect();
         assert!(environment.contains(&("RUSTUP_TOOLCHAIN".as_ref(), None)));

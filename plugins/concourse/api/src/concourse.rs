@@ -76,7 +76,8 @@ pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
 /// The warnings in the answer to a save.
 #[must_use]
 pub fn warnings(body: &Value) -> Vec<String> {
-    [texts(&body["warnings"]), texts(&body["errors"])].concat()
+    let all = [texts(&body["warnings"]), texts(&body["errors"])].concat();
+    all.into_iter().map(ToOwned::to_owned).collect()
 }
 
 /// The condition that says whether Concourse had warnings.
@@ -84,15 +85,18 @@ pub fn warnings(body: &Value) -> Vec<String> {
 pub fn config_warning(warnings: &[String]) -> Condition {
     match warnings {
         [] => Condition::no("ConfigWarning", "NoWarnings", "Concourse has no warnings."),
-        some => Condition::yes("ConfigWarning", "HasWarnings", some.join("; ")),
+        some => {
+            let all: Vec<&str> = some.iter().map(String::as_str).collect();
+            Condition::yes("ConfigWarning", "HasWarnings", all.join("; "))
+        }
     }
 }
 
 /// Strings, or objects with a `message`.
-fn texts(list: &Value) -> Vec<String> {
+fn texts(list: &Value) -> Vec<&str> {
     let all = list.as_array().into_iter().flatten();
     all.filter_map(|text| text.as_str().or(text["message"].as_str()))
-        .map(|text| text.trim().to_owned())
+        .map(str::trim)
         .collect()
 }
 

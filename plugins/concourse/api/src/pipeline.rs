@@ -57,6 +57,8 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub suspend: bool,
     /// Image of the resource type that brings in `k8sConfigs`.
+    // Not supported by the reconciler yet, so its component does not read it.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub k8s_config_image: Option<ContainerImage>,
     /// ConfigMaps and Secrets to bring into the pipeline as resources.
     pub k8s_configs: Vec<K8sConfig>,
@@ -105,8 +107,10 @@ pub struct K8sConfig {
     )]
     pub name: String,
     /// The ConfigMap.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub config_map_ref: Option<Reference>,
     /// The Secret.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub secret_ref: Option<Reference>,
     /// Whether a change of it triggers the jobs that get it.
     #[serde(default)]

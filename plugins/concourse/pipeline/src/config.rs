@@ -1,7 +1,7 @@
 //! A pipeline's config: is it the same, what is its hash, what is in it.
 
 use concourse_api::{GroupStatus, JobStatus, PipelineStatus, ResourceStatus, ResourceTypeStatus};
-use ostler_sdk::serde_json::{Map, Value, json, to_vec};
+use ostler_sdk::serde_json::{Map, Value, to_vec};
 use sha2::{Digest, Sha256};
 
 /// Keys whose values are not Concourse's own: kept as they are, for `false` or
@@ -33,7 +33,9 @@ fn normal(value: &Value) -> Value {
                     key if FREE_FORM.contains(&key) => value.clone(),
                     // A list of steps is short for steps without a limit.
                     "in_parallel" if value.is_array() => {
-                        json!({ "steps": normal(value) })
+                        let mut steps = Map::new();
+                        steps.insert("steps".to_owned(), normal(value));
+                        steps.into()
                     }
                     _ => normal(value),
                 };
@@ -125,6 +127,7 @@ fn strings(value: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ostler_sdk::serde_json::json;
 
     #[test]
     fn defaults_and_order_make_no_difference() {

@@ -11,7 +11,6 @@ use concourse_api::{
     suspended, target, warnings,
 };
 use desired::Desired;
-use ostler_sdk::serde::Deserialize;
 use ostler_sdk::{ObjectRef, Response, Upstream, prelude::*, rfc3339, serde_json::Value};
 
 const POLL: u64 = 300_000;
@@ -99,22 +98,32 @@ fn path(team: &Value, pipeline: &Pipeline) -> String {
 }
 
 /// A pipeline as Concourse shows it.
-#[derive(Deserialize)]
-#[serde(crate = "ostler_sdk::serde")]
 struct Found {
     id: i32,
-    #[serde(default)]
     paused: bool,
-    #[serde(default)]
     public: bool,
-    #[serde(default)]
     archived: bool,
-    #[serde(default)]
     paused_by: Option<String>,
-    #[serde(default)]
     paused_at: Option<u64>,
-    #[serde(default)]
     last_updated: Option<u64>,
+}
+
+impl Found {
+    fn read(response: &Response) -> Result<Self, Error> {
+        let pipeline = response.value()?;
+        let is = |field: &str| pipeline[field].as_bool().unwrap_or_default();
+        let id = pipeline["id"].as_i64().and_then(|id| id.try_into().ok());
+        let none = || Error::Unavailable("The answer is no pipeline: it has no id.".into());
+        Ok(Self {
+            id: id.ok_or_else(none)?,
+            paused: is("paused"),
+            public: is("public"),
+            archived: is("archived"),
+            paused_by: pipeline["paused_by"].as_str().map(ToOwned::to_owned),
+            paused_at: pipeline["paused_at"].as_u64(),
+            last_updated: pipeline["last_updated"].as_u64(),
+        })
+    }
 }
 
 /// The pipeline and its config; an archived one has none.
@@ -215,7 +224,7 @@ impl Remote<'_> {
         let version = live.as_ref().and_then(|r| r.header(VERSION));
         Ok(State {
             version: version.map(ToOwned::to_owned),
-            pipeline: pipeline.map(|r| r.json()).transpose().reason(SET_FAILED)?,
+            pipeline: pipeline.map(|r| Found::read(&r)).transpose().reason(SET_FAILED)?,
             config: live
                 .map(|r| r.value())
                 .transpose()
@@ -228,7 +237,7 @@ impl Remote<'_> {
     /// the same time: then it is tried once more, on top of theirs.
     fn save(&self, state: &State) -> Result<Vec<String>, Failure> {
         let mut response = self.put_config(state.version.as_deref())?;
-        if response.status() == 500 && response.text().contains("comparison with existing config") {
+        if response.status() == 500 && is_conflict(response.bytes()) {
             response = self.put_config(self.read()?.version.as_deref())?;
         }
         if response.is_success() {
@@ -262,6 +271,12 @@ impl Remote<'_> {
             }
         }
     }
+}
+
+/// Concourse has no status of its own for a config that somebody else saved.
+fn is_conflict(body: &[u8]) -> bool {
+    let text = b"comparison with existing config";
+    body.windows(text.len()).any(|part| part == text)
 }
 
 /// The answer, or none for a 404.

@@ -20,6 +20,11 @@ pub fn interpolate(value: Value, vars: &[(&str, String)]) -> Value {
     }
 }
 
+/// Where this (ASCII) character is twice. Std's search is made for long texts, and large.
+fn find(text: &str, twice: u8) -> Option<usize> {
+    text.as_bytes().windows(2).position(|pair| pair == [twice, twice])
+}
+
 /// The last one counts.
 fn value<'a>(name: &str, vars: &'a [(&str, String)]) -> Option<&'a str> {
     let var = vars.iter().rev().find(|var| var.0 == name)?;
@@ -27,17 +32,15 @@ fn value<'a>(name: &str, vars: &'a [(&str, String)]) -> Option<&'a str> {
 }
 
 fn fill(text: String, vars: &[(&str, String)]) -> String {
-    if !text.contains("((") {
+    if find(&text, b'(').is_none() {
         return text;
     }
     let mut filled = String::new();
     let mut rest = text.as_str();
-    while let Some(start) = rest.find("((") {
+    while let Some(start) = find(rest, b'(') {
         let (before, after) = rest.split_at(start);
         filled.push_str(before);
-        let found = after[2..]
-            .find("))")
-            .and_then(|end| Some((end, value(&after[2..2 + end], vars)?)));
+        let found = find(&after[2..], b')').and_then(|end| Some((end, value(&after[2..2 + end], vars)?)));
         if let Some((end, value)) = found {
             filled.push_str(value);
             rest = &after[end + 4..];
