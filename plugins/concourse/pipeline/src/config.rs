@@ -85,34 +85,47 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Fills in what the status says about the config's parts.
 pub fn describe(config: &Value, status: &mut PipelineStatus) {
-    status.groups = list(config, "groups", |name, group| GroupStatus {
-        name,
-        jobs: strings(&group["jobs"]),
-        resources: strings(&group["resources"]),
-    });
+    let groups = parts(config, "groups").into_iter();
+    status.groups = groups
+        .map(|(name, group)| GroupStatus {
+            name,
+            jobs: strings(&group["jobs"]),
+            resources: strings(&group["resources"]),
+        })
+        .collect();
     status.group_count = i32::try_from(status.groups.len()).ok();
-    status.jobs = list(config, "jobs", |name, _| JobStatus {
-        name,
-        paused: None,
-        last_build_status: None,
-    });
-    status.resources = list(config, "resources", |name, resource| ResourceStatus {
-        name,
-        kind: text(&resource["type"]),
-        pinned: resource["version"].is_object().then_some(true),
-    });
-    status.resource_types = list(config, "resource_types", |name, kind| ResourceTypeStatus {
-        name,
-        kind: text(&kind["type"]).unwrap_or_default(),
-        privileged: kind["privileged"].as_bool(),
-        tags: strings(&kind["tags"]),
-    });
+    let jobs = parts(config, "jobs").into_iter();
+    status.jobs = jobs
+        .map(|(name, _)| JobStatus {
+            name,
+            paused: None,
+            last_build_status: None,
+        })
+        .collect();
+    let resources = parts(config, "resources").into_iter();
+    status.resources = resources
+        .map(|(name, resource)| ResourceStatus {
+            name,
+            kind: text(&resource["type"]),
+            pinned: resource["version"].is_object().then_some(true),
+        })
+        .collect();
+    let types = parts(config, "resource_types").into_iter();
+    status.resource_types = types
+        .map(|(name, kind)| ResourceTypeStatus {
+            name,
+            kind: text(&kind["type"]).unwrap_or_default(),
+            privileged: kind["privileged"].as_bool(),
+            tags: strings(&kind["tags"]),
+        })
+        .collect();
 }
 
-fn list<T>(config: &Value, key: &str, item: impl Fn(String, &Value) -> T) -> Vec<T> {
+/// The items of a list that have a name.
+fn parts<'a>(config: &'a Value, key: &str) -> Vec<(String, &'a Value)> {
     let items = config[key].as_array().into_iter().flatten();
     items
-        .filter_map(|value| Some(item(text(&value["name"])?, value)))
+        .filter_map(|item| Some((text(&item["name"])?, item)))
         .collect()
 }
 
