@@ -1,0 +1,179 @@
+//! `/_sim/…`: what tests in other processes steer the simulator with. JSON in, JSON out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Json, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get, post};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::state::{InstanceVars, Model};
+use crate::{Answer, App};
+
+type Failed = (StatusCode, String);
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/_sim/state", get(show))
+        .route("/_sim/counters", get(counters).delete(reset))
+        .route("/_sim/requests", get(requests))
+        .route("/_sim/faults", post(fault).delete(clear))
+        .route("/_sim/faults/release", post(release))
+        .route("/_sim/latency", post(latency))
+        .route("/_sim/outage", post(outage))
+        .route("/_sim/tokens", delete(expire))
+        .route("/_sim/password", post(password))
+        .route("/_sim/step", post(step))
+        .route("/_sim/version", post(version))
+        .route("/_sim/worker", post(worker))
+}
+
+/// Everything but credentials, for assertions.
+pub(crate) fn state(model: &Model) -> Value {
+    let pipelines = |team: u64| {
+        let of_team = model.pipelines.iter().filter(move |p| p.team_id == team);
+        of_team.map(|p| json!(p)).collect::<Vec<_>>()
+    };
+    let teams = model.teams.iter().map(|team| {
+        let mut shown = json!(team);
+        shown["pipelines"] = pipelines(team.id).into();
+        shown
+    });
+    let builds = model.builds.values().map(|b| {
+        json!({"id": b.id, "pipeline_id": b.pipeline_id, "job_id": b.job_id, "name": b.name, "status": b.status})
+    });
+    json!({
+        "teams": teams.collect::<Vec<_>>(),
+        "builds": builds.collect::<Vec<_>>(),
+        "workers": model.workers,
+        "wall": model.wall().map(|w| &w.message),
+    })
+}
+
+async fn show(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(state(&app.model()))
+}
+
+async fn counters(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!(app.meter.counters()))
+}
+
+async fn requests(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!(app.meter.requests()))
+}
+
+async fn reset(State(app): State<Arc<App>>) -> StatusCode {
+    app.meter.reset();
+    StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fault {
+    /// How many; all from now on when left out.
+    times: Option<usize>,
+    #[serde(default = "any")]
+    method: String,
+    path: String,
+    answer: Answer,
+}
+
+fn any() -> String {
+    "*".to_owned()
+}
+
+async fn fault(State(app): State<Arc<App>>, Json(fault): Json<Fault>) -> Result<StatusCode, Failed> {
+    let times = fault.times.unwrap_or(usize::MAX);
+    app.faults
+        .try_fail_next(times, &fault.method, &fault.path, fault.answer)
+        .map_err(|e| (StatusCode::BAD_REQUEST, e.to_string()))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn clear(State(app): State<Arc<App>>) -> StatusCode {
+    app.faults.clear();
+    StatusCode::NO_CONTENT
+}
+
+async fn release(State(app): State<Arc<App>>) -> StatusCode {
+    app.faults.release();
+    StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Latency {
+    milliseconds: u64,
+}
+
+async fn latency(State(app): State<Arc<App>>, Json(latency): Json<Latency>) -> StatusCode {
+    app.faults.latency(Duration::from_millis(latency.milliseconds));
+    StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Outage {
+    on: bool,
+}
+
+async fn outage(State(app): State<Arc<App>>, Json(outage): Json<Outage>) -> StatusCode {
+    app.faults.outage(outage.on);
+    StatusCode::NO_CONTENT
+}
+
+async fn expire(State(app): State<Arc<App>>) -> StatusCode {
+    app.model().expire_tokens();
+    StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Password {
+    user: String,
+    password: String,
+}
+
+async fn password(State(app): State<Arc<App>>, Json(new): Json<Password>) -> StatusCode {
+    app.model().set_password(&new.user, &new.password);
+    StatusCode::NO_CONTENT
+}
+
+async fn step(State(app): State<Arc<App>>) -> StatusCode {
+    app.step();
+    StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Version {
+    team: String,
+    pipeline: String,
+    instance_vars: Option<InstanceVars>,
+    resource: String,
+    version: InstanceVars,
+}
+
+async fn version(State(app): State<Arc<App>>, Json(new): Json<Version>) -> StatusCode {
+    let mut model = app.model();
+    let pipeline = model.pipeline(&new.team, &new.pipeline, new.instance_vars.as_ref()).map(|p| p.id);
+    match pipeline {
+        Some(id) if model.add_version(id, &new.resource, new.version) => StatusCode::NO_CONTENT,
+        _ => StatusCode::NOT_FOUND,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Worker {
+    name: String,
+    state: String,
+}
+
+async fn worker(State(app): State<Arc<App>>, Json(worker): Json<Worker>) -> StatusCode {
+    app.model().set_worker(&worker.name, &worker.state);
+    StatusCode::NO_CONTENT
+}

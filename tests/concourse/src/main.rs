@@ -1,0 +1,76 @@
+//! The simulator alone: prints its URL and runs until it is told to end.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use concourse_simulator::{Options, Simulator};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A Concourse simulator.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// An admin, as name:password; more than one may be given.
+    #[arg(long, value_name = "NAME:PASSWORD", value_parser = user, default_value = "test:test", hide_default_value = true)]
+    user: Vec<(String, String)>,
+    /// Where to write the URL, besides standard output.
+    #[arg(long, value_name = "FILE")]
+    url_file: Option<PathBuf>,
+    /// How long tokens last, as 24h, 30m, 10s or 500ms.
+    #[arg(long, value_parser = duration, default_value = "24h")]
+    token_lifetime: Duration,
+    /// How often builds and workers get on; 0s: only when asked to by /_sim/step.
+    #[arg(long, value_parser = duration, default_value = "250ms")]
+    clock: Duration,
+}
+
+fn user(text: &str) -> anyhow::Result<(String, String)> {
+    let (name, password) = text.split_once(':').context("name:password is wanted")?;
+    Ok((name.to_owned(), password.to_owned()))
+}
+
+fn duration(text: &str) -> anyhow::Result<Duration> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..end].parse().context("a number is wanted")?;
+    let milliseconds = match &text[end..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => bail!("a unit is wanted: ms, s, m or h"),
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis).context("that is too long")
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let simulator = Simulator::start(Options {
+        listen: arguments.listen,
+        users: arguments.user.into_iter().map(|(name, password)| (name, password, true)).collect(),
+        tokens: Vec::new(),
+        token_lifetime: arguments.token_lifetime,
+        clock: Some(arguments.clock).filter(|c| !c.is_zero()),
+    })
+    .await?;
+    if let Some(file) = &arguments.url_file {
+        std::fs::write(file, simulator.url()).with_context(|| format!("writing {}", file.display()))?;
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", simulator.url())?;
+    out.flush()?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    simulator.stop().await;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What a Concourse server knows: a pure model, without I/O and without a clock of its own.
+
+mod access;
+mod builds;
+mod pipelines;
+mod resources;
+mod teams;
+mod workers;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+pub use access::Role;
+pub use builds::{Build, Status, Trigger};
+pub use pipelines::{Job, Pipeline, Saved};
+pub use resources::{Resource, Version};
+pub use teams::{Auth, Team};
+pub use workers::Worker;
+
+/// Variables that tell instances of a pipeline apart.
+pub type InstanceVars = Map<String, Value>;
+
+/// Numbers given out one after the other.
+#[derive(Debug, Default)]
+struct Sequence(u64);
+
+impl Sequence {
+    fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Sequences {
+    team: Sequence,
+    pipeline: Sequence,
+    job: Sequence,
+    build: Sequence,
+    config: Sequence,
+    version: Sequence,
+    plan: Sequence,
+}
+
+/// A message for everybody, until it runs out.
+#[derive(Debug, Clone)]
+pub struct Wall {
+    /// What it says.
+    pub message: String,
+    /// When it goes away, as time since the epoch.
+    pub until: Option<Duration>,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub struct Model {
+    /// Time since the epoch; whoever changes the model sets it first.
+    pub now: Duration,
+    passwords: BTreeMap<String, String>,
+    fixed_tokens: HashMap<String, String>,
+    tokens: HashMap<String, access::Issued>,
+    /// Teams by id.
+    pub teams: Vec<Team>,
+    /// Pipelines in their order.
+    pub pipelines: Vec<Pipeline>,
+    /// Jobs of all pipelines.
+    pub jobs: Vec<Job>,
+    /// Resources of all pipelines.
+    pub resources: Vec<Resource>,
+    /// Builds by id.
+    pub builds: BTreeMap<u64, Build>,
+    /// Workers.
+    pub workers: Vec<Worker>,
+    /// The message on the wall.
+    pub wall: Option<Wall>,
+    ids: Sequences,
+}
+
+impl Model {
+    /// A server with the team `main`, whose owners are the admins, and one worker.
+    pub fn new(now: Duration, users: Vec<(String, String, bool)>, tokens: Vec<(String, String)>) -> Self {
+        let mut model = Self { now, fixed_tokens: tokens.into_iter().collect(), ..Self::default() };
+        let admins = users.iter().filter(|u| u.2).map(|u| format!("local:{}", u.0)).collect();
+        let members = BTreeMap::from([("groups".to_owned(), vec![]), ("users".to_owned(), admins)]);
+        model.set_team("main", BTreeMap::from([("owner".to_owned(), members)]));
+        model.passwords = users.into_iter().map(|(name, password, _)| (name, password)).collect();
+        model.workers.push(Worker::new("w1", now));
+        model
+    }
+
+    /// Seconds since the epoch.
+    pub fn seconds(&self) -> u64 {
+        self.now.as_secs()
+    }
+
+    /// The message on the wall, unless it has run out.
+    pub fn wall(&self) -> Option<&Wall> {
+        self.wall.as_ref().filter(|w| w.until.is_none_or(|until| until > self.now))
+    }
+
+    /// One step of the simulator's clock: builds and workers get on.
+    pub fn step(&mut self) {
+        self.step_builds();
+        self.step_workers();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Workers.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Model;
+
+/// A worker.
+#[derive(Debug, Clone, Serialize)]
+pub struct Worker {
+    addr: String,
+    baggageclaim_url: String,
+    active_containers: u32,
+    active_volumes: u32,
+    active_tasks: u32,
+    max_active_tasks: u32,
+    resource_types: Option<Vec<String>>,
+    platform: String,
+    tags: Option<Vec<String>>,
+    /// The team it works for; empty for all.
+    pub team: String,
+    /// Its name.
+    pub name: String,
+    version: String,
+    start_time: u64,
+    ephemeral: bool,
+    /// running, stalled, landing, landed or retiring.
+    pub state: String,
+}
+
+impl Worker {
+    /// A running worker for all teams.
+    pub fn new(name: &str, now: Duration) -> Self {
+        Self {
+            addr: "127.0.0.1:7777".into(),
+            baggageclaim_url: "http://127.0.0.1:7788".into(),
+            active_containers: 2,
+            active_volumes: 4,
+            active_tasks: 0,
+            max_active_tasks: 0,
+            resource_types: None,
+            platform: "linux".into(),
+            tags: None,
+            team: String::new(),
+            name: name.to_owned(),
+            version: crate::WORKER_VERSION.into(),
+            start_time: now.as_secs(),
+            ephemeral: false,
+            state: "running".into(),
+        }
+    }
+}
+
+impl Model {
+    /// Puts a worker into a state; one that is not there appears.
+    pub fn set_worker(&mut self, name: &str, state: &str) {
+        let now = self.now;
+        let index = self.workers.iter().position(|w| w.name == name).unwrap_or_else(|| {
+            self.workers.push(Worker::new(name, now));
+            self.workers.len() - 1
+        });
+        state.clone_into(&mut self.workers[index].state);
+    }
+
+    pub(super) fn step_workers(&mut self) {
+        self.workers.retain(|w| w.state != "retiring");
+        for worker in self.workers.iter_mut().filter(|w| w.state == "landing") {
+            worker.state = "landed".into();
+            worker.addr.clear();
+            worker.baggageclaim_url.clear();
+        }
+    }
+}
