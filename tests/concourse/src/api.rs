@@ -46,7 +46,10 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 pub(crate) async fn unknown(request: Request) -> Response {
     let path = request.uri().path();
     if path.starts_with("/api/") || path.starts_with("/sky/") {
-        text(StatusCode::NOT_IMPLEMENTED, format!("not simulated: {} {path}\n", request.method()))
+        text(
+            StatusCode::NOT_IMPLEMENTED,
+            format!("not simulated: {} {path}\n", request.method()),
+        )
     } else {
         text(StatusCode::NOT_FOUND, "404 page not found\n")
     }
@@ -85,7 +88,10 @@ fn forbidden() -> Refused {
 }
 
 fn errors(errors: impl IntoIterator<Item = String>) -> Refused {
-    Refused::Json(StatusCode::BAD_REQUEST, json!({"errors": errors.into_iter().collect::<Vec<_>>()}))
+    Refused::Json(
+        StatusCode::BAD_REQUEST,
+        json!({"errors": errors.into_iter().collect::<Vec<_>>()}),
+    )
 }
 
 fn empty(status: StatusCode) -> Response {
@@ -93,7 +99,12 @@ fn empty(status: StatusCode) -> Response {
 }
 
 fn text(status: StatusCode, body: impl Into<String>) -> Response {
-    (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+        body.into(),
+    )
+        .into_response()
 }
 
 fn json_as(status: StatusCode, body: &impl Serialize) -> Response {
@@ -118,7 +129,11 @@ fn warned(status: StatusCode, mut body: Value, warnings: &[config::Warning]) -> 
 }
 
 /// Reads a rename's body: the new name and what there is to say about it.
-fn new_name(body: &[u8], what: &str, malformed: Refused) -> Result<(String, Option<config::Warning>), Refused> {
+fn new_name(
+    body: &[u8],
+    what: &str,
+    malformed: Refused,
+) -> Result<(String, Option<config::Warning>), Refused> {
     let body: Value = serde_json::from_slice(body).map_err(|_| malformed)?;
     let name = body["name"].as_str().unwrap_or_default().to_owned();
     let warning = config::identifier(&name, what).map_err(|e| errors([e]))?;
@@ -150,9 +165,19 @@ impl FromRequestParts<Arc<App>> for Call {
             None => None,
             Some(header) => Some(auth::bearer(&app.model(), header).ok_or_else(unauthorized)?),
         };
-        let Path(params) = Path::<HashMap<String, String>>::from_request_parts(parts, app).await.map_err(|_| BAD_REQUEST)?;
-        let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
-        Ok(Self { app: app.clone(), user, params, query, path: parts.uri.path().to_owned() })
+        let Path(params) = Path::<HashMap<String, String>>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| BAD_REQUEST)?;
+        let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+        Ok(Self {
+            app: app.clone(),
+            user,
+            params,
+            query,
+            path: parts.uri.path().to_owned(),
+        })
     }
 }
 
@@ -176,11 +201,17 @@ impl Call {
 
     fn admin(&self, model: &Model) -> Result<&str, Refused> {
         let user = self.user()?;
-        if model.is_admin(user) { Ok(user) } else { Err(forbidden()) }
+        if model.is_admin(user) {
+            Ok(user)
+        } else {
+            Err(forbidden())
+        }
     }
 
     fn may_see(&self, model: &Model, team: u64) -> bool {
-        self.user.as_ref().is_some_and(|user| model.may(user, model.team_name(team), Role::Viewer))
+        self.user
+            .as_ref()
+            .is_some_and(|user| model.may(user, model.team_name(team), Role::Viewer))
     }
 
     /// The team in the path, for one who has the role in it.
@@ -196,11 +227,18 @@ impl Call {
     fn vars(&self) -> Result<Option<InstanceVars>, Refused> {
         let mut vars: Option<InstanceVars> = None;
         for (key, value) in &self.query {
-            let Some(path) = key.strip_prefix("vars.").or_else(|| (key == "vars").then_some("")) else { continue };
+            let Some(path) = key
+                .strip_prefix("vars.")
+                .or_else(|| (key == "vars").then_some(""))
+            else {
+                continue;
+            };
             let value: Value = serde_json::from_str(value).map_err(|_| BAD_REQUEST)?;
             let mut at = vars.get_or_insert_default();
             if path.is_empty() {
-                let Value::Object(all) = value else { return Err(BAD_REQUEST) };
+                let Value::Object(all) = value else {
+                    return Err(BAD_REQUEST);
+                };
                 at.extend(all);
                 continue;
             }
@@ -240,7 +278,10 @@ impl Call {
     fn live<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, Refused> {
         let pipeline = self.pipeline(model, role)?;
         if pipeline.archived {
-            return Err(Refused::Text(StatusCode::CONFLICT, "action not allowed for an archived pipeline\n".into()));
+            return Err(Refused::Text(
+                StatusCode::CONFLICT,
+                "action not allowed for an archived pipeline\n".into(),
+            ));
         }
         Ok(pipeline)
     }
@@ -250,7 +291,10 @@ impl Call {
         let mut response = json_as(StatusCode::OK, &items);
         for (at, key, rel) in [(page.newer, "from", "previous"), (page.older, "to", "next")] {
             let Some(at) = at else { continue };
-            let link = format!("<{}{}?{key}={at}&limit={limit}>; rel=\"{rel}\"", self.app.url, self.path);
+            let link = format!(
+                "<{}{}?{key}={at}&limit={limit}>; rel=\"{rel}\"",
+                self.app.url, self.path
+            );
             if let Ok(link) = HeaderValue::from_str(&link) {
                 response.headers_mut().append(header::LINK, link);
             }

@@ -22,8 +22,10 @@ pub struct Warning {
 
 /// Reads YAML (or JSON, which is YAML) and gives the config as `GET config` shows it.
 pub fn parse(text: &str) -> Result<Value, String> {
-    let value = yaml(text).map_err(|e| format!("malformed config: error converting YAML to JSON: yaml: {e}"))?;
-    schema::config(value).map_err(|e| format!("malformed config: error unmarshaling JSON: while decoding JSON: {e}"))
+    let value =
+        yaml(text).map_err(|e| format!("malformed config: error converting YAML to JSON: yaml: {e}"))?;
+    schema::config(value)
+        .map_err(|e| format!("malformed config: error unmarshaling JSON: while decoding JSON: {e}"))
 }
 
 fn yaml(text: &str) -> Result<Value, String> {

@@ -159,7 +159,9 @@ struct Version {
 
 async fn version(State(app): State<Arc<App>>, Json(new): Json<Version>) -> StatusCode {
     let mut model = app.model();
-    let pipeline = model.pipeline(&new.team, &new.pipeline, new.instance_vars.as_ref()).map(|p| p.id);
+    let pipeline = model
+        .pipeline(&new.team, &new.pipeline, new.instance_vars.as_ref())
+        .map(|p| p.id);
     match pipeline {
         Some(id) if model.add_version(id, &new.resource, new.version) => StatusCode::NO_CONTENT,
         _ => StatusCode::NOT_FOUND,

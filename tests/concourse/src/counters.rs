@@ -61,7 +61,10 @@ impl Meter {
             "GET" | "HEAD" => &mut counters.reads,
             _ => &mut counters.writes,
         } += 1;
-        *counters.routes.entry(format!("{} {route}", request.method)).or_default() += 1;
+        *counters
+            .routes
+            .entry(format!("{} {route}", request.method))
+            .or_default() += 1;
         kept.log.push_back(request);
         if kept.log.len() > KEPT {
             kept.log.pop_front();
@@ -73,7 +76,9 @@ impl Meter {
     /// It was answered.
     pub fn answered(&self, number: u64, status: u16) {
         let mut kept = self.kept();
-        let index = number.checked_sub(kept.gone).and_then(|i| usize::try_from(i).ok());
+        let index = number
+            .checked_sub(kept.gone)
+            .and_then(|i| usize::try_from(i).ok());
         if let Some(request) = index.and_then(|i| kept.log.get_mut(i)) {
             request.status = Some(status);
         }
@@ -100,7 +105,12 @@ mod tests {
     use super::*;
 
     fn request(method: &str) -> Request {
-        Request { method: method.into(), path: "/x".into(), query: None, status: None }
+        Request {
+            method: method.into(),
+            path: "/x".into(),
+            query: None,
+            status: None,
+        }
     }
 
     #[test]
@@ -114,12 +124,21 @@ mod tests {
         meter.answered(first, 200);
         meter.answered(last, 201);
         let log = meter.requests();
-        assert_eq!((log.len(), log[0].status, log[KEPT - 1].status), (KEPT, None, Some(201)));
+        assert_eq!(
+            (log.len(), log[0].status, log[KEPT - 1].status),
+            (KEPT, None, Some(201))
+        );
         let counters = meter.counters();
-        assert_eq!((counters.reads, counters.writes, counters.logins), (1, KEPT as u64, 1));
+        assert_eq!(
+            (counters.reads, counters.writes, counters.logins),
+            (1, KEPT as u64, 1)
+        );
         assert_eq!(counters.routes["PUT /x"], KEPT as u64);
         meter.reset();
         meter.answered(last, 500);
-        assert_eq!((meter.requests(), meter.counters()), (vec![], Counters::default()));
+        assert_eq!(
+            (meter.requests(), meter.counters()),
+            (vec![], Counters::default())
+        );
     }
 }

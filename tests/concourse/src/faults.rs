@@ -66,12 +66,24 @@ impl Faults {
     /// # Panics
     /// When `path` is no regular expression.
     pub fn fail_next(&self, times: usize, method: &str, path: &str, answer: Answer) {
-        self.try_fail_next(times, method, path, answer).expect("a regular expression for the path");
+        self.try_fail_next(times, method, path, answer)
+            .expect("a regular expression for the path");
     }
 
     /// As [`Faults::fail_next`], for an expression that may be none.
-    pub fn try_fail_next(&self, times: usize, method: &str, path: &str, answer: Answer) -> Result<(), regex::Error> {
-        let rule = Rule { left: times, method: method.to_owned(), path: Regex::new(path)?, answer };
+    pub fn try_fail_next(
+        &self,
+        times: usize,
+        method: &str,
+        path: &str,
+        answer: Answer,
+    ) -> Result<(), regex::Error> {
+        let rule = Rule {
+            left: times,
+            method: method.to_owned(),
+            path: Regex::new(path)?,
+            answer,
+        };
         self.plan().rules.push(rule);
         Ok(())
     }
@@ -101,9 +113,14 @@ impl Faults {
     /// What this request meets, counting it; and how long it waits.
     pub(crate) fn meet(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
         let mut plan = self.plan();
-        let matching = |r: &&mut Rule| r.left > 0 && (r.method == "*" || r.method == method) && r.path.is_match(path);
+        let matching =
+            |r: &&mut Rule| r.left > 0 && (r.method == "*" || r.method == method) && r.path.is_match(path);
         let answer = plan.rules.iter_mut().find(matching).map(|rule| {
-            rule.left = if rule.left == usize::MAX { usize::MAX } else { rule.left - 1 };
+            rule.left = if rule.left == usize::MAX {
+                usize::MAX
+            } else {
+                rule.left - 1
+            };
             rule.answer.clone()
         });
         plan.rules.retain(|r| r.left > 0);

@@ -28,8 +28,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use counters::{Counters, Request};
 pub use faults::{Answer, Faults};
-pub use state::{Auth, InstanceVars, Pipeline, Team};
 use state::Model;
+pub use state::{Auth, InstanceVars, Pipeline, Team};
 
 /// The version the recorded server says it is.
 pub const VERSION: &str = "0.0.0-dev";
@@ -68,7 +68,10 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("listen", &self.listen)
-            .field("users", &self.users.iter().map(|u| (&u.0, u.2)).collect::<Vec<_>>())
+            .field(
+                "users",
+                &self.users.iter().map(|u| (&u.0, u.2)).collect::<Vec<_>>(),
+            )
             .field("tokens", &self.tokens.len())
             .field("token_lifetime", &self.token_lifetime)
             .field("clock", &self.clock)
@@ -114,14 +117,18 @@ pub struct Simulator {
 
 impl fmt::Debug for Simulator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulator").field("url", &self.app.url).finish_non_exhaustive()
+        f.debug_struct("Simulator")
+            .field("url", &self.app.url)
+            .finish_non_exhaustive()
     }
 }
 
 impl Simulator {
     /// Starts one.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(options.listen).await.with_context(|| format!("listening on {}", options.listen))?;
+        let listener = TcpListener::bind(options.listen)
+            .await
+            .with_context(|| format!("listening on {}", options.listen))?;
         let app = Arc::new(App {
             model: Mutex::new(Model::new(now(), options.users, options.tokens)),
             steps: watch::Sender::new(()),
@@ -141,7 +148,11 @@ impl Simulator {
                 }
             }));
         }
-        Ok(Self { app, server, stop: stop.drop_guard() })
+        Ok(Self {
+            app,
+            server,
+            stop: stop.drop_guard(),
+        })
     }
 
     /// Its URL, without a slash at the end.
@@ -183,7 +194,12 @@ impl Simulator {
     pub fn pipelines(&self, team: &str) -> Vec<Pipeline> {
         let model = self.app.model();
         let id = model.team(team).map(|t| t.id);
-        model.pipelines.iter().filter(|p| Some(p.team_id) == id).cloned().collect()
+        model
+            .pipelines
+            .iter()
+            .filter(|p| Some(p.team_id) == id)
+            .cloned()
+            .collect()
     }
 
     /// A pipeline without instance vars.
@@ -214,7 +230,9 @@ impl Simulator {
     /// A version of a resource is found; false when there is no such resource.
     pub fn add_version(&self, team: &str, pipeline: &str, resource: &str, version: InstanceVars) -> bool {
         let mut model = self.app.model();
-        let Some(id) = model.pipeline(team, pipeline, None).map(|p| p.id) else { return false };
+        let Some(id) = model.pipeline(team, pipeline, None).map(|p| p.id) else {
+            return false;
+        };
         model.add_version(id, resource, version)
     }
 

@@ -46,7 +46,10 @@ fn duration(text: &str) -> anyhow::Result<Duration> {
         "h" => 3_600_000,
         _ => bail!("a unit is wanted: ms, s, m or h"),
     };
-    number.checked_mul(milliseconds).map(Duration::from_millis).context("that is too long")
+    number
+        .checked_mul(milliseconds)
+        .map(Duration::from_millis)
+        .context("that is too long")
 }
 
 #[tokio::main]
@@ -55,7 +58,11 @@ async fn main() -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let simulator = Simulator::start(Options {
         listen: arguments.listen,
-        users: arguments.user.into_iter().map(|(name, password)| (name, password, true)).collect(),
+        users: arguments
+            .user
+            .into_iter()
+            .map(|(name, password)| (name, password, true))
+            .collect(),
         tokens: Vec::new(),
         token_lifetime: arguments.token_lifetime,
         clock: Some(arguments.clock).filter(|c| !c.is_zero()),

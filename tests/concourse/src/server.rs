@@ -39,7 +39,11 @@ pub(crate) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
             tokio::task::yield_now().await;
             continue;
         };
-        connections.spawn(stop.clone().run_until_cancelled_owned(connection(stream, router.clone(), app.clone())));
+        connections.spawn(stop.clone().run_until_cancelled_owned(connection(
+            stream,
+            router.clone(),
+            app.clone(),
+        )));
     }
     connections.close();
     connections.wait().await;
@@ -51,7 +55,8 @@ async fn connection(stream: TcpStream, router: Router, app: Arc<App>) {
     let router = router.layer(axum::Extension(hangup.clone()));
     // Small answers at once; where that can't be set they are only later.
     let _ = stream.set_nodelay(true);
-    let served = http1::Builder::new().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let served =
+        http1::Builder::new().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let began = async {
         // Those that are open when an outage begins close; what comes later closes at its first request,
         // so that the control endpoints stay in reach.
@@ -73,12 +78,20 @@ impl Hangup {
 }
 
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
-    let hangup = request.extensions().get::<Hangup>().cloned().unwrap_or_else(|| Hangup(CancellationToken::new()));
+    let hangup = request
+        .extensions()
+        .get::<Hangup>()
+        .cloned()
+        .unwrap_or_else(|| Hangup(CancellationToken::new()));
     if *app.faults.outages().borrow() {
         return hangup.now().await;
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let route = request.extensions().get::<MatchedPath>().map_or("(unknown)", MatchedPath::as_str).to_owned();
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("(unknown)", MatchedPath::as_str)
+        .to_owned();
     let seen = counters::Request {
         method: method.to_string(),
         path: path.clone(),
@@ -105,14 +118,21 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         None => next.run(request).await,
     };
     if path.starts_with("/api/") {
-        response.headers_mut().insert("x-concourse-version", HeaderValue::from_static(crate::VERSION));
+        response
+            .headers_mut()
+            .insert("x-concourse-version", HeaderValue::from_static(crate::VERSION));
     }
     app.meter.answered(number, response.status().as_u16());
     Ok(response)
 }
 
 fn fault(status: u16, body: String) -> Response {
-    let kind = if serde_json::from_str::<serde::de::IgnoredAny>(&body).is_ok() { "application/json" } else { "text/plain; charset=utf-8" };
-    let status = axum::http::StatusCode::from_u16(status).unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+    let kind = if serde_json::from_str::<serde::de::IgnoredAny>(&body).is_ok() {
+        "application/json"
+    } else {
+        "text/plain; charset=utf-8"
+    };
+    let status =
+        axum::http::StatusCode::from_u16(status).unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
     (status, [(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
 }

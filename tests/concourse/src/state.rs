@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 pub use access::Role;
-pub use builds::{Build, Status, Trigger};
+pub use builds::{Build, Trigger};
 pub use pipelines::{Job, Pipeline, Saved};
 pub use resources::{Resource, Version};
 pub use teams::{Auth, Team};
@@ -81,11 +81,22 @@ pub struct Model {
 impl Model {
     /// A server with the team `main`, whose owners are the admins, and one worker.
     pub fn new(now: Duration, users: Vec<(String, String, bool)>, tokens: Vec<(String, String)>) -> Self {
-        let mut model = Self { now, fixed_tokens: tokens.into_iter().collect(), ..Self::default() };
-        let admins = users.iter().filter(|u| u.2).map(|u| format!("local:{}", u.0)).collect();
+        let mut model = Self {
+            now,
+            fixed_tokens: tokens.into_iter().collect(),
+            ..Self::default()
+        };
+        let admins = users
+            .iter()
+            .filter(|u| u.2)
+            .map(|u| format!("local:{}", u.0))
+            .collect();
         let members = BTreeMap::from([("groups".to_owned(), vec![]), ("users".to_owned(), admins)]);
         model.set_team("main", BTreeMap::from([("owner".to_owned(), members)]));
-        model.passwords = users.into_iter().map(|(name, password, _)| (name, password)).collect();
+        model.passwords = users
+            .into_iter()
+            .map(|(name, password, _)| (name, password))
+            .collect();
         model.workers.push(Worker::new("w1", now));
         model
     }
@@ -97,7 +108,9 @@ impl Model {
 
     /// The message on the wall, unless it has run out.
     pub fn wall(&self) -> Option<&Wall> {
-        self.wall.as_ref().filter(|w| w.until.is_none_or(|until| until > self.now))
+        self.wall
+            .as_ref()
+            .filter(|w| w.until.is_none_or(|until| until > self.now))
     }
 
     /// One step of the simulator's clock: builds and workers get on.

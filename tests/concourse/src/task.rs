@@ -17,11 +17,18 @@ pub struct Outcome {
 pub fn run(config: &Value) -> Outcome {
     let run = &config["run"];
     let path = run["path"].as_str().unwrap_or_default();
-    let args: Vec<&str> = run["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let args: Vec<&str> = run["args"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let mut outcome = Outcome::default();
     let program = path.rsplit('/').next().unwrap_or_default();
     match (program, args.split_last()) {
-        ("sh" | "bash" | "ash", Some((script, flags))) if flags.iter().any(|f| f.starts_with('-') && f.ends_with('c')) => {
+        ("sh" | "bash" | "ash", Some((script, flags)))
+            if flags.iter().any(|f| f.starts_with('-') && f.ends_with('c')) =>
+        {
             shell(script, &mut outcome);
         }
         _ => {
@@ -56,7 +63,11 @@ fn command(program: &str, args: &[&str], outcome: &mut Outcome) -> bool {
             // Tasks have a terminal.
             outcome.output.push_str("\r\n");
         }
-        "sleep" => outcome.seconds = outcome.seconds.saturating_add(number.unwrap_or(1).unsigned_abs().into()),
+        "sleep" => {
+            outcome.seconds = outcome
+                .seconds
+                .saturating_add(number.unwrap_or(1).unsigned_abs().into())
+        }
         "false" => outcome.status = 1,
         "exit" => {
             outcome.status = number.unwrap_or(0);
@@ -79,11 +90,27 @@ mod tests {
     #[test]
     fn commands() {
         assert_eq!(script("echo hello world; true").output, "hello world\r\n");
-        assert_eq!(script("echo 'a'; exit 3; echo b"), Outcome { output: "a\r\n".into(), status: 3, seconds: 0 });
-        assert_eq!(script("false && echo no\nsleep 2"), Outcome { seconds: 2, ..Outcome::default() });
+        assert_eq!(
+            script("echo 'a'; exit 3; echo b"),
+            Outcome {
+                output: "a\r\n".into(),
+                status: 3,
+                seconds: 0
+            }
+        );
+        assert_eq!(
+            script("false && echo no\nsleep 2"),
+            Outcome {
+                seconds: 2,
+                ..Outcome::default()
+            }
+        );
         assert_eq!(script("make && false").status, 1);
         assert_eq!(run(&json!({"run": {"path": "false"}})).status, 1);
-        assert_eq!(run(&json!({"run": {"path": "sleep", "args": ["30"]}})).seconds, 30);
+        assert_eq!(
+            run(&json!({"run": {"path": "sleep", "args": ["30"]}})).seconds,
+            30
+        );
         assert_eq!(run(&Value::Null), Outcome::default());
     }
 }

@@ -20,7 +20,7 @@ use crate::state::Model;
 /// Where tokens are got.
 pub(crate) const TOKEN_PATH: &str = "/sky/issuer/token";
 /// The client that fly is: its name and its well-known secret.
-const CLIENT: (&str, &str) = ("fly", "fly");
+const CLIENT: (&str, &str) = ("fly", "Zmx5");
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new().route(TOKEN_PATH, post(token))
@@ -65,18 +65,38 @@ fn client(headers: &HeaderMap, form: &impl Fn(&str) -> String) -> Option<(String
         return Some((form("client_id"), form("client_secret")));
     };
     let (scheme, packed) = header.to_str().ok()?.split_once(' ')?;
-    let text = String::from_utf8(STANDARD.decode(packed).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?).ok()?;
+    let text = String::from_utf8(
+        STANDARD
+            .decode(packed)
+            .ok()
+            .filter(|_| scheme.eq_ignore_ascii_case("basic"))?,
+    )
+    .ok()?;
     let (id, secret) = text.split_once(':')?;
-    let decode = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let decode = |text: &str| {
+        percent_encoding::percent_decode_str(text)
+            .decode_utf8_lossy()
+            .into_owned()
+    };
     Some((decode(id), decode(secret)))
 }
 
 async fn token(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
     let fields: Vec<(String, String)> = form_urlencoded::parse(&body).into_owned().collect();
-    let form = |key: &str| fields.iter().find(|f| f.0 == key).map(|f| f.1.clone()).unwrap_or_default();
+    let form = |key: &str| {
+        fields
+            .iter()
+            .find(|f| f.0 == key)
+            .map(|f| f.1.clone())
+            .unwrap_or_default()
+    };
     let known = client(&headers, &form).is_some_and(|(id, secret)| (id.as_str(), secret.as_str()) == CLIENT);
     if !known {
-        return refused(StatusCode::UNAUTHORIZED, "invalid_client", "Invalid client credentials.");
+        return refused(
+            StatusCode::UNAUTHORIZED,
+            "invalid_client",
+            "Invalid client credentials.",
+        );
     }
     if form("grant_type") != "password" {
         return refused(StatusCode::BAD_REQUEST, "unsupported_grant_type", "");
@@ -84,7 +104,11 @@ async fn token(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> 
     let user = form("username");
     let mut model = app.model();
     if !model.knows(&user, &form("password")) {
-        return refused(StatusCode::UNAUTHORIZED, "access_denied", "Invalid username or password");
+        return refused(
+            StatusCode::UNAUTHORIZED,
+            "access_denied",
+            "Invalid username or password",
+        );
     }
     let (token, expiry) = opaque(model.now, app.token_lifetime);
     model.issue(token.clone(), &user, app.token_lifetime);
@@ -115,5 +139,7 @@ fn opaque(now: Duration, lifetime: Duration) -> (String, u64) {
 fn unsigned(claims: &Value) -> String {
     let signature: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(256).collect();
     let header = json!({"alg": "RS256", "kid": "simulator"}).to_string();
-    [header.as_bytes(), claims.to_string().as_bytes(), &signature].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".")
+    [header.as_bytes(), claims.to_string().as_bytes(), &signature]
+        .map(|part| URL_SAFE_NO_PAD.encode(part))
+        .join(".")
 }

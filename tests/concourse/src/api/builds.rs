@@ -9,7 +9,9 @@ use axum::response::IntoResponse;
 use axum::routing::{get, put};
 use serde_json::{Map, Value, json};
 
-use super::{Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, empty, forbidden, ok, unauthorized, without_nulls};
+use super::{
+    Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, empty, forbidden, ok, unauthorized, without_nulls,
+};
 use crate::App;
 use crate::page::{self, Window};
 use crate::state::{Build, Model, Role};
@@ -20,7 +22,10 @@ pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/v1/builds", get(list))
         .route("/api/v1/teams/{team}/builds", get(list_of_team))
-        .route("/api/v1/teams/{team}/pipelines/{pipeline}/builds", get(list_of_pipeline))
+        .route(
+            "/api/v1/teams/{team}/pipelines/{pipeline}/builds",
+            get(list_of_pipeline),
+        )
         .route(B, get(show))
         .route(&at("/plan"), get(plan))
         .route(&at("/resources"), get(resources))
@@ -53,18 +58,31 @@ pub(super) fn shown(model: &Model, build: &Build) -> Value {
 pub(super) fn page(call: &Call, model: &Model, ids: &[u64]) -> Answered {
     let window = Window::of(|key| call.query(key));
     let page = page::cut(ids, window);
-    let items: Vec<Value> = page.ids.iter().filter_map(|id| model.builds.get(id)).map(|b| shown(model, b)).collect();
+    let items: Vec<Value> = page
+        .ids
+        .iter()
+        .filter_map(|id| model.builds.get(id))
+        .map(|b| shown(model, b))
+        .collect();
     call.paged(&page, window.limit, &items)
 }
 
 fn visible(call: &Call, model: &Model, build: &Build) -> bool {
-    let public = build.pipeline_id.and_then(|id| model.pipeline_by_id(id)).is_some_and(|p| p.public);
+    let public = build
+        .pipeline_id
+        .and_then(|id| model.pipeline_by_id(id))
+        .is_some_and(|p| p.public);
     public || call.may_see(model, build.team_id)
 }
 
 /// Checks are not listed, as on the real one.
 fn ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
-    model.builds.values().filter(|b| b.resource.is_none() && which(b)).map(|b| b.id).collect()
+    model
+        .builds
+        .values()
+        .filter(|b| b.resource.is_none() && which(b))
+        .map(|b| b.id)
+        .collect()
 }
 
 async fn list(call: Call) -> Answered {
@@ -100,7 +118,11 @@ fn own(call: &Call, model: &Model) -> Result<u64, Refused> {
     let user = call.user()?;
     let id: u64 = call.param("build").parse().map_err(|_| NOT_FOUND)?;
     let team = model.builds.get(&id).ok_or(NOT_FOUND)?.team_id;
-    if model.may(user, model.team_name(team), Role::Operator) { Ok(id) } else { Err(forbidden()) }
+    if model.may(user, model.team_name(team), Role::Operator) {
+        Ok(id)
+    } else {
+        Err(forbidden())
+    }
 }
 
 async fn show(call: Call) -> Answered {
@@ -132,10 +154,22 @@ async fn preparation(call: Call) -> Answered {
     let build = find(&call, &model)?;
     let state = |blocks: bool| if blocks { "blocking" } else { "not_blocking" };
     let waiting = !build.status.ended() && build.plan.is_null();
-    let job = model.jobs.iter().find(|j| Some(j.id) == build.job_id).filter(|_| waiting);
+    let job = model
+        .jobs
+        .iter()
+        .find(|j| Some(j.id) == build.job_id)
+        .filter(|_| waiting);
     let missing = job.and_then(|j| model.inputs(j).err()).unwrap_or_default();
-    let each = |value: &str| missing.iter().map(|name| (name.clone(), value.into())).collect::<Map<_, Value>>();
-    let paused = build.pipeline_id.and_then(|id| model.pipeline_by_id(id)).is_some_and(|p| p.paused);
+    let each = |value: &str| {
+        missing
+            .iter()
+            .map(|name| (name.clone(), value.into()))
+            .collect::<Map<_, Value>>()
+    };
+    let paused = build
+        .pipeline_id
+        .and_then(|id| model.pipeline_by_id(id))
+        .is_some_and(|p| p.paused);
     ok(&json!({
         "build_id": build.id,
         "paused_pipeline": state(waiting && paused),
@@ -175,21 +209,35 @@ async fn events(call: Call, headers: HeaderMap) -> Answered {
     let id = find(&call, &call.model())?.id;
     let next = match headers.get("last-event-id") {
         None => 0,
-        Some(last) => last.to_str().ok().and_then(|l| l.parse::<usize>().ok()).ok_or(BAD_REQUEST)?.saturating_add(1),
+        Some(last) => last
+            .to_str()
+            .ok()
+            .and_then(|l| l.parse::<usize>().ok())
+            .ok_or(BAD_REQUEST)?
+            .saturating_add(1),
     };
     let steps = call.app.steps.subscribe();
-    let stream = futures::stream::unfold((call.app, steps, Some(next)), move |(app, mut steps, next)| async move {
-        let Some(next) = next else { return std::future::pending().await };
-        loop {
-            let (text, after, ended) = frames(&app.model(), id, next)?;
-            if !text.is_empty() {
-                let follows = (!ended).then_some(after);
-                return Some((Ok::<_, std::convert::Infallible>(text), (app, steps, follows)));
+    let stream = futures::stream::unfold(
+        (call.app, steps, Some(next)),
+        move |(app, mut steps, next)| async move {
+            let Some(next) = next else {
+                return std::future::pending().await;
+            };
+            loop {
+                let (text, after, ended) = frames(&app.model(), id, next)?;
+                if !text.is_empty() {
+                    let follows = (!ended).then_some(after);
+                    return Some((Ok::<_, std::convert::Infallible>(text), (app, steps, follows)));
+                }
+                steps.changed().await.ok()?;
             }
-            steps.changed().await.ok()?;
-        }
-    });
-    let kind = [(header::CONTENT_TYPE.as_str(), "text/event-stream; charset=utf-8"), ("x-atc-stream-version", "2.0"), ("cache-control", "no-cache, no-store, must-revalidate")];
+        },
+    );
+    let kind = [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream; charset=utf-8"),
+        ("x-atc-stream-version", "2.0"),
+        ("cache-control", "no-cache, no-store, must-revalidate"),
+    ];
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 

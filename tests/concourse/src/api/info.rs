@@ -21,15 +21,31 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn info(call: Call) -> Answered {
-    let off = ["build_rerun", "cache_streamed_volumes", "global_resources", "resource_causality"];
-    let flags: Map<String, Value> = off.into_iter().map(|flag| (flag.to_owned(), false.into())).collect();
-    ok(&json!({"version": VERSION, "worker_version": WORKER_VERSION, "feature_flags": flags, "external_url": call.app.url}))
+    let off = [
+        "build_rerun",
+        "cache_streamed_volumes",
+        "global_resources",
+        "resource_causality",
+    ];
+    let flags: Map<String, Value> = off
+        .into_iter()
+        .map(|flag| (flag.to_owned(), false.into()))
+        .collect();
+    ok(
+        &json!({"version": VERSION, "worker_version": WORKER_VERSION, "feature_flags": flags, "external_url": call.app.url}),
+    )
 }
 
 async fn user(call: Call) -> Answered {
     let (model, user) = (call.model(), call.user()?);
-    let roles = model.teams.iter().map(|t| (t.name.clone(), model.roles(user, &t.name)));
-    let teams: Map<String, Value> = roles.filter(|r| !r.1.is_empty()).map(|(team, roles)| (team, json!(roles))).collect();
+    let roles = model
+        .teams
+        .iter()
+        .map(|t| (t.name.clone(), model.roles(user, &t.name)));
+    let teams: Map<String, Value> = roles
+        .filter(|r| !r.1.is_empty())
+        .map(|(team, roles)| (team, json!(roles)))
+        .collect();
     ok(&json!({
         "sub": subject(user), "name": user, "user_id": user, "user_name": "", "email": user,
         "is_admin": model.is_admin(user), "is_system": false, "teams": teams,
@@ -54,7 +70,10 @@ async fn set_wall(call: Call, body: Bytes) -> Answered {
     let mut model = call.model();
     call.admin(&model)?;
     let body: Value = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
-    let lifetime = body["TTL"].as_u64().filter(|ttl| *ttl > 0).map(Duration::from_nanos);
+    let lifetime = body["TTL"]
+        .as_u64()
+        .filter(|ttl| *ttl > 0)
+        .map(Duration::from_nanos);
     model.wall = Some(Wall {
         message: body["message"].as_str().unwrap_or_default().to_owned(),
         until: lifetime.map(|ttl| model.now.saturating_add(ttl)),

@@ -34,7 +34,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
 fn steps(config: &Value, kind: &str, summary: bool) -> Value {
     let mut found = Vec::new();
     each_step(config, &mut |step| {
-        let (Some(name), Some(resource)) = (step.get(kind), resource_of(step)) else { return };
+        let (Some(name), Some(resource)) = (step.get(kind), resource_of(step)) else {
+            return;
+        };
         let mut shown = json!({"name": name, "resource": resource});
         if kind == "get" {
             if !summary || step["trigger"] == true {
@@ -46,13 +48,21 @@ fn steps(config: &Value, kind: &str, summary: bool) -> Value {
         }
         found.push(shown);
     });
-    if found.is_empty() { Value::Null } else { found.into() }
+    if found.is_empty() {
+        Value::Null
+    } else {
+        found.into()
+    }
 }
 
 fn shown(model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
     let config = model.job_config(job);
     let groups = pipeline.groups.as_array().into_iter().flatten();
-    let mine = groups.filter(|g| g["jobs"].as_array().is_some_and(|jobs| jobs.iter().any(|j| *j == job.name.as_str())));
+    let mine = groups.filter(|g| {
+        g["jobs"]
+            .as_array()
+            .is_some_and(|jobs| jobs.iter().any(|j| *j == job.name.as_str()))
+    });
     let groups: Vec<&Value> = mine.map(|g| &g["name"]).collect();
     let flag = |key: &str| (config[key] == true).then_some(true);
     let mut value = without_nulls(json!({
@@ -64,8 +74,14 @@ fn shown(model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value 
         "disable_manual_trigger": flag("disable_manual_trigger"), "disable_reruns": flag("disable_reruns"),
         "inputs": steps(config, "get", summary), "outputs": steps(config, "put", summary),
     }));
-    let next = model.builds_of(job).find(|b| !b.status.ended()).map(|b| build_shown(model, b));
-    let finished = model.builds_of(job).rfind(|b| b.status.ended()).map(|b| build_shown(model, b));
+    let next = model
+        .builds_of(job)
+        .find(|b| !b.status.ended())
+        .map(|b| build_shown(model, b));
+    let finished = model
+        .builds_of(job)
+        .rfind(|b| b.status.ended())
+        .map(|b| build_shown(model, b));
     for (key, build) in [("next_build", next), ("finished_build", finished)] {
         // A job alone says that there is none, one in a list says nothing.
         if build.is_some() || !summary {
@@ -77,14 +93,29 @@ fn shown(model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value 
 
 async fn list_all(call: Call) -> Answered {
     let model = call.model();
-    let seen = model.pipelines.iter().filter(|p| p.public || call.may_see(&model, p.team_id));
-    ok(&seen.flat_map(|p| model.jobs_of(p).into_iter().map(|j| shown(&model, p, j, true)).collect::<Vec<_>>()).collect::<Vec<_>>())
+    let seen = model
+        .pipelines
+        .iter()
+        .filter(|p| p.public || call.may_see(&model, p.team_id));
+    ok(&seen
+        .flat_map(|p| {
+            model
+                .jobs_of(p)
+                .into_iter()
+                .map(|j| shown(&model, p, j, true))
+                .collect::<Vec<_>>()
+        })
+        .collect::<Vec<_>>())
 }
 
 async fn list(call: Call) -> Answered {
     let model = call.model();
     let pipeline = call.shown(&model)?;
-    ok(&model.jobs_of(pipeline).into_iter().map(|j| shown(&model, pipeline, j, true)).collect::<Vec<_>>())
+    ok(&model
+        .jobs_of(pipeline)
+        .into_iter()
+        .map(|j| shown(&model, pipeline, j, true))
+        .collect::<Vec<_>>())
 }
 
 fn find<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Job, Refused> {
@@ -127,7 +158,9 @@ async fn inputs(call: Call) -> Answered {
     let mut found = Vec::new();
     let versions = model.inputs(job).unwrap_or_default();
     each_step(model.job_config(job), &mut |step| {
-        let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else { return };
+        let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else {
+            return;
+        };
         if let Some((_, version)) = versions.iter().find(|v| v.0 == name) {
             found.push(json!({"name": name, "resource": resource, "version": version}));
         }
@@ -147,7 +180,11 @@ async fn trigger(call: Call) -> Answered {
     let pipeline = call.live(&model, Role::Operator)?;
     let Ok(job) = find(&call, &model, pipeline) else {
         // So it is: JSON that is not there.
-        return Ok((StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, "application/json")]).into_response());
+        return Ok((
+            StatusCode::NOT_FOUND,
+            [(header::CONTENT_TYPE, "application/json")],
+        )
+            .into_response());
     };
     if model.job_config(job)["disable_manual_trigger"] == true {
         return Err(Refused::Empty(StatusCode::CONFLICT));
@@ -181,7 +218,9 @@ async fn rerun(call: Call) -> Answered {
     if model.builds.get(&id).is_some_and(|b| b.plan.is_null()) && model.inputs(job).is_err() {
         return Err(INTERNAL);
     }
-    let again = model.trigger(Trigger::Rerun(id), call.user.as_deref()).ok_or(INTERNAL)?;
+    let again = model
+        .trigger(Trigger::Rerun(id), call.user.as_deref())
+        .ok_or(INTERNAL)?;
     ok(&build_shown(&model, model.builds.get(&again).ok_or(INTERNAL)?))
 }
 

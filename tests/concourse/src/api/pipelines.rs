@@ -8,7 +8,10 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::routing::{get, put};
 use serde_json::{Value, json};
 
-use super::{Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, done, empty, errors, json_as, new_name, ok, warned, without_nulls};
+use super::{
+    Answered, BAD_REQUEST, Call, NOT_FOUND, Refused, done, empty, errors, json_as, new_name, ok, warned,
+    without_nulls,
+};
 use crate::App;
 use crate::config;
 use crate::state::{InstanceVars, Model, Pipeline, Role, Saved};
@@ -46,7 +49,11 @@ fn shown(model: &Model, pipeline: &Pipeline) -> Value {
 
 async fn list_all(call: Call) -> Answered {
     let model = call.model();
-    let mut seen: Vec<&Pipeline> = model.pipelines.iter().filter(|p| p.public || call.may_see(&model, p.team_id)).collect();
+    let mut seen: Vec<&Pipeline> = model
+        .pipelines
+        .iter()
+        .filter(|p| p.public || call.may_see(&model, p.team_id))
+        .collect();
     seen.sort_by_key(|p| model.team_name(p.team_id));
     ok(&seen.into_iter().map(|p| shown(&model, p)).collect::<Vec<_>>())
 }
@@ -55,7 +62,10 @@ async fn list(call: Call) -> Answered {
     let model = call.model();
     let team = model.team(call.param("team")).ok_or(NOT_FOUND)?.id;
     let all = call.may_see(&model, team);
-    let seen = model.pipelines.iter().filter(|p| p.team_id == team && (p.public || all));
+    let seen = model
+        .pipelines
+        .iter()
+        .filter(|p| p.team_id == team && (p.public || all));
     ok(&seen.map(|p| shown(&model, p)).collect::<Vec<_>>())
 }
 
@@ -78,7 +88,9 @@ async fn read_config(call: Call) -> Answered {
         return Err(NOT_FOUND);
     }
     let mut response = json_as(StatusCode::OK, &json!({"config": pipeline.config}));
-    response.headers_mut().insert(VERSION_HEADER, HeaderValue::from(pipeline.version));
+    response
+        .headers_mut()
+        .insert(VERSION_HEADER, HeaderValue::from(pipeline.version));
     Ok(response)
 }
 
@@ -89,12 +101,23 @@ async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> Answered {
         Ok(_) | Err(Refused::Empty(StatusCode::NOT_FOUND)) => {}
         Err(refused) => return Err(refused),
     }
-    let said = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let said = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default()
+    };
     let version = match said(VERSION_HEADER) {
         "" => 0,
-        version => version.parse().map_err(|_| errors(["config version is malformed: expected integer".to_owned()]))?,
+        version => version
+            .parse()
+            .map_err(|_| errors(["config version is malformed: expected integer".to_owned()]))?,
     };
-    let media = said(header::CONTENT_TYPE.as_str()).split(';').next().unwrap_or_default().trim();
+    let media = said(header::CONTENT_TYPE.as_str())
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     if !["application/x-yaml", "application/json"].contains(&media) {
         return Err(Refused::Empty(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
@@ -159,7 +182,12 @@ async fn rename(call: Call, body: Bytes) -> Answered {
     if !model.pipelines.iter().any(|p| p.team_id == team && p.name == old) {
         return Err(NOT_FOUND);
     }
-    if name != old && model.pipelines.iter().any(|p| p.team_id == team && p.name == name) {
+    if name != old
+        && model
+            .pipelines
+            .iter()
+            .any(|p| p.team_id == team && p.name == name)
+    {
         return Err(super::INTERNAL);
     }
     model.rename_pipeline(team, old, &name);
@@ -171,8 +199,15 @@ async fn order(call: Call, body: Bytes) -> Answered {
     let team = call.team(&model, Role::Member)?;
     let names: Vec<String> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     for name in &names {
-        if !model.pipelines.iter().any(|p| p.team_id == team && p.name == *name) {
-            return Err(Refused::Text(StatusCode::BAD_REQUEST, format!("pipeline '{name}' not found\n")));
+        if !model
+            .pipelines
+            .iter()
+            .any(|p| p.team_id == team && p.name == *name)
+        {
+            return Err(Refused::Text(
+                StatusCode::BAD_REQUEST,
+                format!("pipeline '{name}' not found\n"),
+            ));
         }
     }
     model.order_pipelines(team, |p| names.iter().position(|n| *n == p.name));
@@ -187,10 +222,20 @@ async fn order_instances(call: Call, body: Bytes) -> Answered {
     fn instance(vars: &InstanceVars) -> Option<&InstanceVars> {
         Some(vars).filter(|v| !v.is_empty())
     }
-    if wanted.iter().any(|vars| model.pipeline(call.param("team"), name, instance(vars)).is_none()) {
-        return Err(Refused::Text(StatusCode::BAD_REQUEST, format!("pipeline '{name}' not found\n")));
+    if wanted
+        .iter()
+        .any(|vars| model.pipeline(call.param("team"), name, instance(vars)).is_none())
+    {
+        return Err(Refused::Text(
+            StatusCode::BAD_REQUEST,
+            format!("pipeline '{name}' not found\n"),
+        ));
     }
-    let place = |p: &Pipeline| wanted.iter().position(|vars| p.instance_vars.as_ref() == instance(vars));
+    let place = |p: &Pipeline| {
+        wanted
+            .iter()
+            .position(|vars| p.instance_vars.as_ref() == instance(vars))
+    };
     model.order_instances(team, name, place);
     done()
 }

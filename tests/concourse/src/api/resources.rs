@@ -10,7 +10,9 @@ use axum::routing::{delete, get, post, put};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, builds, done, ok, unauthorized, without_nulls};
+use super::{
+    Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, builds, done, ok, unauthorized, without_nulls,
+};
 use crate::App;
 use crate::page::{self, Window};
 use crate::state::{InstanceVars, Model, Pipeline, Resource, Role, Trigger, Version};
@@ -37,8 +39,14 @@ pub(super) fn routes() -> Router<Arc<App>> {
 fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
     let config = model.resource_config(resource);
     let in_config = config.get("version");
-    let pinned = resource.pinned.and_then(|id| resource.versions.iter().find(|v| v.id == id)).map(|v| json!(v.version));
-    let check = resource.check.and_then(|id| model.builds.get(&id)).map(|b| builds::shown(model, b));
+    let pinned = resource
+        .pinned
+        .and_then(|id| resource.versions.iter().find(|v| v.id == id))
+        .map(|v| json!(v.version));
+    let check = resource
+        .check
+        .and_then(|id| model.builds.get(&id))
+        .map(|b| builds::shown(model, b));
     without_nulls(json!({
         "name": resource.name, "pipeline_id": pipeline.id, "pipeline_name": pipeline.name,
         "pipeline_instance_vars": pipeline.instance_vars, "team_name": model.team_name(pipeline.team_id),
@@ -50,25 +58,37 @@ fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
 
 async fn list_all(call: Call) -> Answered {
     let model = call.model();
-    let seen = model.pipelines.iter().filter(|p| p.public || call.may_see(&model, p.team_id));
+    let seen = model
+        .pipelines
+        .iter()
+        .filter(|p| p.public || call.may_see(&model, p.team_id));
     let model = &model;
-    ok(&seen.flat_map(|p| model.resources_of(p).map(move |r| shown(model, p, r))).collect::<Vec<_>>())
+    ok(&seen
+        .flat_map(|p| model.resources_of(p).map(move |r| shown(model, p, r)))
+        .collect::<Vec<_>>())
 }
 
 async fn list(call: Call) -> Answered {
     let model = call.model();
     let pipeline = call.shown(&model)?;
-    ok(&model.resources_of(pipeline).map(|r| shown(&model, pipeline, r)).collect::<Vec<_>>())
+    ok(&model
+        .resources_of(pipeline)
+        .map(|r| shown(&model, pipeline, r))
+        .collect::<Vec<_>>())
 }
 
 fn find<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Resource, Refused> {
-    model.resource(pipeline.id, call.param("resource")).ok_or(NOT_FOUND)
+    model
+        .resource(pipeline.id, call.param("resource"))
+        .ok_or(NOT_FOUND)
 }
 
 /// The resource in the path, to change.
 fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Resource, Refused> {
     let pipeline = call.live(model, Role::Operator)?.id;
-    model.resource_mut(pipeline, call.param("resource")).ok_or(NOT_FOUND)
+    model
+        .resource_mut(pipeline, call.param("resource"))
+        .ok_or(NOT_FOUND)
 }
 
 async fn show(call: Call) -> Answered {
@@ -84,10 +104,17 @@ struct From {
 }
 
 fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> Answered {
-    let id = model.trigger(Trigger::Check(pipeline, resource), None).ok_or(INTERNAL)?;
+    let id = model
+        .trigger(Trigger::Check(pipeline, resource), None)
+        .ok_or(INTERNAL)?;
     let build = builds::shown(model, model.builds.get(&id).ok_or(INTERNAL)?);
     // So it is: the real one does not say that it is JSON.
-    Ok((StatusCode::CREATED, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], build.to_string()).into_response())
+    Ok((
+        StatusCode::CREATED,
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+        build.to_string(),
+    )
+        .into_response())
 }
 
 async fn check(call: Call, body: Bytes) -> Answered {
@@ -100,7 +127,10 @@ async fn check(call: Call, body: Bytes) -> Answered {
 
 async fn webhook(call: Call) -> Answered {
     let mut model = call.model();
-    let token = call.query("webhook_token").filter(|t| !t.is_empty()).ok_or(BAD_REQUEST)?;
+    let token = call
+        .query("webhook_token")
+        .filter(|t| !t.is_empty())
+        .ok_or(BAD_REQUEST)?;
     let pipeline = call.find_pipeline(&model)?.ok_or(NOT_FOUND)?;
     let resource = find(&call, &model, pipeline)?;
     if model.resource_config(resource)["webhook_token"] != token {
@@ -118,12 +148,25 @@ async fn versions(call: Call) -> Answered {
     let model = call.model();
     let resource = find(&call, &model, call.shown(&model)?)?;
     // A filter without a colon filters nothing.
-    let filters: Vec<(&str, &str)> = call.query.iter().filter(|q| q.0 == "filter").filter_map(|q| q.1.split_once(':')).collect();
-    let fits = |v: &&Version| filters.iter().all(|(key, value)| v.version.get(*key).is_some_and(|found| found == value.trim()));
+    let filters: Vec<(&str, &str)> = call
+        .query
+        .iter()
+        .filter(|q| q.0 == "filter")
+        .filter_map(|q| q.1.split_once(':'))
+        .collect();
+    let fits = |v: &&Version| {
+        filters
+            .iter()
+            .all(|(key, value)| v.version.get(*key).is_some_and(|found| found == value.trim()))
+    };
     let window = Window::of(|key| call.query(key));
     let ids: Vec<u64> = resource.versions.iter().filter(fits).map(|v| v.id).collect();
     let page = page::cut(&ids, window);
-    let items = page.ids.iter().filter_map(|id| resource.versions.iter().find(|v| v.id == *id)).map(version_shown);
+    let items = page
+        .ids
+        .iter()
+        .filter_map(|id| resource.versions.iter().find(|v| v.id == *id))
+        .map(version_shown);
     call.paged(&page, window.limit, &items.collect::<Vec<_>>())
 }
 
@@ -142,7 +185,9 @@ fn version_id(call: &Call) -> Result<u64, Refused> {
 async fn version(call: Call) -> Answered {
     let (model, id) = (call.model(), version_id(&call)?);
     let resource = find(&call, &model, call.shown(&model)?)?;
-    ok(&version_shown(resource.versions.iter().find(|v| v.id == id).ok_or(NOT_FOUND)?))
+    ok(&version_shown(
+        resource.versions.iter().find(|v| v.id == id).ok_or(NOT_FOUND)?,
+    ))
 }
 
 async fn enable(call: Call) -> Answered {
@@ -156,7 +201,12 @@ async fn disable(call: Call) -> Answered {
 fn set_enabled(call: &Call, enabled: bool) -> Answered {
     let (mut model, id) = (call.model(), version_id(call)?);
     let resource = own(call, &mut model)?;
-    resource.versions.iter_mut().find(|v| v.id == id).ok_or(NOT_FOUND)?.enabled = enabled;
+    resource
+        .versions
+        .iter_mut()
+        .find(|v| v.id == id)
+        .ok_or(NOT_FOUND)?
+        .enabled = enabled;
     done()
 }
 
@@ -165,7 +215,9 @@ async fn pin(call: Call) -> Answered {
     let pipeline = call.live(&model, Role::Operator)?;
     let resource = find(&call, &model, pipeline)?;
     // In both cases the real one fails rather than refuses.
-    if model.resource_config(resource).get("version").is_some() || !resource.versions.iter().any(|v| v.id == id) {
+    if model.resource_config(resource).get("version").is_some()
+        || !resource.versions.iter().any(|v| v.id == id)
+    {
         return Err(INTERNAL);
     }
     let resource = own(&call, &mut model)?;

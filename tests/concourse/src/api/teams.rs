@@ -9,7 +9,9 @@ use axum::routing::{get, put};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, empty, forbidden, new_name, ok, warned};
+use super::{
+    Answered, BAD_REQUEST, Call, INTERNAL, NOT_FOUND, Refused, empty, forbidden, new_name, ok, warned,
+};
 use crate::App;
 use crate::config;
 use crate::state::{Auth, Role};
@@ -23,7 +25,11 @@ pub(super) fn routes() -> Router<Arc<App>> {
 
 async fn list(call: Call) -> Answered {
     let model = call.model();
-    ok(&model.teams.iter().filter(|t| call.may_see(&model, t.id)).collect::<Vec<_>>())
+    ok(&model
+        .teams
+        .iter()
+        .filter(|t| call.may_see(&model, t.id))
+        .collect::<Vec<_>>())
 }
 
 async fn show(call: Call) -> Answered {
@@ -42,16 +48,32 @@ async fn set(call: Call, body: Bytes) -> Answered {
     let mut model = call.model();
     let (user, name) = (call.user()?, call.param("team"));
     let wanted: Wanted = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
-    if wanted.auth.is_empty() || wanted.auth.values().any(|members| members.values().all(Vec::is_empty)) {
+    if wanted.auth.is_empty()
+        || wanted
+            .auth
+            .values()
+            .any(|members| members.values().all(Vec::is_empty))
+    {
         return Err(BAD_REQUEST);
     }
-    let allowed = if model.team(name).is_some() { model.may(user, name, Role::Owner) } else { model.is_admin(user) };
+    let allowed = if model.team(name).is_some() {
+        model.may(user, name, Role::Owner)
+    } else {
+        model.is_admin(user)
+    };
     if !allowed {
         return Err(forbidden());
     }
-    let warnings: Vec<_> = config::identifier(name, "team").map_err(|_| BAD_REQUEST)?.into_iter().collect();
+    let warnings: Vec<_> = config::identifier(name, "team")
+        .map_err(|_| BAD_REQUEST)?
+        .into_iter()
+        .collect();
     let (team, created) = model.set_team(name, wanted.auth);
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     Ok(warned(status, json!({"team": team}), &warnings))
 }
 

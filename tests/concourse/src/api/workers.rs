@@ -27,7 +27,10 @@ async fn list(call: Call) -> Answered {
     let model = call.model();
     let user = call.user()?;
     let all = model.is_admin(user);
-    let seen = model.workers.iter().filter(|w| all || w.team.is_empty() || model.may(user, &w.team, Role::Viewer));
+    let seen = model
+        .workers
+        .iter()
+        .filter(|w| all || w.team.is_empty() || model.may(user, &w.team, Role::Viewer));
     ok(&seen.collect::<Vec<_>>())
 }
 
@@ -40,8 +43,14 @@ async fn system_only(call: Call) -> Answered {
 /// The worker in the path, for an admin or an owner of its team.
 fn own<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, Refused> {
     let (user, name) = (call.user()?, call.param("worker"));
-    let team = model.workers.iter().find(|w| w.name == name).map(|w| w.team.clone());
-    let allowed = team.as_ref().is_some_and(|t| !t.is_empty() && model.may(user, t, Role::Owner));
+    let team = model
+        .workers
+        .iter()
+        .find(|w| w.name == name)
+        .map(|w| w.team.clone());
+    let allowed = team
+        .as_ref()
+        .is_some_and(|t| !t.is_empty() && model.may(user, t, Role::Owner));
     if !allowed && !model.is_admin(user) {
         return Err(forbidden());
     }
@@ -78,7 +87,10 @@ async fn prune(call: Call) -> Answered {
     let mut model = call.model();
     let worker = own(&call, &mut model)?;
     if worker.state == "running" {
-        return Err(Refused::Json(StatusCode::BAD_REQUEST, json!({"stderr": "cannot prune running worker"})));
+        return Err(Refused::Json(
+            StatusCode::BAD_REQUEST,
+            json!({"stderr": "cannot prune running worker"}),
+        ));
     }
     let name = worker.name.clone();
     model.workers.retain(|w| w.name != name);

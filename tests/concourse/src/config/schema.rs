@@ -51,17 +51,32 @@ static CONFIG: Struct = Struct(
     "Config",
     &[
         omit("groups", List(&Type::Struct(&GROUP), "atc.GroupConfigs")),
-        omit("var_sources", List(&Type::Struct(&VAR_SOURCE), "atc.VarSourceConfigs")),
+        omit(
+            "var_sources",
+            List(&Type::Struct(&VAR_SOURCE), "atc.VarSourceConfigs"),
+        ),
         omit("resources", List(&Type::Struct(&RESOURCE), "atc.ResourceConfigs")),
-        omit("resource_types", List(&Type::Struct(&RESOURCE_TYPE), "atc.ResourceTypes")),
+        omit(
+            "resource_types",
+            List(&Type::Struct(&RESOURCE_TYPE), "atc.ResourceTypes"),
+        ),
         omit("prototypes", List(&Type::Struct(&PROTOTYPE), "atc.Prototypes")),
         omit("jobs", List(&Type::Struct(&JOB), "atc.JobConfigs")),
         omit("display", Type::Struct(&DISPLAY)),
     ],
 );
-static GROUP: Struct = Struct("GroupConfig", &[keep("name", Text), omit("jobs", TEXTS), omit("resources", TEXTS)]);
-static VAR_SOURCE: Struct = Struct("VarSourceConfig", &[keep("name", Text), keep("type", Text), keep("config", Any)]);
-static DISPLAY: Struct = Struct("DisplayConfig", &[omit("background_image", Text), omit("background_filter", Text)]);
+static GROUP: Struct = Struct(
+    "GroupConfig",
+    &[keep("name", Text), omit("jobs", TEXTS), omit("resources", TEXTS)],
+);
+static VAR_SOURCE: Struct = Struct(
+    "VarSourceConfig",
+    &[keep("name", Text), keep("type", Text), keep("config", Any)],
+);
+static DISPLAY: Struct = Struct(
+    "DisplayConfig",
+    &[omit("background_image", Text), omit("background_filter", Text)],
+);
 static RESOURCE: Struct = Struct(
     "ResourceConfig",
     &[
@@ -93,7 +108,11 @@ static RESOURCE_TYPE: Struct = Struct("ResourceType", TYPE_FIELDS);
 static PROTOTYPE: Struct = Struct("Prototype", TYPE_FIELDS);
 static RETENTION: Struct = Struct(
     "BuildLogRetention",
-    &[omit("builds", Number), omit("minimum_succeeded_builds", Number), omit("days", Number)],
+    &[
+        omit("builds", Number),
+        omit("minimum_succeeded_builds", Number),
+        omit("days", Number),
+    ],
 );
 static JOB: Struct = Struct(
     "JobConfig",
@@ -128,8 +147,19 @@ static IMAGE: Struct = Struct(
         omit("tags", TAGS),
     ],
 );
-static RUN: Struct = Struct("TaskRunConfig", &[keep("path", Text), omit("args", TEXTS), omit("dir", Text), omit("user", Text)]);
-static INPUT: Struct = Struct("TaskInputConfig", &[keep("name", Text), omit("path", Text), omit("optional", Flag)]);
+static RUN: Struct = Struct(
+    "TaskRunConfig",
+    &[
+        keep("path", Text),
+        omit("args", TEXTS),
+        omit("dir", Text),
+        omit("user", Text),
+    ],
+);
+static INPUT: Struct = Struct(
+    "TaskInputConfig",
+    &[keep("name", Text), omit("path", Text), omit("optional", Flag)],
+);
 static OUTPUT: Struct = Struct("TaskOutputConfig", &[keep("name", Text), omit("path", Text)]);
 static CACHE: Struct = Struct("TaskCacheConfig", &[omit("path", Text)]);
 static LIMITS: Struct = Struct("ContainerLimits", &[omit("cpu", Any), omit("memory", Any)]);
@@ -149,7 +179,11 @@ pub(super) static TASK: Struct = Struct(
 );
 pub(super) static PARALLEL: Struct = Struct(
     "InParallelConfig",
-    &[omit("steps", STEPS), omit("limit", Number), omit("fail_fast", Flag)],
+    &[
+        omit("steps", STEPS),
+        omit("limit", Number),
+        omit("fail_fast", Flag),
+    ],
 );
 
 /// Reads a whole config; what else stands at its top is dropped.
@@ -161,7 +195,12 @@ pub(super) fn config(value: Value) -> Result<Value, String> {
         }
         other => other,
     };
-    Reader { strict: true, path: Vec::new(), owner: "Config" }.object(value, &CONFIG, "atc.Config")
+    Reader {
+        strict: true,
+        path: Vec::new(),
+        owner: "Config",
+    }
+    .object(value, &CONFIG, "atc.Config")
 }
 
 /// Reads values of a type, knowing where it is.
@@ -182,21 +221,31 @@ impl Reader {
             | (Flag, value @ Value::Bool(_))
             | (Object(_), value @ Value::Object(_)) => Ok(value),
             (Number, Value::Number(n)) if n.is_i64() => Ok(Value::Number(n)),
-            (Text, value @ (Value::Number(_) | Value::Bool(_))) if self.strict => Ok(value.to_string().into()),
+            (Text, value @ (Value::Number(_) | Value::Bool(_))) if self.strict => {
+                Ok(value.to_string().into())
+            }
             (Texts(_), Value::Object(map)) => {
                 let text = |value: Value| match value {
                     Value::Number(_) | Value::Bool(_) => value.to_string().into(),
                     Value::Null => "".into(),
                     other => other,
                 };
-                Ok(map.into_iter().map(|(k, v)| (k, text(v))).collect::<Map<_, _>>().into())
+                Ok(map
+                    .into_iter()
+                    .map(|(k, v)| (k, text(v)))
+                    .collect::<Map<_, _>>()
+                    .into())
             }
-            (List(inner, _), Value::Array(items)) => {
-                items.into_iter().map(|item| self.read(item, *inner)).collect::<Result<Vec<_>, _>>().map(Value::Array)
-            }
+            (List(inner, _), Value::Array(items)) => items
+                .into_iter()
+                .map(|item| self.read(item, *inner))
+                .collect::<Result<Vec<_>, _>>()
+                .map(Value::Array),
             (Type::Struct(kind), value) => self.object(value, kind, kind.0),
             (Step, value) => steps::read(value),
-            (Parallel, Value::Array(items)) => self.object(serde_json::json!({ "steps": items }), &PARALLEL, ""),
+            (Parallel, Value::Array(items)) => {
+                self.object(serde_json::json!({ "steps": items }), &PARALLEL, "")
+            }
             (Parallel, value) => self.object(value, &PARALLEL, "atc.InParallelConfig"),
             (Text, value) => Err(self.wrong(&value, "string")),
             (Number, value) => Err(self.wrong(&value, "int")),
@@ -205,7 +254,12 @@ impl Reader {
         }
     }
 
-    pub(super) fn object(&mut self, value: Value, kind: &'static Struct, name: &str) -> Result<Value, String> {
+    pub(super) fn object(
+        &mut self,
+        value: Value,
+        kind: &'static Struct,
+        name: &str,
+    ) -> Result<Value, String> {
         let mut map = match value {
             Value::Object(map) => map,
             Value::Null => Map::new(),

@@ -25,7 +25,16 @@ const fn omit(name: &'static str, kind: Type) -> Field {
 }
 
 static CORES: [Struct; 9] = [
-    Struct("run", &[key("run", Type::Text), omit("type", Type::Text), omit("params", PARAMS), omit("privileged", Type::Flag), omit("tags", TAGS)]),
+    Struct(
+        "run",
+        &[
+            key("run", Type::Text),
+            omit("type", Type::Text),
+            omit("params", PARAMS),
+            omit("privileged", Type::Flag),
+            omit("tags", TAGS),
+        ],
+    ),
     Struct(
         "task",
         &[
@@ -79,7 +88,15 @@ static CORES: [Struct; 9] = [
             omit("instance_vars", PARAMS),
         ],
     ),
-    Struct("load_var", &[key("load_var", Type::Text), omit("file", Type::Text), omit("format", Type::Text), omit("reveal", Type::Flag)]),
+    Struct(
+        "load_var",
+        &[
+            key("load_var", Type::Text),
+            omit("file", Type::Text),
+            omit("format", Type::Text),
+            omit("reveal", Type::Flag),
+        ],
+    ),
     Struct("try", &[key("try", Type::Step)]),
     Struct("do", &[key("do", STEPS)]),
     Struct("in_parallel", &[key("in_parallel", Type::Parallel)]),
@@ -92,9 +109,15 @@ pub(super) fn core(step: &Map<String, Value>) -> Option<&'static str> {
 
 /// The fields a step has that it should not.
 pub(super) fn unknown(step: &Map<String, Value>) -> Vec<&str> {
-    let fields = CORES.iter().find(|c| step.contains_key(c.0)).map_or(&[][..], |c| c.1);
+    let fields = CORES
+        .iter()
+        .find(|c| step.contains_key(c.0))
+        .map_or(&[][..], |c| c.1);
     let known = |key: &str| MODIFIERS.iter().any(|m| m.0 == key) || fields.iter().any(|f| f.0 == key);
-    step.keys().map(String::as_str).filter(|key| !known(key)).collect()
+    step.keys()
+        .map(String::as_str)
+        .filter(|key| !known(key))
+        .collect()
 }
 
 /// Reads one step. Unknown fields stay in it: they are a matter of validation.
@@ -104,18 +127,33 @@ pub(super) fn read(value: Value) -> Result<Value, String> {
     };
     let modified = MODIFIERS.iter().any(|m| map.contains_key(m.0));
     let Some(core) = CORES.iter().find(|c| map.contains_key(c.0)) else {
-        return Err(if modified { "no core step type declared (e.g. get, put, task, etc.)" } else { "no step configured" }.into());
+        return Err(if modified {
+            "no core step type declared (e.g. get, put, task, etc.)"
+        } else {
+            "no step configured"
+        }
+        .into());
     };
-    let reader = |owner| Reader { strict: false, path: Vec::new(), owner };
+    let reader = |owner| Reader {
+        strict: false,
+        path: Vec::new(),
+        owner,
+    };
     let mut written = Map::new();
     for (name, wanted) in &MODIFIERS {
         if let Some(value) = map.remove(*name) {
-            let value = reader("").read(value, *wanted).map_err(|e| format!("malformed {name} step: {e}"))?;
+            let value = reader("")
+                .read(value, *wanted)
+                .map_err(|e| format!("malformed {name} step: {e}"))?;
             written.insert((*name).to_owned(), value);
         }
     }
-    let (known, unknown): (Map<_, _>, Map<_, _>) = map.into_iter().partition(|(key, _)| core.1.iter().any(|f| f.0 == key));
-    let known = reader(core.0).object(known.into(), core, core.0).map_err(|e| format!("malformed {} step: {e}", core.0))?;
+    let (known, unknown): (Map<_, _>, Map<_, _>) = map
+        .into_iter()
+        .partition(|(key, _)| core.1.iter().any(|f| f.0 == key));
+    let known = reader(core.0)
+        .object(known.into(), core, core.0)
+        .map_err(|e| format!("malformed {} step: {e}", core.0))?;
     if let Value::Object(known) = known {
         written.extend(known);
     }
@@ -131,9 +169,22 @@ pub fn resource_of(step: &Value) -> Option<&str> {
 
 /// The steps right inside of this one, hooks included.
 pub(super) fn inside(step: &Value) -> impl Iterator<Item = &Value> {
-    let hooks = ["try", "on_success", "on_failure", "on_abort", "on_error", "ensure"].into_iter().filter_map(|k| step.get(k));
+    let hooks = [
+        "try",
+        "on_success",
+        "on_failure",
+        "on_abort",
+        "on_error",
+        "ensure",
+    ]
+    .into_iter()
+    .filter_map(|k| step.get(k));
     let lists = [&step["do"], &step["in_parallel"]["steps"], &step["plan"]];
-    lists.into_iter().filter_map(Value::as_array).flatten().chain(hooks)
+    lists
+        .into_iter()
+        .filter_map(Value::as_array)
+        .flatten()
+        .chain(hooks)
 }
 
 /// Visits every step of a job or a step.

@@ -40,13 +40,31 @@ fn json_is_read_too() {
 fn wrong_types_are_named() {
     let said = "malformed config: error unmarshaling JSON: while decoding JSON: ";
     for (text, error) in [
-        ("resources: 5", "json: cannot unmarshal number into Go struct field Config.resources of type atc.ResourceConfigs"),
-        ("jobs: [{name: [x]}]", "json: cannot unmarshal array into Go struct field JobConfig.jobs.name of type string"),
-        ("jobs: [{name: x, serial: 7}]", "json: cannot unmarshal number into Go struct field JobConfig.jobs.serial of type bool"),
-        ("groups: [{name: x, colour: red}]", "json: unknown field \"colour\""),
-        ("jobs: [{name: x, plan: [{timeout: 1h}]}]", "no core step type declared (e.g. get, put, task, etc.)"),
+        (
+            "resources: 5",
+            "json: cannot unmarshal number into Go struct field Config.resources of type atc.ResourceConfigs",
+        ),
+        (
+            "jobs: [{name: [x]}]",
+            "json: cannot unmarshal array into Go struct field JobConfig.jobs.name of type string",
+        ),
+        (
+            "jobs: [{name: x, serial: 7}]",
+            "json: cannot unmarshal number into Go struct field JobConfig.jobs.serial of type bool",
+        ),
+        (
+            "groups: [{name: x, colour: red}]",
+            "json: unknown field \"colour\"",
+        ),
+        (
+            "jobs: [{name: x, plan: [{timeout: 1h}]}]",
+            "no core step type declared (e.g. get, put, task, etc.)",
+        ),
         ("jobs: [{name: x, plan: [{nothing: 1h}]}]", "no step configured"),
-        ("5", "json: cannot unmarshal number into Go value of type atc.Config"),
+        (
+            "5",
+            "json: cannot unmarshal number into Go value of type atc.Config",
+        ),
     ] {
         assert_eq!(errors(text), [format!("{said}{error}")], "{text}");
     }
@@ -56,7 +74,7 @@ fn wrong_types_are_named() {
 fn what_is_not_yaml_says_where() {
     assert_eq!(
         errors("jobs:\n- {name: x\n"),
-        ["malformed config: error converting YAML to JSON: yaml: line 3: did not find expected node content"]
+        ["malformed config: error converting YAML to JSON: yaml: line 2: did not find expected node content"]
     );
 }
 
@@ -65,7 +83,7 @@ fn invalid_ones_say_all_that_is_wrong() {
     assert_eq!(
         errors(
             "groups: [{name: g, jobs: [nope]}, {name: g}]\nresources: [{name: unused, type: t}, {name: r}]\njobs:\n\
-             - {name: j, plan: [{get: r, passed: [no, k]}, {get: r}, {put: gone, timeout: soon}, {task: t, bogus: 1}]}\n\
+             - {name: j, plan: [{get: r, passed: [nay, k]}, {get: r}, {put: gone, timeout: soon}, {task: t, bogus: 1}]}\n\
              - {name: k, plan: [{task: t, config: {}, attempts: 0, on_failure: {get: lost}}]}\n\
              - {name: k, plan: [{try: {load_var: v}}]}\n"
         ),
@@ -74,7 +92,7 @@ fn invalid_ones_say_all_that_is_wrong() {
              \tjob 'j' belongs to no group\n\tjob 'k' belongs to no group\n\tjob 'k' belongs to no group\n",
             "invalid resources:\n\tresources.r has no type\n\tresource 'unused' is not used\n",
             "invalid jobs:\n\
-             \tjobs.j.plan.do[0].get(r).passed: unknown job 'no'\n\
+             \tjobs.j.plan.do[0].get(r).passed: unknown job 'nay'\n\
              \tjobs.j.plan.do[0].get(r).passed: job 'k' does not interact with resource 'r'\n\
              \tjobs.j.plan.do[0].get(r).passed: job 'k' does not interact with resource 'r'\n\
              \tjobs.j.plan.do[1].get(r): repeated name\n\
@@ -97,7 +115,13 @@ fn odd_names_only_warn() {
     let message = |name| identifier(name, "team").expect("not empty").map(|w| w.message);
     assert_eq!(message("a-1_b.c"), None);
     assert_eq!(message("1a"), None);
-    assert_eq!(message("A").as_deref(), Some("team: 'A' is not a valid identifier: must start with a lowercase letter or a number"));
-    assert_eq!(message("a b").as_deref(), Some("team: 'a b' is not a valid identifier: illegal character ' '"));
+    assert_eq!(
+        message("A").as_deref(),
+        Some("team: 'A' is not a valid identifier: must start with a lowercase letter or a number")
+    );
+    assert_eq!(
+        message("a b").as_deref(),
+        Some("team: 'a b' is not a valid identifier: illegal character ' '")
+    );
     assert!(identifier("", "team").is_err());
 }

@@ -36,10 +36,17 @@ pub fn validate(config: &Value) -> Result<Vec<Warning>, Vec<String>> {
         check(config, &mut findings);
         warnings.extend(findings.warnings);
         if !findings.errors.is_empty() {
-            errors.push(format!("invalid {part}:\n\t{}\n", findings.errors.join("\n").replace('\n', "\n\t")));
+            errors.push(format!(
+                "invalid {part}:\n\t{}\n",
+                findings.errors.join("\n").replace('\n', "\n\t")
+            ));
         }
     }
-    if errors.is_empty() { Ok(warnings) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(warnings)
+    } else {
+        Err(errors)
+    }
 }
 
 fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
@@ -59,16 +66,27 @@ fn named<'a>(config: &'a Value, key: &str, name: &str) -> Option<&'a Value> {
 }
 
 /// Names of a list: what each is called in messages, duplicates, missing ones.
-fn names<'a>(config: &'a Value, key: &str, found: &mut Findings, mut each: impl FnMut(&'a Value, &str, &mut Findings)) {
+fn names<'a>(
+    config: &'a Value,
+    key: &str,
+    found: &mut Findings,
+    mut each: impl FnMut(&'a Value, &str, &mut Findings),
+) {
     let mut seen = HashMap::new();
     for (i, item) in list(config, key).iter().enumerate() {
         let name = text(item, "name");
-        let called = if name.is_empty() { format!("{key}[{i}]") } else { format!("{key}.{name}") };
+        let called = if name.is_empty() {
+            format!("{key}[{i}]")
+        } else {
+            format!("{key}.{name}")
+        };
         found.name(name, &called);
         if name.is_empty() {
             found.errors.push(format!("{called} has no name"));
         } else if let Some(other) = seen.get(name) {
-            found.errors.push(format!("{key}[{other}] and {key}[{i}] have the same name ('{name}')"));
+            found.errors.push(format!(
+                "{key}[{other}] and {key}[{i}] have the same name ('{name}')"
+            ));
         } else {
             seen.insert(name, i);
         }
@@ -80,7 +98,14 @@ fn groups(config: &Value, found: &mut Findings) {
     let mut count: Vec<(&str, usize)> = Vec::new();
     for (i, group) in list(config, "groups").iter().enumerate() {
         let name = text(group, "name");
-        found.name(name, &if name.is_empty() { format!("groups[{i}]") } else { format!("groups.{name}") });
+        found.name(
+            name,
+            &if name.is_empty() {
+                format!("groups[{i}]")
+            } else {
+                format!("groups.{name}")
+            },
+        );
         match count.iter_mut().find(|c| c.0 == name) {
             Some(known) => known.1 += 1,
             None => count.push((name, 1)),
@@ -88,18 +113,28 @@ fn groups(config: &Value, found: &mut Findings) {
         for (key, what) in [("jobs", "job"), ("resources", "resource")] {
             for member in texts(group, key) {
                 // A group may name jobs by a pattern.
-                if !list(config, key).iter().any(|item| glob(member, text(item, "name"))) {
-                    found.errors.push(format!("group '{name}' has unknown {what} '{member}'"));
+                if !list(config, key)
+                    .iter()
+                    .any(|item| glob(member, text(item, "name")))
+                {
+                    found
+                        .errors
+                        .push(format!("group '{name}' has unknown {what} '{member}'"));
                 }
             }
         }
     }
     for (name, times) in count.into_iter().filter(|c| c.1 > 1) {
-        found.errors.push(format!("group '{name}' appears {times} times. Duplicate names are not allowed."));
+        found.errors.push(format!(
+            "group '{name}' appears {times} times. Duplicate names are not allowed."
+        ));
     }
     if !list(config, "groups").is_empty() {
         for job in list(config, "jobs").iter().map(|job| text(job, "name")) {
-            if !list(config, "groups").iter().any(|g| texts(g, "jobs").any(|pattern| glob(pattern, job))) {
+            if !list(config, "groups")
+                .iter()
+                .any(|g| texts(g, "jobs").any(|pattern| glob(pattern, job)))
+            {
                 found.errors.push(format!("job '{job}' belongs to no group"));
             }
         }
@@ -110,7 +145,11 @@ fn groups(config: &Value, found: &mut Findings) {
 fn glob(pattern: &str, name: &str) -> bool {
     match pattern.chars().next() {
         None => name.is_empty(),
-        Some('*') => name.char_indices().map(|(i, _)| i).chain([name.len()]).any(|i| glob(&pattern[1..], &name[i..])),
+        Some('*') => name
+            .char_indices()
+            .map(|(i, _)| i)
+            .chain([name.len()])
+            .any(|i| glob(&pattern[1..], &name[i..])),
         Some(c) => match name.chars().next() {
             Some(n) if c == '?' || c == n => glob(&pattern[c.len_utf8()..], &name[n.len_utf8()..]),
             _ => false,
@@ -148,16 +187,26 @@ fn uses(job: &Value, resource: &str) -> bool {
 
 fn jobs(config: &Value, found: &mut Findings) {
     if list(config, "jobs").is_empty() {
-        found.errors.push("jobs: pipeline must contain at least one job".into());
+        found
+            .errors
+            .push("jobs: pipeline must contain at least one job".into());
     }
     names(config, "jobs", found, |job, called, found| {
         let retain = job["build_logs_to_retain"].as_i64().unwrap_or_default();
         if retain != 0 && !job["build_log_retention"].is_null() {
-            found.errors.push(format!("{called} can't use both build_log_retention and build_logs_to_retain"));
+            found.errors.push(format!(
+                "{called} can't use both build_log_retention and build_logs_to_retain"
+            ));
         } else if retain < 0 {
-            found.errors.push(format!("{called} has negative build_logs_to_retain: {retain}"));
+            found
+                .errors
+                .push(format!("{called} has negative build_logs_to_retain: {retain}"));
         }
-        let mut steps = Steps { config, found, gets: Vec::new() };
+        let mut steps = Steps {
+            config,
+            found,
+            gets: Vec::new(),
+        };
         steps.sequence(list(job, "plan"), &format!("{called}.plan.do"), "");
         steps.hooks(job, &format!("{called}.plan"));
     });
@@ -184,7 +233,10 @@ impl<'a> Steps<'a, '_> {
         let Some(map) = step.as_object() else { return };
         let unknown = unknown(map);
         if !unknown.is_empty() {
-            self.error(context, format!("unknown fields {unknown:?}").replace("\", \"", "\" \""));
+            self.error(
+                context,
+                format!("unknown fields {unknown:?}").replace("\", \"", "\" \""),
+            );
         }
         let core = core(map).unwrap_or_default();
         let name = text(step, core);
@@ -201,7 +253,9 @@ impl<'a> Steps<'a, '_> {
         match core {
             "get" | "put" => self.resource(step, core, name, &here),
             "task" => self.task(step, &here),
-            "set_pipeline" | "load_var" if text(step, "file").is_empty() => self.error(&here, "no file specified"),
+            "set_pipeline" | "load_var" if text(step, "file").is_empty() => {
+                self.error(&here, "no file specified")
+            }
             "run" if named(self.config, "prototypes", text(step, "type")).is_none() => {
                 self.error(&here, format!("unknown prototype '{}'", text(step, "type")));
             }
@@ -211,7 +265,10 @@ impl<'a> Steps<'a, '_> {
             self.error(&format!("{context}.attempts"), "must be greater than 0");
         }
         if let Some(timeout) = step["timeout"].as_str().filter(|t| !duration(t)) {
-            self.error(&format!("{context}.timeout"), format!("invalid duration '{timeout}'"));
+            self.error(
+                &format!("{context}.timeout"),
+                format!("invalid duration '{timeout}'"),
+            );
         }
         self.hooks(step, context);
     }
@@ -237,12 +294,21 @@ impl<'a> Steps<'a, '_> {
         }
         for pattern in texts(step, "passed") {
             let passed = format!("{here}.passed");
-            let mut jobs = list(self.config, "jobs").iter().filter(|job| glob(pattern, text(job, "name"))).peekable();
+            let mut jobs = list(self.config, "jobs")
+                .iter()
+                .filter(|job| glob(pattern, text(job, "name")))
+                .peekable();
             if jobs.peek().is_none() {
                 self.error(&passed, format!("unknown job '{pattern}'"));
             }
             for job in jobs.filter(|job| !uses(job, resource)) {
-                self.error(&passed, format!("job '{}' does not interact with resource '{resource}'", text(job, "name")));
+                self.error(
+                    &passed,
+                    format!(
+                        "job '{}' does not interact with resource '{resource}'",
+                        text(job, "name")
+                    ),
+                );
             }
         }
     }
@@ -274,10 +340,14 @@ fn duration(text: &str) -> bool {
         return false;
     }
     while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
         let (digits, after) = rest.split_at(number);
         let Some(unit) = ["ns", "us", "µs", "ms", "s", "m", "h"].into_iter().find(|u| {
-            after.strip_prefix(u).is_some_and(|r| r.is_empty() || r.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+            after
+                .strip_prefix(u)
+                .is_some_and(|r| r.is_empty() || r.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
         }) else {
             return false;
         };

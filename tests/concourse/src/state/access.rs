@@ -52,7 +52,13 @@ impl Model {
         let now = self.now;
         self.tokens.retain(|_, issued| issued.until > now);
         let until = now.saturating_add(lifetime);
-        self.tokens.insert(token, Issued { user: user.to_owned(), until });
+        self.tokens.insert(
+            token,
+            Issued {
+                user: user.to_owned(),
+                until,
+            },
+        );
     }
 
     /// Ends every issued token. Configured ones last.
@@ -62,8 +68,14 @@ impl Model {
 
     /// Whose token this is, if it still counts.
     pub fn bearer(&self, token: &str) -> Option<&str> {
-        let issued = self.tokens.get(token).filter(|t| t.until > self.now).map(|t| &t.user);
-        issued.or_else(|| self.fixed_tokens.get(token)).map(String::as_str)
+        let issued = self
+            .tokens
+            .get(token)
+            .filter(|t| t.until > self.now)
+            .map(|t| &t.user);
+        issued
+            .or_else(|| self.fixed_tokens.get(token))
+            .map(String::as_str)
     }
 
     /// The roles a user has in a team.

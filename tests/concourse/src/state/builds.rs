@@ -18,7 +18,6 @@ pub enum Status {
     Started,
     Succeeded,
     Failed,
-    Errored,
     Aborted,
 }
 
@@ -80,7 +79,8 @@ enum Action {
 impl Build {
     fn event(&mut self, kind: &str, version: &str, data: Value) {
         let id = self.events.len().to_string();
-        self.events.push(json!({"data": data, "event": kind, "version": version, "event_id": id}));
+        self.events
+            .push(json!({"data": data, "event": kind, "version": version, "event_id": id}));
     }
 
     fn start(&mut self, now: u64) {
@@ -129,8 +129,14 @@ impl Script<'_> {
             return self.sequence(&list(&step["do"]));
         }
         if step.get("in_parallel").is_some() {
-            let (plans, went): (Vec<_>, Vec<_>) = list(&step["in_parallel"]["steps"]).iter().map(|s| self.step(s)).unzip();
-            return (json!({"id": (self.next_id)(), "in_parallel": {"steps": plans}}), went.into_iter().all(|ok| ok));
+            let (plans, went): (Vec<_>, Vec<_>) = list(&step["in_parallel"]["steps"])
+                .iter()
+                .map(|s| self.step(s))
+                .unzip();
+            return (
+                json!({"id": (self.next_id)(), "in_parallel": {"steps": plans}}),
+                went.into_iter().all(|ok| ok),
+            );
         }
         if let Some(inner) = step.get("try") {
             let (plan, _) = self.step(inner);
@@ -140,7 +146,10 @@ impl Script<'_> {
         if let Some(name) = step.get("task") {
             let ok = self.task(&id, &step["config"]);
             let privileged = step["privileged"] == true;
-            return (json!({"id": id, "task": {"name": name, "privileged": privileged, "hermetic": step["hermetic"] == true}}), ok);
+            return (
+                json!({"id": id, "task": {"name": name, "privileged": privileged, "hermetic": step["hermetic"] == true}}),
+                ok,
+            );
         }
         for kind in ["get", "put", "set_pipeline", "load_var", "run"] {
             if let Some(name) = step.get(kind) {
@@ -180,13 +189,30 @@ impl Script<'_> {
         };
         let outcome = task::run(config);
         let mut event = |kind, version, data| self.ahead.push_back(Action::Event(kind, version, data));
-        event("initialize-task", "4.0", json!({"origin": origin, "config": shown(&Value::Null, &Value::Null)}));
-        event("selected-worker", "2.0", json!({"origin": origin, "selected_worker": "w1"}));
-        event("start-task", "5.0", json!({"origin": origin, "config": shown(&config["platform"], &config["run"])}));
+        event(
+            "initialize-task",
+            "4.0",
+            json!({"origin": origin, "config": shown(&Value::Null, &Value::Null)}),
+        );
+        event(
+            "selected-worker",
+            "2.0",
+            json!({"origin": origin, "selected_worker": "w1"}),
+        );
+        event(
+            "start-task",
+            "5.0",
+            json!({"origin": origin, "config": shown(&config["platform"], &config["run"])}),
+        );
         if !outcome.output.is_empty() {
-            event("log", "5.1", json!({"origin": {"id": id, "source": "stdout"}, "payload": outcome.output}));
+            event(
+                "log",
+                "5.1",
+                json!({"origin": {"id": id, "source": "stdout"}, "payload": outcome.output}),
+            );
         }
-        self.ahead.push_back(Action::Sleep(outcome.seconds.saturating_add(1)));
+        self.ahead
+            .push_back(Action::Sleep(outcome.seconds.saturating_add(1)));
         let finish = json!({"exit_status": outcome.status, "origin": origin});
         self.ahead.push_back(Action::Event("finish-task", "4.0", finish));
         outcome.status == 0
@@ -197,12 +223,26 @@ impl Model {
     /// Makes a build; `None` when there is nothing to build.
     pub fn trigger(&mut self, what: Trigger<'_>, by: Option<&str>) -> Option<u64> {
         let (job, rerun_of, pipeline_id, resource) = match what {
-            Trigger::Job(job) => (Some(job), None, self.jobs.iter().find(|j| j.id == job)?.pipeline_id, None),
+            Trigger::Job(job) => (
+                Some(job),
+                None,
+                self.jobs.iter().find(|j| j.id == job)?.pipeline_id,
+                None,
+            ),
             Trigger::Rerun(build) => {
                 let build = self.builds.get(&build)?;
                 let first = build.rerun_of.map_or(build.id, |r| r.0);
-                let again = self.builds.values().filter(|b| b.rerun_of.is_some_and(|r| r.0 == first)).count();
-                (build.job_id, Some((first, again as u64 + 1)), build.pipeline_id?, None)
+                let again = self
+                    .builds
+                    .values()
+                    .filter(|b| b.rerun_of.is_some_and(|r| r.0 == first))
+                    .count();
+                (
+                    build.job_id,
+                    Some((first, again as u64 + 1)),
+                    build.pipeline_id?,
+                    None,
+                )
             }
             Trigger::Check(pipeline, resource) => (None, None, pipeline, Some(resource.to_owned())),
         };
@@ -263,9 +303,16 @@ impl Model {
     }
 
     pub(super) fn step_builds(&mut self) {
-        let running: Vec<u64> = self.builds.values().filter(|b| !b.status.ended()).map(|b| b.id).collect();
+        let running: Vec<u64> = self
+            .builds
+            .values()
+            .filter(|b| !b.status.ended())
+            .map(|b| b.id)
+            .collect();
         for id in running {
-            let Some(mut build) = self.builds.get(&id).cloned() else { continue };
+            let Some(mut build) = self.builds.get(&id).cloned() else {
+                continue;
+            };
             let now = self.seconds();
             match build.status {
                 _ if build.aborted => build.end(Status::Aborted, now),
@@ -282,7 +329,9 @@ impl Model {
 
     /// Starts a pending build, unless something holds it.
     fn start(&mut self, build: &mut Build) {
-        let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id).cloned() else { return };
+        let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id).cloned() else {
+            return;
+        };
         let paused = self.pipeline_by_id(job.pipeline_id).is_none_or(|p| p.paused);
         if paused || job.paused.is_some() || !job.active {
             return;
@@ -295,7 +344,10 @@ impl Model {
                 build.outputs.extend(resource_of(step).map(str::to_owned));
             }
         });
-        let mut script = Script { next_id: &mut || self.plan_id(), ahead: VecDeque::new() };
+        let mut script = Script {
+            next_id: &mut || self.plan_id(),
+            ahead: VecDeque::new(),
+        };
         let steps = config["plan"].as_array().cloned().unwrap_or_default();
         let (mut plan, mut ok) = script.sequence(&steps);
         for (hook, runs) in [("on_success", ok), ("on_failure", !ok), ("ensure", true)] {
@@ -306,7 +358,9 @@ impl Model {
             }
         }
         build.ahead = script.ahead;
-        build.ahead.push_back(Action::End(if ok { Status::Succeeded } else { Status::Failed }));
+        build
+            .ahead
+            .push_back(Action::End(if ok { Status::Succeeded } else { Status::Failed }));
         build.plan = plan;
         build.start(self.seconds());
     }
@@ -315,7 +369,9 @@ impl Model {
     pub fn inputs(&self, job: &Job) -> Result<Vec<(String, InstanceVars)>, Vec<String>> {
         let (mut inputs, mut missing) = (Vec::new(), Vec::new());
         each_step(self.job_config(job), &mut |step| {
-            let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else { return };
+            let (Some(name), Some(resource)) = (step["get"].as_str(), resource_of(step)) else {
+                return;
+            };
             let usable = self.resource(job.pipeline_id, resource).and_then(|r| {
                 let wanted = |v: &&super::Version| v.enabled && r.pinned.is_none_or(|p| p == v.id);
                 r.versions.iter().rev().find(wanted)
@@ -325,19 +381,33 @@ impl Model {
                 None => missing.push(name.to_owned()),
             }
         });
-        if missing.is_empty() { Ok(inputs) } else { Err(missing) }
+        if missing.is_empty() {
+            Ok(inputs)
+        } else {
+            Err(missing)
+        }
     }
 
     /// What a success brings about: the check's time, and builds of jobs that waited for this one.
     fn succeeded(&mut self, build: &Build) {
-        let (Some(pipeline), now) = (build.pipeline_id, self.seconds()) else { return };
-        if let Some(resource) = build.resource.as_deref().and_then(|r| self.resource_mut(pipeline, r)) {
+        let (Some(pipeline), now) = (build.pipeline_id, self.seconds()) else {
+            return;
+        };
+        if let Some(resource) = build
+            .resource
+            .as_deref()
+            .and_then(|r| self.resource_mut(pipeline, r))
+        {
             resource.last_checked = Some(now);
             resource.check = Some(build.id);
         }
-        let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id) else { return };
+        let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id) else {
+            return;
+        };
         let (name, mut touched) = (job.name.clone(), Vec::new());
-        each_step(self.job_config(job), &mut |step| touched.extend(resource_of(step).map(str::to_owned)));
+        each_step(self.job_config(job), &mut |step| {
+            touched.extend(resource_of(step).map(str::to_owned))
+        });
         touched.sort();
         touched.dedup();
         for resource in touched {

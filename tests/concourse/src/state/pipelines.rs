@@ -74,7 +74,9 @@ impl Model {
     /// A pipeline by team, name and instance vars.
     pub fn pipeline(&self, team: &str, name: &str, vars: Option<&InstanceVars>) -> Option<&Pipeline> {
         let team = self.team(team)?.id;
-        self.pipelines.iter().find(|p| p.team_id == team && p.name == name && p.instance_vars.as_ref() == vars)
+        self.pipelines
+            .iter()
+            .find(|p| p.team_id == team && p.name == name && p.instance_vars.as_ref() == vars)
     }
 
     /// A pipeline by id.
@@ -88,9 +90,19 @@ impl Model {
     }
 
     /// Saves a config; a new pipeline starts paused.
-    pub fn save(&mut self, team_id: u64, name: &str, vars: Option<InstanceVars>, config: Value, version: u64) -> Saved {
+    pub fn save(
+        &mut self,
+        team_id: u64,
+        name: &str,
+        vars: Option<InstanceVars>,
+        config: Value,
+        version: u64,
+    ) -> Saved {
         let now = self.seconds();
-        let found = self.pipelines.iter().position(|p| p.team_id == team_id && p.name == name && p.instance_vars == vars);
+        let found = self
+            .pipelines
+            .iter()
+            .position(|p| p.team_id == team_id && p.name == name && p.instance_vars == vars);
         if found.is_some_and(|i| self.pipelines[i].version != version) {
             return Saved::Stale;
         }
@@ -125,7 +137,11 @@ impl Model {
         let id = pipeline.id;
         self.sync_jobs(id, &config["jobs"]);
         self.sync_resources(id, &config["resources"]);
-        if found.is_some() { Saved::Updated } else { Saved::Created }
+        if found.is_some() {
+            Saved::Updated
+        } else {
+            Saved::Created
+        }
     }
 
     fn sync_jobs(&mut self, pipeline_id: u64, configs: &Value) {
@@ -136,7 +152,11 @@ impl Model {
             let name = config["name"].as_str().unwrap_or_default();
             let is = |job: &Job, name: &str| job.pipeline_id == pipeline_id && job.name == name;
             let old = config["old_name"].as_str().unwrap_or(name);
-            let index = self.jobs.iter().position(|j| is(j, name)).or_else(|| self.jobs.iter().position(|j| is(j, old)));
+            let index = self
+                .jobs
+                .iter()
+                .position(|j| is(j, name))
+                .or_else(|| self.jobs.iter().position(|j| is(j, old)));
             match index {
                 Some(index) => {
                     name.clone_into(&mut self.jobs[index].name);
@@ -186,7 +206,11 @@ impl Model {
 
     /// Renames all instances of a pipeline.
     pub fn rename_pipeline(&mut self, team_id: u64, name: &str, new: &str) {
-        for pipeline in self.pipelines.iter_mut().filter(|p| p.team_id == team_id && p.name == name) {
+        for pipeline in self
+            .pipelines
+            .iter_mut()
+            .filter(|p| p.team_id == team_id && p.name == name)
+        {
             new.clone_into(&mut pipeline.name);
         }
     }
@@ -211,7 +235,9 @@ impl Model {
 
     /// Sorts some pipelines among the places they have.
     fn reorder(&mut self, which: impl Fn(&Pipeline) -> bool, rank: impl Fn(&Pipeline) -> Option<usize>) {
-        let places: Vec<usize> = (0..self.pipelines.len()).filter(|i| which(&self.pipelines[*i])).collect();
+        let places: Vec<usize> = (0..self.pipelines.len())
+            .filter(|i| which(&self.pipelines[*i]))
+            .collect();
         let mut sorted: Vec<Pipeline> = places.iter().map(|i| self.pipelines[*i].clone()).collect();
         sorted.sort_by_key(|p| rank(p).unwrap_or(usize::MAX));
         for (place, pipeline) in places.into_iter().zip(sorted) {
@@ -232,7 +258,9 @@ impl Model {
 
     /// A job its pipeline's config has.
     pub fn job(&self, pipeline_id: u64, name: &str) -> Option<&Job> {
-        self.jobs.iter().find(|j| j.pipeline_id == pipeline_id && j.name == name && j.active)
+        self.jobs
+            .iter()
+            .find(|j| j.pipeline_id == pipeline_id && j.name == name && j.active)
     }
 
     /// A job by id, to change.
@@ -242,8 +270,11 @@ impl Model {
 
     /// A job's part of its pipeline's config.
     pub fn job_config(&self, job: &Job) -> &Value {
-        let config = self.pipeline_by_id(job.pipeline_id).map_or(&Value::Null, |p| &p.config);
+        let config = self
+            .pipeline_by_id(job.pipeline_id)
+            .map_or(&Value::Null, |p| &p.config);
         let mut jobs = config["jobs"].as_array().into_iter().flatten();
-        jobs.find(|j| j["name"] == job.name.as_str()).unwrap_or(&Value::Null)
+        jobs.find(|j| j["name"] == job.name.as_str())
+            .unwrap_or(&Value::Null)
     }
 }

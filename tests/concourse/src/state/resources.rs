@@ -69,41 +69,59 @@ impl Model {
     /// The resources a pipeline has.
     pub fn resources_of(&self, pipeline: &Pipeline) -> impl Iterator<Item = &Resource> {
         let id = pipeline.id;
-        self.resources.iter().filter(move |r| r.pipeline_id == id && r.active)
+        self.resources
+            .iter()
+            .filter(move |r| r.pipeline_id == id && r.active)
     }
 
     /// A resource its pipeline's config has.
     pub fn resource(&self, pipeline_id: u64, name: &str) -> Option<&Resource> {
-        self.resources.iter().find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
+        self.resources
+            .iter()
+            .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
     /// A resource, to change.
     pub fn resource_mut(&mut self, pipeline_id: u64, name: &str) -> Option<&mut Resource> {
-        self.resources.iter_mut().find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
+        self.resources
+            .iter_mut()
+            .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
     /// A resource's part of its pipeline's config.
     pub fn resource_config(&self, resource: &Resource) -> &Value {
-        let config = self.pipeline_by_id(resource.pipeline_id).map_or(&Value::Null, |p| &p.config);
+        let config = self
+            .pipeline_by_id(resource.pipeline_id)
+            .map_or(&Value::Null, |p| &p.config);
         let mut resources = config["resources"].as_array().into_iter().flatten();
-        resources.find(|r| r["name"] == resource.name.as_str()).unwrap_or(&Value::Null)
+        resources
+            .find(|r| r["name"] == resource.name.as_str())
+            .unwrap_or(&Value::Null)
     }
 
     /// A version is found; jobs it triggers get builds. False when there is no such resource.
     pub fn add_version(&mut self, pipeline_id: u64, name: &str, version: InstanceVars) -> bool {
         let id = self.ids.version.next();
-        let Some(resource) = self.resource_mut(pipeline_id, name) else { return false };
+        let Some(resource) = self.resource_mut(pipeline_id, name) else {
+            return false;
+        };
         if resource.versions.iter().any(|v| v.version == version) {
             return true;
         }
-        resource.versions.push(Version { id, version, enabled: true });
+        resource.versions.push(Version {
+            id,
+            version,
+            enabled: true,
+        });
         self.trigger_by(pipeline_id, name, None);
         true
     }
 
     /// Triggers jobs that wait for a resource, after this job passed (or that ask for no such thing).
     pub(super) fn trigger_by(&mut self, pipeline_id: u64, resource: &str, passed: Option<&str>) {
-        let Some(pipeline) = self.pipeline_by_id(pipeline_id).filter(|p| !p.paused) else { return };
+        let Some(pipeline) = self.pipeline_by_id(pipeline_id).filter(|p| !p.paused) else {
+            return;
+        };
         let waits = |job: &Value| {
             let mut waits = false;
             each_step(job, &mut |step| {
@@ -115,7 +133,10 @@ impl Model {
             });
             waits
         };
-        let waiting = self.jobs_of(pipeline).into_iter().filter(|job| waits(self.job_config(job)));
+        let waiting = self
+            .jobs_of(pipeline)
+            .into_iter()
+            .filter(|job| waits(self.job_config(job)));
         for job in waiting.map(|j| j.id).collect::<Vec<_>>() {
             self.trigger(Trigger::Job(job), None);
         }

@@ -37,7 +37,11 @@ impl Model {
             team.auth = auth;
             return (team.clone(), false);
         }
-        let team = Team { id: self.ids.team.next(), name: name.to_owned(), auth };
+        let team = Team {
+            id: self.ids.team.next(),
+            name: name.to_owned(),
+            auth,
+        };
         self.teams.push(team.clone());
         (team, true)
     }
@@ -55,8 +59,15 @@ impl Model {
 
     /// Deletes a team with all it has.
     pub fn delete_team(&mut self, name: &str) {
-        let Some(id) = self.team(name).map(|t| t.id) else { return };
-        let pipelines: Vec<u64> = self.pipelines.iter().filter(|p| p.team_id == id).map(|p| p.id).collect();
+        let Some(id) = self.team(name).map(|t| t.id) else {
+            return;
+        };
+        let pipelines: Vec<u64> = self
+            .pipelines
+            .iter()
+            .filter(|p| p.team_id == id)
+            .map(|p| p.id)
+            .collect();
         for pipeline in pipelines {
             self.delete_pipeline(pipeline);
         }

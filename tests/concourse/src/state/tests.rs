@@ -1,10 +1,15 @@
 use serde_json::{Value, json};
 
+use super::builds::Status;
 use super::*;
 use crate::config;
 
 fn server(text: &str) -> (Model, u64) {
-    let mut model = Model::new(Duration::from_secs(1000), vec![("a".into(), "p".into(), true)], vec![]);
+    let mut model = Model::new(
+        Duration::from_secs(1000),
+        vec![("a".into(), "p".into(), true)],
+        vec![],
+    );
     let config = config::parse(text).expect("a config");
     config::validate(&config).expect("a valid one");
     assert_eq!(model.save(1, "p", None, config, 0), Saved::Created);
@@ -36,9 +41,18 @@ fn the_first_failure_ends_a_build() {
     ));
     let build = run(&mut model, "j");
     assert_eq!(build.status, Status::Failed);
-    let logs: Vec<&Value> = build.events.iter().filter(|e| e["event"] == "log").map(|e| &e["data"]["payload"]).collect();
+    let logs: Vec<&Value> = build
+        .events
+        .iter()
+        .filter(|e| e["event"] == "log")
+        .map(|e| &e["data"]["payload"])
+        .collect();
     assert_eq!(logs, ["one\r\n", "always\r\n"]);
-    let exits: Vec<i64> = build.events.iter().filter_map(|e| e["data"]["exit_status"].as_i64()).collect();
+    let exits: Vec<i64> = build
+        .events
+        .iter()
+        .filter_map(|e| e["data"]["exit_status"].as_i64())
+        .collect();
     assert_eq!(exits, [0, 3, 0]);
 }
 
@@ -46,9 +60,18 @@ fn the_first_failure_ends_a_build() {
 fn modifiers() {
     for (step, status) in [
         (format!("{{try: {}}}", task("exit 1")), Status::Succeeded),
-        (format!("{{in_parallel: [{}, {}]}}", task("false"), task("true")), Status::Failed),
-        (format!("{{do: [{}], on_failure: {}}}", task("false"), task("true")), Status::Failed),
-        (format!("{{do: [{}], on_success: {}}}", task("true"), task("false")), Status::Failed),
+        (
+            format!("{{in_parallel: [{}, {}]}}", task("false"), task("true")),
+            Status::Failed,
+        ),
+        (
+            format!("{{do: [{}], on_failure: {}}}", task("false"), task("true")),
+            Status::Failed,
+        ),
+        (
+            format!("{{do: [{}], on_success: {}}}", task("true"), task("false")),
+            Status::Failed,
+        ),
     ] {
         let (mut model, _) = server(&format!("jobs: [{{name: j, plan: [{step}]}}]"));
         assert_eq!(run(&mut model, "j").status, status, "{step}");
@@ -82,7 +105,11 @@ fn versions_trigger_jobs_and_jobs_trigger_jobs() {
     for _ in 0..9 {
         model.step();
     }
-    let ran: Vec<_> = model.builds.values().map(|b| (b.job_id, b.status, b.inputs.clone())).collect();
+    let ran: Vec<_> = model
+        .builds
+        .values()
+        .map(|b| (b.job_id, b.status, b.inputs.clone()))
+        .collect();
     let input = vec![("r".to_owned(), version)];
     assert_eq!(
         ran,
@@ -105,12 +132,22 @@ fn pauses_hold_builds() {
 
 #[test]
 fn a_saved_config_keeps_what_its_jobs_were() {
-    let (mut model, pipeline) = server(&format!("jobs: [{{name: j, plan: [{0}]}}, {{name: k, plan: [{0}]}}]", task("true")));
+    let (mut model, pipeline) = server(&format!(
+        "jobs: [{{name: j, plan: [{0}]}}, {{name: k, plan: [{0}]}}]",
+        task("true")
+    ));
     run(&mut model, "j");
-    let renamed = config::parse(&format!("jobs: [{{name: new, old_name: j, plan: [{}]}}]", task("true"))).expect("a config");
+    let renamed = config::parse(&format!(
+        "jobs: [{{name: new, old_name: j, plan: [{}]}}]",
+        task("true")
+    ))
+    .expect("a config");
     assert_eq!(model.save(1, "p", None, renamed.clone(), 7), Saved::Stale);
     assert_eq!(model.save(1, "p", None, renamed, 1), Saved::Updated);
-    assert_eq!(model.job(pipeline, "new").map(|j| (j.id, j.triggered)), Some((1, 1)));
+    assert_eq!(
+        model.job(pipeline, "new").map(|j| (j.id, j.triggered)),
+        Some((1, 1))
+    );
     assert!(model.job(pipeline, "k").is_none());
 }
 

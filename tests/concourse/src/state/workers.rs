@@ -56,10 +56,14 @@ impl Model {
     /// Puts a worker into a state; one that is not there appears.
     pub fn set_worker(&mut self, name: &str, state: &str) {
         let now = self.now;
-        let index = self.workers.iter().position(|w| w.name == name).unwrap_or_else(|| {
-            self.workers.push(Worker::new(name, now));
-            self.workers.len() - 1
-        });
+        let index = self
+            .workers
+            .iter()
+            .position(|w| w.name == name)
+            .unwrap_or_else(|| {
+                self.workers.push(Worker::new(name, now));
+                self.workers.len() - 1
+            });
         state.clone_into(&mut self.workers[index].state);
     }
 
