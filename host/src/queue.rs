@@ -99,8 +99,8 @@ struct Item<C> {
     /// Position in its lane, or in `delayed`.
     sequence: u64,
     since: Duration,
-    /// Asked for while in flight: due at this time, whatever the work comes to.
-    later: Option<Duration>,
+    /// Why it will be due when it is delayed: told only when that time has come.
+    then: Option<C>,
 }
 
 #[derive(Default)]
@@ -173,27 +173,6 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         }
     }
 
-    /// Makes an object due at a time, unless it is due or in flight already.
-    pub fn add_at(&mut self, lane: Arc<str>, key: K, priority: Priority, cause: C, at: Duration) {
-        let item = self
-            .items
-            .entry(key.clone())
-            .or_insert_with(|| Item::new(lane.clone(), at));
-        match item.place {
-            Place::Queued(_) => item.take_cause(cause),
-            Place::InFlight(_) => {
-                item.take_cause(cause);
-                item.later = Some(item.later.map_or(at, |before| before.min(at)));
-            }
-            Place::Delayed(before) if before <= at => item.take_cause(cause),
-            _ => {
-                item.take_cause(cause);
-                self.unlink(&key);
-                self.delay(&key, priority, at);
-            }
-        }
-    }
-
     /// The next object that is due.
     pub fn pop(&mut self, now: Duration) -> Option<Work<K, C>> {
         self.promote(now);
@@ -252,27 +231,17 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             Next::Yield(..) | Next::Park => {}
         }
         let (lane, priority, failures) = (item.lane.clone(), item.priority, item.failures);
-        let later = item.later.take();
-        let parks = next == Next::Park;
         if again {
             return self.enqueue(key, lane, priority, now);
         }
-        let due = match next {
-            Next::Settled | Next::Park => None,
-            Next::At(at, cause) | Next::Yield(at, cause) => {
-                item.take_cause(cause);
-                Some(at)
-            }
+        match next {
+            Next::Settled => drop(self.items.remove(key)),
+            Next::Park => item.place = Place::Parked,
+            Next::At(at, cause) | Next::Yield(at, cause) => self.delay(key, cause, at),
             Next::Retry(cause) => {
-                item.take_cause(cause);
-                Some(now + self.backoff(failures))
+                let wait = self.backoff(failures);
+                self.delay(key, cause, now + wait);
             }
-        };
-        match (due, later) {
-            (Some(at), Some(later)) => self.delay(key, Priority::Normal, at.min(later)),
-            (Some(at), None) | (None, Some(at)) => self.delay(key, Priority::Normal, at),
-            (None, None) if parks => self.items.get_mut(key).expect("was there").place = Place::Parked,
-            (None, None) => drop(self.items.remove(key)),
         }
     }
 
@@ -322,11 +291,14 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             let Some(key) = self.delayed_keys.remove(&sequence) else {
                 continue;
             };
-            let Some(item) = self.items.get(&key) else {
+            let Some(item) = self.items.get_mut(&key) else {
                 continue;
             };
-            let (lane, priority) = (item.lane.clone(), item.priority);
-            self.enqueue(&key, lane, priority, at);
+            if let Some(cause) = item.then.take() {
+                item.take_cause(cause);
+            }
+            let lane = item.lane.clone();
+            self.enqueue(&key, lane, Priority::Normal, at);
         }
     }
 
@@ -336,6 +308,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             return;
         };
         item.place = Place::Queued(priority);
+        item.then = None;
         item.priority = priority;
         item.sequence = self.sequence;
         item.since = since;
@@ -344,13 +317,13 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         lane.ready[priority as usize].insert(self.sequence, key.clone());
     }
 
-    fn delay(&mut self, key: &K, priority: Priority, at: Duration) {
+    fn delay(&mut self, key: &K, cause: C, at: Duration) {
         self.sequence += 1;
         let Some(item) = self.items.get_mut(key) else {
             return;
         };
         item.place = Place::Delayed(at);
-        item.priority = priority;
+        item.then = Some(cause);
         item.sequence = self.sequence;
         self.delayed.insert((at, self.sequence));
         self.delayed_keys.insert(self.sequence, key.clone());
@@ -400,7 +373,7 @@ impl<C: PartialEq> Item<C> {
             failures: 0,
             sequence: 0,
             since,
-            later: None,
+            then: None,
         }
     }
 
@@ -516,6 +489,18 @@ mod tests {
     }
 
     #[test]
+    fn what_wakes_it_earlier_is_why_it_runs() {
+        let mut q = queue();
+        q.add(lane(0), 1, Priority::High, 0, MS);
+        q.pop(MS);
+        q.done(&1, Next::Yield(50 * MS, 9), MS);
+        q.add(lane(0), 1, Priority::High, 3, 2 * MS);
+        assert_eq!(q.pop(2 * MS).map(|w| w.causes), Some(vec![3]));
+        q.done(&1, Next::At(50 * MS, 9), 2 * MS);
+        assert_eq!(q.pop(50 * MS).map(|w| w.causes), Some(vec![9]));
+    }
+
+    #[test]
     fn parked_until_somebody_adds_it() {
         let mut q = queue();
         q.add(lane(0), 1, Priority::High, 0, MS);
@@ -530,7 +515,6 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Add(u8, Priority, u8),
-        AddAt(u8, u8),
         Pop,
         Done(u8, u8),
         Wait(u8),
@@ -541,7 +525,6 @@ mod tests {
         let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
         prop_oneof![
             2 => (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
-            1 => (0..6u8, 0..50u8).prop_map(|(k, d)| Step::AddAt(k, d)),
             3 => Just(Step::Pop),
             3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
             1 => (0..60u8).prop_map(Step::Wait),
@@ -561,7 +544,6 @@ mod tests {
             let mut wanted: HashMap<u8, Duration> = HashMap::new();
             let mut flying: HashSet<u8> = HashSet::new();
             let mut causes: HashMap<u8, HashSet<u8>> = HashMap::new();
-            let mut later: HashMap<u8, Duration> = HashMap::new();
             let lane_of = |k: u8| lane(k % 2);
             for step in steps {
                 match step {
@@ -569,17 +551,6 @@ mod tests {
                         q.add(lane_of(k), k, p, c, now);
                         wanted.insert(k, now);
                         causes.entry(k).or_default().insert(c);
-                    }
-                    Step::AddAt(k, d) => {
-                        let at = now + u32::from(d) * MS;
-                        q.add_at(lane_of(k), k, Priority::Normal, 100, at);
-                        if flying.contains(&k) {
-                            let earlier = later.get(&k).map_or(at, |w| (*w).min(at));
-                            later.insert(k, earlier);
-                        } else {
-                            let earlier = wanted.get(&k).map_or(at, |w| (*w).min(at));
-                            wanted.insert(k, earlier);
-                        }
                     }
                     Step::Pop => match q.pop(now) {
                         Some(work) => {
@@ -608,13 +579,9 @@ mod tests {
                             _ => Next::Retry(100),
                         };
                         q.done(&k, next.clone(), now);
-                        let later = later.remove(&k);
                         if !again {
-                            if let Some(at) = later {
-                                wanted.insert(k, at);
-                            }
                             match next {
-                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, later.map_or(at, |l| l.min(at))); }
+                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, at); }
                                 Next::Retry(_) => match q.explain(&k) {
                                     Some((Place::Delayed(at), _)) => { wanted.insert(k, at); }
                                     other => prop_assert!(false, "a failure waits: {other:?}"),

@@ -138,8 +138,9 @@ impl Lab {
             settings,
             directory,
         };
-        for entry in std::fs::read_dir(workspace().join("crds")).expect("crds/") {
-            let path = entry.expect("an entry").path();
+        let crds = std::fs::read_dir(workspace().join("crds")).expect("crds/");
+        let crds = crds.map(|entry| entry.expect("an entry").path());
+        for path in crds.chain([workspace().join("tests/hostile/crd.yaml")]) {
             lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
                 .await;
         }

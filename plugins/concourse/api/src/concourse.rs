@@ -60,7 +60,7 @@ pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     let body = response.value().unwrap_or_default();
     let errors = texts(&body["errors"]).join("; ");
     let detail = match (errors.as_str(), status) {
-        ("", 401) => "Concourse does not accept the credentials".to_owned(),
+        ("", 401) => ["Concourse does not accept the credentials: ", &first_line(&response.text())].concat(),
         ("", 403) => "the account may not do this".to_owned(),
         ("", 400) => "Concourse finds the request malformed".to_owned(),
         ("", _) => first_line(&response.text()),
@@ -101,7 +101,8 @@ fn texts(list: &Value) -> Vec<&str> {
 }
 
 /// Enough of a page of HTML or a stack trace to recognise it.
-fn first_line(text: &str) -> String {
+#[must_use]
+pub fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.chars().take(200).collect()
 }

@@ -10,7 +10,7 @@ mod team;
 
 pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 pub use concourse::{
-    config_warning, delete, escape, refused, remaining, suspended, target, upstream, warnings,
+    config_warning, delete, escape, first_line, refused, remaining, suspended, target, upstream, warnings,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;

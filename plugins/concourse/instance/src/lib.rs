@@ -2,7 +2,8 @@
 //! Teams and Pipelines talk through, and looks at the server's health.
 
 use concourse_api::{
-    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, remaining, suspended, upstream,
+    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, first_line, remaining, suspended,
+    upstream,
 };
 use ostler_sdk::{Response, duration, prelude::*, serde_json::Value};
 
@@ -173,8 +174,9 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
         },
         401 | 403 => {
             let message = format!(
-                "Concourse does not accept the credentials (HTTP {}).",
-                response.status()
+                "Concourse does not accept the credentials (HTTP {}): {}",
+                response.status(),
+                first_line(&response.text())
             );
             Err(failed(Failure::retry("AuthFailed", message), "AuthFailed"))
         }
