@@ -289,10 +289,18 @@ impl Call {
     /// A page with links to its neighbours.
     fn paged(&self, page: &Page, limit: usize, items: &[Value]) -> Answered {
         let mut response = json_as(StatusCode::OK, &items);
+        let vars = self
+            .query
+            .iter()
+            .filter(|q| q.0 == "vars" || q.0.starts_with("vars."));
+        let vars = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(vars)
+            .finish();
+        let vars = if vars.is_empty() { vars } else { format!("&{vars}") };
         for (at, key, rel) in [(page.newer, "from", "previous"), (page.older, "to", "next")] {
             let Some(at) = at else { continue };
             let link = format!(
-                "<{}{}?{key}={at}&limit={limit}>; rel=\"{rel}\"",
+                "<{}{}?{key}={at}&limit={limit}{vars}>; rel=\"{rel}\"",
                 self.app.url, self.path
             );
             if let Ok(link) = HeaderValue::from_str(&link) {

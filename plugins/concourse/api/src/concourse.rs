@@ -60,7 +60,11 @@ pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     let body = response.value().unwrap_or_default();
     let errors = texts(&body["errors"]).join("; ");
     let detail = match (errors.as_str(), status) {
-        ("", 401) => ["Concourse does not accept the credentials: ", &first_line(&response.text())].concat(),
+        ("", 401) => [
+            "Concourse does not accept the credentials: ",
+            &first_line(&response.text()),
+        ]
+        .concat(),
         ("", 403) => "the account may not do this".to_owned(),
         ("", 400) => "Concourse finds the request malformed".to_owned(),
         ("", _) => first_line(&response.text()),

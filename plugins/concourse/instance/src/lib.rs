@@ -2,8 +2,7 @@
 //! Teams and Pipelines talk through, and looks at the server's health.
 
 use concourse_api::{
-    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, first_line, remaining, suspended,
-    upstream,
+    Instance, InstanceSpec, InstanceStatus, SecretKey, TeamSpec, first_line, remaining, suspended, upstream,
 };
 use ostler_sdk::{Response, duration, prelude::*, serde_json::Value};
 

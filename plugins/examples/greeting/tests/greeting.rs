@@ -31,13 +31,8 @@ fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
     let host = Host::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     host.deny("kubernetes.apply");
-    let failure = host
-        .reconcile(&Greeter, &object)
-        .expect_err("may not write");
-    assert_eq!(
-        failure.resolution,
-        Resolution::Denied("kubernetes.apply".into())
-    );
+    let failure = host.reconcile(&Greeter, &object).expect_err("may not write");
+    assert_eq!(failure.resolution, Resolution::Denied("kubernetes.apply".into()));
 
     let wrong = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": {} });
     let failure = host.reconcile(&Greeter, &wrong).expect_err("has no name");

@@ -76,9 +76,10 @@ fn leave_out_when_empty(field: &mut Field) {
         _ => return,
     };
     let given = |word: &str| {
-        field.attrs.iter().any(|a| {
-            a.path().is_ident("serde") && a.meta.to_token_stream().to_string().contains(word)
-        })
+        field
+            .attrs
+            .iter()
+            .any(|a| a.path().is_ident("serde") && a.meta.to_token_stream().to_string().contains(word))
     };
     if !given("default") && !given("skip_serializing_if") {
         field

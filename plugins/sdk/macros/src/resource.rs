@@ -2,8 +2,8 @@ use heck::ToLowerCamelCase;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    DeriveInput, Ident, LitInt, LitStr, Path, Result, Token, parenthesized, parse::Parse,
-    parse::ParseStream, spanned::Spanned,
+    DeriveInput, Ident, LitInt, LitStr, Path, Result, Token, parenthesized, parse::Parse, parse::ParseStream,
+    spanned::Spanned,
 };
 
 /// The arguments of `#[resource(…)]`.
@@ -102,10 +102,7 @@ fn column(input: ParseStream) -> Result<TokenStream> {
 pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
     let (spec, visibility) = (input.ident.clone(), input.vis.clone());
     if !input.generics.params.is_empty() {
-        return Err(syn::Error::new(
-            input.generics.span(),
-            "a spec has no parameters",
-        ));
+        return Err(syn::Error::new(input.generics.span(), "a spec has no parameters"));
     }
     let Args {
         group,

@@ -36,6 +36,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route(&at("/events"), get(events))
 }
 
+/// A build as lists of a team's, a pipeline's or all builds have it, and new ones are answered: without its comment.
 pub(super) fn shown(model: &Model, build: &Build) -> Value {
     let pipeline = build.pipeline_id.and_then(|id| model.pipeline_by_id(id));
     let job = model.jobs.iter().find(|j| Some(j.id) == build.job_id);
@@ -43,7 +44,6 @@ pub(super) fn shown(model: &Model, build: &Build) -> Value {
     without_nulls(json!({
         "id": build.id, "team_name": model.team_name(build.team_id), "name": build.name, "status": build.status,
         "api_url": format!("/api/v1/builds/{}", build.id),
-        "comment": Some(&build.comment).filter(|c| !c.is_empty()),
         "job_name": job.map(|j| &j.name), "resource_name": build.resource,
         "pipeline_id": build.pipeline_id, "pipeline_name": pipeline.map(|p| &p.name),
         "pipeline_instance_vars": pipeline.and_then(|p| p.instance_vars.as_ref()),
@@ -54,8 +54,39 @@ pub(super) fn shown(model: &Model, build: &Build) -> Value {
     }))
 }
 
+/// A build alone or among its job's: those of its team see the comment.
+pub(super) fn commented(call: &Call, model: &Model, build: &Build) -> Value {
+    let mut value = shown(model, build);
+    if !build.comment.is_empty() && call.may_see(model, build.team_id) {
+        value["comment"] = build.comment.as_str().into();
+    }
+    value
+}
+
+/// A build as lists of jobs and resources mention it.
+pub(super) fn summary(model: &Model, build: &Build) -> Value {
+    let mut value = shown(model, build);
+    if let Value::Object(map) = &mut value {
+        for key in [
+            "api_url",
+            "resource_name",
+            "rerun_number",
+            "rerun_of",
+            "created_by",
+        ] {
+            map.remove(key);
+        }
+    }
+    value
+}
+
 /// The part of these builds (ids upwards) that the query asks for.
-pub(super) fn page(call: &Call, model: &Model, ids: &[u64]) -> Answered {
+pub(super) fn page(
+    call: &Call,
+    model: &Model,
+    ids: &[u64],
+    shown: impl Fn(&Model, &Build) -> Value,
+) -> Answered {
     let window = Window::of(|key| call.query(key));
     let page = page::cut(ids, window);
     let items: Vec<Value> = page
@@ -87,19 +118,24 @@ fn ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
 
 async fn list(call: Call) -> Answered {
     let model = call.model();
-    page(&call, &model, &ids(&model, |b| visible(&call, &model, b)))
+    page(&call, &model, &ids(&model, |b| visible(&call, &model, b)), shown)
 }
 
 async fn list_of_team(call: Call) -> Answered {
     let model = call.model();
     let team = call.team(&model, Role::Viewer)?;
-    page(&call, &model, &ids(&model, |b| b.team_id == team))
+    page(&call, &model, &ids(&model, |b| b.team_id == team), shown)
 }
 
 async fn list_of_pipeline(call: Call) -> Answered {
     let model = call.model();
     let pipeline = call.shown(&model)?.id;
-    page(&call, &model, &ids(&model, |b| b.pipeline_id == Some(pipeline)))
+    page(
+        &call,
+        &model,
+        &ids(&model, |b| b.pipeline_id == Some(pipeline)),
+        shown,
+    )
 }
 
 /// The build in the path, for one who may look at it.
@@ -127,7 +163,7 @@ fn own(call: &Call, model: &Model) -> Result<u64, Refused> {
 
 async fn show(call: Call) -> Answered {
     let model = call.model();
-    ok(&shown(&model, find(&call, &model)?))
+    ok(&commented(&call, &model, find(&call, &model)?))
 }
 
 async fn plan(call: Call) -> Answered {

@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
 use serde_json::{Map, Value, json};
 
-use super::builds::{self, shown as build_shown};
+use super::builds;
 use super::{Answered, Call, INTERNAL, NOT_FOUND, Refused, done, ok, without_nulls};
 use crate::App;
 use crate::config::{each_step, resource_of};
@@ -55,7 +55,7 @@ fn steps(config: &Value, kind: &str, summary: bool) -> Value {
     }
 }
 
-fn shown(model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
+fn shown(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
     let config = model.job_config(job);
     let groups = pipeline.groups.as_array().into_iter().flatten();
     let mine = groups.filter(|g| {
@@ -74,14 +74,15 @@ fn shown(model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value 
         "disable_manual_trigger": flag("disable_manual_trigger"), "disable_reruns": flag("disable_reruns"),
         "inputs": steps(config, "get", summary), "outputs": steps(config, "put", summary),
     }));
-    let next = model
-        .builds_of(job)
-        .find(|b| !b.status.ended())
-        .map(|b| build_shown(model, b));
-    let finished = model
-        .builds_of(job)
-        .rfind(|b| b.status.ended())
-        .map(|b| build_shown(model, b));
+    let build_shown = |b| {
+        if summary {
+            builds::summary(model, b)
+        } else {
+            builds::commented(call, model, b)
+        }
+    };
+    let next = model.builds_of(job).find(|b| !b.status.ended()).map(build_shown);
+    let finished = model.builds_of(job).rfind(|b| b.status.ended()).map(build_shown);
     for (key, build) in [("next_build", next), ("finished_build", finished)] {
         // A job alone says that there is none, one in a list says nothing.
         if build.is_some() || !summary {
@@ -102,7 +103,7 @@ async fn list_all(call: Call) -> Answered {
             model
                 .jobs_of(p)
                 .into_iter()
-                .map(|j| shown(&model, p, j, true))
+                .map(|j| shown(&call, &model, p, j, true))
                 .collect::<Vec<_>>()
         })
         .collect::<Vec<_>>())
@@ -114,7 +115,7 @@ async fn list(call: Call) -> Answered {
     ok(&model
         .jobs_of(pipeline)
         .into_iter()
-        .map(|j| shown(&model, pipeline, j, true))
+        .map(|j| shown(&call, &model, pipeline, j, true))
         .collect::<Vec<_>>())
 }
 
@@ -125,7 +126,13 @@ fn find<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Jo
 async fn show(call: Call) -> Answered {
     let model = call.model();
     let pipeline = call.shown(&model)?;
-    ok(&shown(&model, pipeline, find(&call, &model, pipeline)?, false))
+    ok(&shown(
+        &call,
+        &model,
+        pipeline,
+        find(&call, &model, pipeline)?,
+        false,
+    ))
 }
 
 async fn pause(call: Call) -> Answered {
@@ -172,7 +179,7 @@ async fn list_builds(call: Call) -> Answered {
     let model = call.model();
     let job = find(&call, &model, call.shown(&model)?)?;
     let ids: Vec<u64> = model.builds_of(job).map(|b| b.id).collect();
-    builds::page(&call, &model, &ids)
+    builds::page(&call, &model, &ids, |model, b| builds::commented(&call, model, b))
 }
 
 async fn trigger(call: Call) -> Answered {
@@ -191,7 +198,7 @@ async fn trigger(call: Call) -> Answered {
     }
     let what = Trigger::Job(job.id);
     let id = model.trigger(what, call.user.as_deref()).ok_or(INTERNAL)?;
-    ok(&build_shown(&model, model.builds.get(&id).ok_or(INTERNAL)?))
+    ok(&builds::shown(&model, model.builds.get(&id).ok_or(INTERNAL)?))
 }
 
 fn named(call: &Call, model: &Model, job: &Job) -> Result<u64, Refused> {
@@ -204,7 +211,11 @@ async fn build(call: Call) -> Answered {
     let model = call.model();
     let job = find(&call, &model, call.shown(&model)?)?;
     let id = named(&call, &model, job)?;
-    ok(&build_shown(&model, model.builds.get(&id).ok_or(NOT_FOUND)?))
+    ok(&builds::commented(
+        &call,
+        &model,
+        model.builds.get(&id).ok_or(NOT_FOUND)?,
+    ))
 }
 
 async fn rerun(call: Call) -> Answered {
@@ -221,7 +232,7 @@ async fn rerun(call: Call) -> Answered {
     let again = model
         .trigger(Trigger::Rerun(id), call.user.as_deref())
         .ok_or(INTERNAL)?;
-    ok(&build_shown(&model, model.builds.get(&again).ok_or(INTERNAL)?))
+    ok(&builds::shown(&model, model.builds.get(&again).ok_or(INTERNAL)?))
 }
 
 async fn clear_cache(call: Call) -> Answered {

@@ -46,7 +46,7 @@ fn shown(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
     let check = resource
         .check
         .and_then(|id| model.builds.get(&id))
-        .map(|b| builds::shown(model, b));
+        .map(|b| builds::summary(model, b));
     without_nulls(json!({
         "name": resource.name, "pipeline_id": pipeline.id, "pipeline_name": pipeline.name,
         "pipeline_instance_vars": pipeline.instance_vars, "team_name": model.team_name(pipeline.team_id),

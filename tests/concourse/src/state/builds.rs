@@ -196,7 +196,7 @@ impl Script<'_> {
         );
         event(
             "selected-worker",
-            "2.0",
+            "1.0",
             json!({"origin": origin, "selected_worker": "w1"}),
         );
         event(
