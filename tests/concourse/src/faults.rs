@@ -158,7 +158,9 @@ mod tests {
             assert_eq!(faults.meet("PUT", "/b").0, Some(Answer::Hang));
         }
         assert!(faults.try_fail_next(1, "*", "(", Answer::Drop).is_err());
+        faults.latency(Duration::from_secs(1));
+        assert_eq!(faults.meet("PUT", "/c"), (None, Duration::from_secs(1)));
         faults.clear();
-        assert_eq!(faults.meet("PUT", "/b").0, None);
+        assert_eq!(faults.meet("PUT", "/b"), (None, Duration::ZERO));
     }
 }

@@ -98,8 +98,9 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         query: request.uri().query().map(str::to_owned),
         status: None,
     };
-    let number = app.meter.came(seen, &route, path == api::TOKEN_PATH);
+    // Before the log has it: whoever reads there that this one came may release it.
     let released = app.faults.released();
+    let number = app.meter.came(seen, &route, path == api::TOKEN_PATH);
     let (answer, latency) = app.faults.meet(method.as_str(), &path);
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;

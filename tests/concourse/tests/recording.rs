@@ -160,12 +160,11 @@ fn request(client: &Client, recorded: &Exchange) -> reqwest::RequestBuilder {
     if path == "/sky/issuer/token" {
         return client.login(&text(body).replace("<redacted>", "test"));
     }
-    let mut client = client.clone();
-    match headers.get("Authorization") {
-        None => client.token = None,
-        Some(_) if recorded.name.ends_with("with a bad token") => client.token = Some("bad".into()),
-        Some(_) => {}
-    }
+    let client = match headers.get("Authorization") {
+        None => client.with_token(None),
+        Some(_) if recorded.name.ends_with("with a bad token") => client.with_token(Some("bad")),
+        Some(_) => client.clone(),
+    };
     let said = headers.iter().filter(|h| h.0 != "Authorization");
     said.fold(client.ask(method, path), |request, (name, value)| {
         request.header(name, value)

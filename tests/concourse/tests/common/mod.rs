@@ -7,7 +7,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
 /// The form of a log-in, without the password.
-const LOGIN: &str =
+pub const LOGIN: &str =
     "grant_type=password&username=test&scope=openid+profile+email+federated%3Aid+groups&password=";
 
 /// Asks one server, as one user or as nobody.
@@ -15,7 +15,7 @@ const LOGIN: &str =
 pub struct Client {
     http: reqwest::Client,
     pub url: String,
-    pub token: Option<String>,
+    token: Option<String>,
 }
 
 impl Client {
@@ -48,6 +48,14 @@ impl Client {
         let body: Value = serde_json::from_str(&body).expect("JSON");
         client.token = Some(body["access_token"].as_str().expect("a token").to_owned());
         client
+    }
+
+    /// The same with another token, or with none.
+    pub fn with_token(&self, token: Option<&str>) -> Self {
+        Self {
+            token: token.map(str::to_owned),
+            ..self.clone()
+        }
     }
 
     /// A request for a token.

@@ -1,0 +1,201 @@
+//! Faults and counters.
+
+use std::time::{Duration, Instant};
+
+use concourse_simulator::Answer;
+
+use super::common::read_until;
+use super::{CONFIG, pipeline, start, status, trigger, until};
+
+#[tokio::test]
+async fn a_status_instead_of_the_answer() {
+    let (simulator, client) = start().await;
+    simulator
+        .faults()
+        .fail_next(2, "PUT", "/config$", Answer::Status(503, "busy".into()));
+    let path = "/api/v1/teams/main/pipelines/p/config";
+    let put = || {
+        client
+            .ask("PUT", path)
+            .header("content-type", "application/x-yaml")
+            .body(CONFIG)
+            .send()
+    };
+    for _ in 0..2 {
+        let answer = put().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 503);
+        assert_eq!(
+            answer.headers()["x-concourse-version"],
+            concourse_simulator::VERSION
+        );
+        assert_eq!(answer.text().await.expect("a body"), "busy");
+        assert!(simulator.pipeline("main", "p").is_none(), "it is not carried out");
+    }
+    assert_eq!(put().await.expect("an answer").status().as_u16(), 201);
+    assert_eq!(simulator.pipeline("main", "p").expect("a pipeline").saves, 1);
+}
+
+#[tokio::test]
+async fn dropped_before_and_after() {
+    let (simulator, client) = start().await;
+    simulator.faults().fail_next(1, "*", "/config$", Answer::Drop);
+    client.save("p", CONFIG).await.expect_err("no answer");
+    assert!(simulator.pipeline("main", "p").is_none());
+    simulator
+        .faults()
+        .fail_next(1, "*", "/config$", Answer::DropAnswer);
+    client.save("p", CONFIG).await.expect_err("no answer");
+    assert_eq!(
+        simulator.pipeline("main", "p").expect("it was carried out").saves,
+        1
+    );
+    assert_eq!(
+        client.save("p", CONFIG).await.expect("an answer"),
+        500,
+        "as the client could not know"
+    );
+    let seen: Vec<_> = simulator.requests().into_iter().map(|r| r.status).collect();
+    assert_eq!(seen, [None, None, Some(500)]);
+}
+
+#[tokio::test]
+async fn hanging_until_released() {
+    let (simulator, client) = start().await;
+    simulator
+        .faults()
+        .fail_next(usize::MAX, "PUT", "/config$", Answer::Hang);
+    for name in ["a", "b"] {
+        let request = tokio::spawn({
+            let client = client.clone();
+            async move { client.save(name, CONFIG).await }
+        });
+        let path = format!("/{name}/config");
+        until("the request came", async || {
+            simulator.requests().iter().any(|r| r.path.ends_with(&path))
+        })
+        .await;
+        assert_eq!(status(&client, "GET", "/api/v1/info").await, 200, "others go on");
+        assert!(simulator.pipeline("main", name).is_none() && !request.is_finished());
+        if name == "a" {
+            simulator.faults().release()
+        } else {
+            simulator.faults().clear()
+        }
+        assert_eq!(request.await.expect("no panic").expect("an answer"), 201);
+    }
+    assert_eq!(
+        client.save("c", CONFIG).await.expect("an answer"),
+        201,
+        "all was cleared"
+    );
+}
+
+#[tokio::test]
+async fn latency() {
+    let (simulator, client) = start().await;
+    let wait = Duration::from_millis(80);
+    simulator.faults().latency(wait);
+    let began = Instant::now();
+    assert_eq!(status(&client, "GET", "/api/v1/info").await, 200);
+    assert!(began.elapsed() >= wait);
+}
+
+#[tokio::test]
+async fn an_outage_takes_open_connections_too() {
+    let (simulator, client) = start().await;
+    pipeline(&client).await;
+    let build = trigger(&client).await;
+    simulator.step();
+    let mut stream = client
+        .ask("GET", &format!("/api/v1/builds/{build}/events"))
+        .send()
+        .await
+        .expect("an answer");
+    read_until(&mut stream, "\"started\"").await.expect("a stream");
+    simulator.faults().outage(true);
+    read_until(&mut stream, "event: end").await.expect_err("it broke");
+    let before = simulator.counters();
+    client.save("q", CONFIG).await.expect_err("no answer");
+    client
+        .ask("GET", "/api/v1/info")
+        .send()
+        .await
+        .expect_err("no answer");
+    assert_eq!(simulator.counters(), before, "nobody was there to count");
+    assert!(simulator.pipeline("main", "q").is_none());
+    simulator.faults().outage(false);
+    assert_eq!(client.save("q", CONFIG).await.expect("an answer"), 201);
+}
+
+#[tokio::test]
+async fn all_connections_close_with_the_server() {
+    let (simulator, client) = start().await;
+    pipeline(&client).await;
+    let build = trigger(&client).await;
+    let mut stream = client
+        .ask("GET", &format!("/api/v1/builds/{build}/events"))
+        .send()
+        .await
+        .expect("an answer");
+    simulator.stop().await;
+    stream.chunk().await.expect_err("it broke");
+    assert!(
+        client
+            .ask("GET", "/api/v1/info")
+            .send()
+            .await
+            .expect_err("nobody listens")
+            .is_connect()
+    );
+}
+
+#[tokio::test]
+async fn counters_and_the_log() {
+    let (simulator, client) = start().await;
+    pipeline(&client).await;
+    simulator
+        .faults()
+        .fail_next(1, "GET", "/teams/main$", Answer::Status(500, String::new()));
+    assert_eq!(status(&client, "GET", "/api/v1/teams/main").await, 500);
+    assert_eq!(status(&client, "GET", "/api/v1/teams/main?secret=1").await, 200);
+    assert_eq!(status(&client, "GET", "/api/v1/nothing").await, 501);
+    client
+        .login("grant_type=password&username=test&password=wrong")
+        .send()
+        .await
+        .expect("an answer");
+    let counters = simulator.counters();
+    assert_eq!((counters.reads, counters.writes, counters.logins), (3, 2, 1));
+    let routes: Vec<_> = counters
+        .routes
+        .iter()
+        .map(|(route, n)| (route.as_str(), *n))
+        .collect();
+    let expected = [
+        ("GET (unknown)", 1),
+        ("GET /api/v1/teams/{team}", 2),
+        ("POST /sky/issuer/token", 1),
+        ("PUT /api/v1/teams/{team}/pipelines/{pipeline}/config", 1),
+        ("PUT /api/v1/teams/{team}/pipelines/{pipeline}/unpause", 1),
+    ];
+    assert_eq!(routes, expected);
+    let log = simulator.requests();
+    let seen: Vec<_> = log
+        .iter()
+        .map(|r| (r.method.as_str(), r.query.as_deref(), r.status))
+        .collect();
+    let expected = [
+        ("PUT", None, Some(201)),
+        ("PUT", None, Some(200)),
+        ("GET", None, Some(500)),
+        ("GET", Some("secret=1"), Some(200)),
+        ("GET", None, Some(501)),
+        ("POST", None, Some(401)),
+    ];
+    assert_eq!(seen, expected);
+    simulator.reset_counters();
+    assert_eq!(
+        (simulator.counters(), simulator.requests().len()),
+        (Default::default(), 0)
+    );
+}

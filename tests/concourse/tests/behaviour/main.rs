@@ -1,0 +1,68 @@
+//! What was not recorded: faults, counters, pages, tokens, roles, event streams, the control endpoints.
+
+mod api;
+#[path = "../common/mod.rs"]
+mod common;
+mod control;
+mod events;
+mod faults;
+
+use std::time::{Duration, Instant};
+
+use common::Client;
+use concourse_simulator::{Options, Simulator};
+
+/// One that steps only when told to, and a client that is logged in.
+async fn start() -> (Simulator, Client) {
+    start_with(Options {
+        clock: None,
+        ..Options::default()
+    })
+    .await
+}
+
+async fn start_with(options: Options) -> (Simulator, Client) {
+    let simulator = Simulator::start(options).await.expect("a simulator");
+    let client = Client::logged_in(&simulator).await;
+    simulator.reset_counters();
+    (simulator, client)
+}
+
+/// Waits until this holds.
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < Duration::from_secs(20), "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A job `j` that says something and gets what this resource has.
+const CONFIG: &str = "resources: [{name: r, type: git, source: {}}]\njobs:\n\
+    - {name: j, plan: [{task: t, config: {platform: linux, run: {path: sh, args: [-c, echo hello]}}}]}\n\
+    - {name: k, plan: [{get: r, trigger: true}]}\n";
+
+/// A running pipeline `p`.
+async fn pipeline(client: &Client) {
+    assert_eq!(client.save("p", CONFIG).await.expect("an answer"), 201);
+    client.done("PUT", "/api/v1/teams/main/pipelines/p/unpause").await;
+}
+
+/// Triggers the job; gives the build's id.
+async fn trigger(client: &Client) -> u64 {
+    let build = client
+        .done("POST", "/api/v1/teams/main/pipelines/p/jobs/j/builds")
+        .await;
+    let build: serde_json::Value = serde_json::from_str(&build).expect("JSON");
+    build["id"].as_u64().expect("an id")
+}
+
+async fn status(client: &Client, method: &str, path: &str) -> u16 {
+    client
+        .ask(method, path)
+        .send()
+        .await
+        .expect("an answer")
+        .status()
+        .as_u16()
+}
