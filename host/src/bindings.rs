@@ -13,6 +13,6 @@ wasmtime::component::bindgen!({
 });
 
 pub use exports::ostler::plugin::reconciler;
-pub use ostler::plugin::{
+pub use self::ostler::plugin::{
     clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status, types,
 };
