@@ -311,11 +311,12 @@ fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
         let (key, value) = term
             .split_once('=')
             .expect("the mock knows key=value selectors only");
-        match at(key.trim()) {
-            Value::String(text) => text == value.trim(),
-            Value::Null => value.trim().is_empty(),
-            other => other.to_string() == value.trim(),
-        }
+        let found = match at(key.trim()) {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        found == value.trim()
     })
 }
 
