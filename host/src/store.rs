@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     key::{Gvk, ObjectRef},
-    object::Object,
+    object::{Labels, Object},
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
@@ -314,11 +314,20 @@ impl Store {
                 old = collection.remove(key).or(old);
             }
         }
-        if all {
+        // The watch of the whole objects tells, where there is one: it has done so, or will. Of an object that
+        // it never had it won't.
+        let none = Labels::default();
+        let labels = old.as_ref().map_or(&none, |o| &o.labels);
+        if scope.form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, labels)) {
+            let told = kind.buried.get(uid).is_some_and(|v| *v >= version);
+            if told || kind.latest(key, Form::Whole).is_some() {
+                return None;
+            }
+        } else if all {
             kind.bury(uid, version);
         }
-        // It goes on elsewhere, or the watch of the whole objects will tell.
-        if kind.latest(key, scope.form).or_else(|| kind.latest(key, Form::Whole)).is_some() {
+        // It goes on elsewhere.
+        if kind.latest(key, scope.form).is_some() {
             return None;
         }
         Some(Change {

@@ -159,11 +159,18 @@ fn where_both_are_watched_the_whole_objects_tell() {
     let key = object("a", "1", 0).0;
     assert!(store.remove(&meta, &key, "1", 3).is_none());
     assert!(store.remove(&whole, &key, "1", 3).is_some());
+    // And the other way round.
+    let (key, other) = object("b", "2", 4);
+    store.put(&key, object("b", "2", 4).1, Form::Metadata);
+    store.put(&key, other, Form::Whole);
+    assert!(store.remove(&whole, &key, "2", 5).is_some());
+    assert!(store.remove(&meta, &key, "2", 5).is_none());
     // One that the other never had: who read its metadata must hear of it.
     store.close(&whole);
-    assert!(matches!(put(4, Form::Metadata), Put::News(_)));
+    let key = object("c", "3", 0).0;
+    assert!(matches!(store.put(&key, object("c", "3", 6).1, Form::Metadata), Put::News(_)));
     store.open(&whole);
-    assert!(store.remove(&meta, &key, "1", 5).is_some());
+    assert!(store.remove(&meta, &key, "3", 7).is_some());
 }
 
 #[test]
