@@ -182,6 +182,7 @@ impl Call {
         Writer {
             manager: &self.terms.plugin,
             by,
+            said: 0,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Writer<'a> {
     pub manager: &'a str,
     /// The object being reconciled: its own write does not wake it.
     pub by: &'a ObjectRef,
+    /// A digest of what the component said, where that decides what is written.
+    pub said: u64,
 }
 
 /// What a write did.
@@ -49,6 +51,10 @@ pub struct Effects {
 /// What was applied, and what the server made of it; as digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Applied {
+    /// Of what the component said, and the version of the live object that was found to have it all: where both
+    /// are the same, there is nothing to look at.
+    said: u64,
+    version: u64,
     /// Of the fields sent: fields that are no longer named must go.
     sent: u64,
     /// Of the same fields as they were after it, defaulted and normalized by the server.
@@ -86,6 +92,16 @@ impl Effects {
             && let Some(live) = self.store.get(key, Form::Whole)
             && before.live == fingerprint(&live.value(), object)
         {
+            let (said, version) = (writer.said, live.resource_version);
+            self.remember(
+                writer.by,
+                key,
+                Applied {
+                    said,
+                    version,
+                    ..before
+                },
+            );
             return Ok(Written {
                 object: live,
                 sent: false,
@@ -101,13 +117,34 @@ impl Effects {
         let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
-        let mut applied = self.applied.lock().expect("lock");
-        let of = applied.entry(writer.by.clone()).or_default();
-        of.insert(key.clone(), Applied { sent, live });
+        let (said, version) = (writer.said, object_now.resource_version);
+        let applied = Applied {
+            said,
+            version,
+            sent,
+            live,
+        };
+        self.remember(writer.by, key, applied);
         Ok(Written {
             object: object_now,
             sent: true,
         })
+    }
+
+    fn remember(&self, by: &ObjectRef, key: &ObjectRef, what: Applied) {
+        let mut applied = self.applied.lock().expect("lock");
+        applied.entry(by.clone()).or_default().insert(key.clone(), what);
+    }
+
+    /// What an object's reconcile applied by just these words before, if it is live as it was left then.
+    pub fn as_before(&self, by: &ObjectRef, said: u64) -> Option<(ObjectRef, Arc<Object>)> {
+        let (key, version) = {
+            let applied = self.applied.lock().expect("lock");
+            let (key, before) = applied.get(by)?.iter().find(|(_, a)| a.said == said)?;
+            (key.clone(), before.version)
+        };
+        let live = self.store.get(&key, Form::Whole)?;
+        (live.resource_version == version).then_some((key, live))
     }
 
     /// An object is gone: what its reconciles applied need not be remembered.
@@ -404,7 +441,8 @@ fn fingerprint(live: &Value, applied: &Value) -> u64 {
     digest(|hasher| walk(Some(live), applied, hasher))
 }
 
-fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
+/// A digest of whatever is hashed.
+pub fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
     hash(&mut hasher);
     hasher.finish()

@@ -28,6 +28,9 @@ use crate::{
 /// How often a running guest is looked at.
 const TICK: Duration = Duration::from_millis(10);
 
+/// Memory of an instance that stays with the process between calls.
+const KEPT: usize = 1 << 20;
+
 /// What one call may use. Defaults are generous for a reconciler and small for a host.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -290,11 +293,13 @@ impl Engine {
         let (metered, cpu) = (meter.clone(), limits.cpu);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
-            if metered.used() > cpu {
-                Ok(UpdateDeadline::Interrupt)
-            } else {
-                Ok(UpdateDeadline::Yield(1))
-            }
+            Ok(match metered.used() {
+                used if used > cpu => UpdateDeadline::Interrupt,
+                // Others get their turn only from a guest that really computes: whoever was called just before
+                // the tick has not had its own.
+                used if used > TICK => UpdateDeadline::Yield(1),
+                _ => UpdateDeadline::Continue(1),
+            })
         });
         let calling = async {
             let plugin = compiled.pre.instantiate_async(&mut store).await?;
@@ -408,7 +413,9 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
             .total_stacks(concurrency)
             .max_memory_size(memory)
             .table_elements(100_000)
-            .linear_memory_keep_resident(64 << 10)
+            // What a call has touched is wiped, not given back to the system: that costs more than the call.
+            .linear_memory_keep_resident(KEPT)
+            .async_stack_keep_resident(64 << 10)
             .table_keep_resident(16 << 10);
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling));
     }

@@ -139,9 +139,8 @@ impl Host {
             engine: engine.clone(),
             ledger: ledger.clone(),
             settings: settings.clone(),
-            dropped: Mutex::default(),
             loops: Mutex::default(),
-            holding: Mutex::default(),
+            notes: Mutex::default(),
         });
         let swapping = services.clone();
         let reloader = Reloader::new(

@@ -4,6 +4,7 @@ mod holding;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -17,6 +18,7 @@ use crate::{
     cluster::ApiError,
     conditions::{self, Moment},
     dependencies::Dependency,
+    effects::digest,
     engine::{Engine, Trap},
     facts::Ledger,
     host::Settings,
@@ -49,12 +51,21 @@ pub struct Controller {
     pub ledger: Arc<Ledger>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
-    /// Statuses that were not kept whole: as wanted, and as kept.
-    pub dropped: Mutex<HashMap<ObjectRef, (Value, Value)>>,
     /// Who keeps changing what it reads.
     pub loops: Mutex<Loops>,
-    /// What objects hold, by uid: known for when one is gone.
-    pub holding: Mutex<HashMap<ObjectRef, (Box<str>, BTreeSet<ObjectRef>)>>,
+    /// What is known of each object between its reconciles.
+    pub notes: Mutex<HashMap<ObjectRef, Notes>>,
+}
+
+/// What is known of an object between its reconciles, and found out again after a restart.
+#[derive(Default)]
+pub struct Notes {
+    /// A digest of what was last said of it and of its version then: said again, its status is as it should be.
+    said: u64,
+    /// A status that the server did not keep whole: as wanted, and as kept.
+    dropped: Option<Box<(Value, Value)>>,
+    /// What it holds, by its uid: known for when it is gone.
+    holding: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
 /// How a reconcile ended, for the queue.
@@ -94,6 +105,24 @@ enum Answer {
     Failure(reconciler::Failure),
 }
 
+impl Hash for Answer {
+    /// All that decides the status.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (conditions, status) = match self {
+            Self::Outcome(outcome) => (&outcome.conditions, &outcome.status),
+            Self::Failure(failure) => {
+                (&failure.reason, &failure.message).hash(state);
+                std::mem::discriminant(&failure.resolution).hash(state);
+                (&failure.conditions, &failure.status)
+            }
+        };
+        for c in conditions {
+            (&c.type_, c.status as u8, &c.reason, &c.message).hash(state);
+        }
+        (matches!(self, Self::Outcome(_)), status).hash(state);
+    }
+}
+
 impl Controller {
     /// Takes work from the queue until cancelled.
     pub async fn work(self: Arc<Self>) {
@@ -106,6 +135,8 @@ impl Controller {
                         Some(end) => self.services.router.done(&key, end.next, end.reads),
                         None => self.services.router.forget(&key),
                     }
+                    // A worker that always finds work must not keep the watches of its thread waiting.
+                    tokio::task::yield_now().await;
                 }
                 Err(wait) => {
                     let work = self.services.router.work.notified();
@@ -175,7 +206,7 @@ impl Controller {
         self.services.memo.forget(key);
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
-        self.dropped.lock().expect("lock").remove(key);
+        self.notes.lock().expect("lock").remove(key);
         None
     }
 
@@ -432,6 +463,18 @@ impl Controller {
         object: &Arc<Object>,
         result: &Answer,
     ) -> Result<(), End> {
+        let said = digest(|hasher| result.hash(hasher));
+        let version =
+            |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
+        if self
+            .notes
+            .lock()
+            .expect("lock")
+            .get(key)
+            .is_some_and(|n| n.said == version(object))
+        {
+            return Ok(());
+        }
         let whole = object.value();
         let old = whole.get("status");
         let now = crate::time::now_rfc3339();
@@ -454,6 +497,7 @@ impl Controller {
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.readiness(key, object.ready());
+            self.note(key, |notes| notes.said = version(object));
             return Ok(());
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
@@ -462,6 +506,7 @@ impl Controller {
             Ok(object) => {
                 self.ledger.readiness(key, object.ready());
                 self.note_dropped(key, &object, &new);
+                self.note(key, |notes| notes.said = version(&object));
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
@@ -500,9 +545,13 @@ impl Controller {
 
     /// Whether just this status was written over just that one, and the server did not keep it all.
     fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
-        let dropped = self.dropped.lock().expect("lock");
-        let before = dropped.get(key);
+        let notes = self.notes.lock().expect("lock");
+        let before = notes.get(key).and_then(|n| n.dropped.as_deref());
         before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
+    }
+
+    fn note(&self, key: &ObjectRef, change: impl FnOnce(&mut Notes)) {
+        change(self.notes.lock().expect("lock").entry(key.clone()).or_default());
     }
 
     /// A status field that the CRD does not have is dropped by the server: written again each time, it would
@@ -510,15 +559,12 @@ impl Controller {
     fn note_dropped(&self, key: &ObjectRef, object: &Object, wanted: &Value) {
         let kept = object.value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
-        let mut dropped = self.dropped.lock().expect("lock");
-        match missing.as_ref().and_then(Value::as_object) {
-            None => drop(dropped.remove(key)),
-            Some(missing) => {
-                let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-                warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
-                dropped.insert(key.clone(), (wanted.clone(), kept));
-            }
-        }
+        let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
+            let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
+            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+            Box::new((wanted.clone(), kept))
+        });
+        self.note(key, |notes| notes.dropped = dropped);
     }
 
     fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
