@@ -29,6 +29,7 @@ use crate::{
     engine::Limits,
     events::Recorder,
     facts::Counts,
+    gate::Gate,
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
     memo::Memo,
@@ -57,6 +58,8 @@ pub struct Services {
     pub memo: Memo,
     /// Counters and gauges of plugins, by plugin and name.
     pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
+    /// Whether it may write.
+    pub gate: Gate,
     /// Namespaces the host is confined to; empty for all.
     pub namespaces: Vec<Arc<str>>,
 }
@@ -278,7 +281,7 @@ impl From<ApiError> for Error {
                 _ => Self::Unavailable(text),
             },
             ApiError::UnknownKind(_) => Self::Unavailable(text),
-            ApiError::Unreachable(_) | ApiError::Garbage(_) => Self::Unavailable(text),
+            ApiError::Unreachable(_) | ApiError::Garbage(_) | ApiError::Deposed(_) => Self::Unavailable(text),
         }
     }
 }

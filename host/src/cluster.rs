@@ -13,7 +13,10 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde::Deserialize;
 
-use crate::key::{Gvk, ObjectRef};
+use crate::{
+    gate::{Deposed, Gate},
+    key::{Gvk, ObjectRef},
+};
 
 /// What the API server said no to, or why it could not be asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -39,6 +42,9 @@ pub enum ApiError {
     /// The answer made no sense.
     #[error("the API server's answer is not what was expected: {0}")]
     Garbage(String),
+    /// Not sent.
+    #[error(transparent)]
+    Deposed(#[from] Deposed),
 }
 
 impl ApiError {
@@ -95,6 +101,7 @@ pub enum Patch {
 pub struct Cluster {
     client: Client,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+    gate: Gate,
 }
 
 impl Cluster {
@@ -103,7 +110,13 @@ impl Cluster {
         Self {
             client,
             resources: Arc::default(),
+            gate: Gate::default(),
         }
+    }
+
+    /// The same, with every write going through this gate.
+    pub fn gated(self, gate: Gate) -> Self {
+        Self { gate, ..self }
     }
 
     /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
@@ -208,6 +221,9 @@ impl Cluster {
         let request = request
             .body(Body::from(body))
             .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
+        if method != "GET" {
+            self.gate.check()?;
+        }
         let response = self
             .client
             .send(request)

@@ -113,6 +113,11 @@ impl Effects {
             .retain(|_, applied| applied.by != *by);
     }
 
+    /// Others have written meanwhile: nothing is remembered as applied.
+    pub fn forget_all(&self) {
+        self.applied.lock().expect("lock").clear();
+    }
+
     /// Creates an object.
     pub async fn create(
         &self,

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     capabilities::Services,
@@ -17,8 +17,10 @@ use crate::{
     engine::{Engine, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
+    gate::Gate,
     grants::Grants,
     key::ObjectRef,
+    lease::{self, Campaign},
     memo::Memo,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
@@ -53,6 +55,8 @@ pub struct Settings {
     pub backoff: (Duration, Duration),
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
+    /// Campaigns for leadership; none leads always.
+    pub election: Option<lease::Settings>,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -70,6 +74,7 @@ impl Default for Settings {
             deletion_deadline: Duration::from_secs(600),
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
             cache: None,
+            election: None,
             inspect: None,
         }
     }
@@ -81,13 +86,20 @@ pub struct Host {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
     tasks: JoinSet<anyhow::Result<()>>,
+    workers: JoinSet<()>,
+    campaign: Option<Campaign>,
 }
 
 impl Host {
-    /// Starts reconciling; returns once the plugins there are have been looked at.
+    /// Starts; returns once the plugins there are have been looked at. It reconciles while it leads: until then it
+    /// stands by, with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let cluster = Cluster::new(client);
+        let gate = match settings.election {
+            Some(_) => Gate::shut(),
+            None => Gate::default(),
+        };
+        let cluster = Cluster::new(client).gated(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
@@ -110,9 +122,10 @@ impl Host {
             informers: informers.clone(),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
+            upstreams: Clients::default().gated(gate.clone()),
             memo: Memo::default(),
             metrics: Mutex::default(),
+            gate: gate.clone(),
             namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
         });
         let engine = Engine::new(
@@ -148,18 +161,19 @@ impl Host {
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
         }));
+        let mut workers = JoinSet::new();
         for _ in 0..settings.workers {
-            let controller = controller.clone();
-            tasks.spawn(async move {
-                controller.work().await;
-                Ok(())
-            });
+            workers.spawn(controller.clone().work());
         }
+        workers.spawn(reigns(services.clone(), registry.clone()));
+        let campaign = settings.election.clone();
         let mut host = Self {
             services,
             registry,
             ledger,
             tasks,
+            workers,
+            campaign: campaign.map(|c| Campaign::start(c, gate)).transpose()?,
         };
         tokio::select! {
             _ = looking => Ok(host),
@@ -172,10 +186,43 @@ impl Host {
 
     /// Runs until a part of the host fails; it never ends by itself.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
-            Some(Ok(Err(e))) => e,
-            Some(Err(e)) => e.into(),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part of the host ended"),
+        let campaigning = async {
+            match &mut self.campaign {
+                Some(campaign) => campaign.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = || anyhow::anyhow!("a part of the host ended");
+        tokio::select! {
+            e = campaigning => e.context("leader election"),
+            task = self.tasks.join_next() => match task {
+                Some(Ok(Err(e))) => e,
+                Some(Err(e)) => e.into(),
+                Some(Ok(Ok(()))) | None => ended(),
+            },
+            worker = self.workers.join_next() => match worker {
+                Some(Err(e)) => e.into(),
+                Some(Ok(())) | None => ended(),
+            },
+        }
+    }
+
+    /// Ends in order: nothing is begun any more, what runs is asked to end early and gets this long, and then
+    /// another may lead. What hasn't ended by then is abandoned, as a crash would; nothing is lost by that.
+    pub async fn drain(mut self, grace: Duration) {
+        self.services.gate.drain();
+        let ending = async { while self.workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, ending).await.is_err() {
+            warn!("not ended after {grace:?}: {} reconciles abandoned", self.workers.len());
+            self.workers.shutdown().await;
+        }
+        self.tasks.shutdown().await;
+        self.services.gate.close();
+        if let Some(campaign) = self.campaign {
+            match campaign.resign(RELEASE).await {
+                true => info!("the lease is released"),
+                false => warn!("the lease is not released: it expires by itself"),
+            }
         }
     }
 
@@ -205,6 +252,35 @@ impl Host {
     }
 }
 
+/// How long letting the lease go may take.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// When this host leads no more: others will change what it remembers, so that it looks at everything again when
+/// it leads again.
+async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
+    while let Some(term) = services.gate.opened().await {
+        tokio::select! {
+            () = services.gate.ended(term) => {}
+            () = services.gate.drained() => return,
+        }
+        services.effects.forget_all();
+        services.memo.clear();
+        for plugin in registry.serving() {
+            requeue(&services, &plugin, Cause::Start);
+        }
+    }
+}
+
+/// Queues everything a plugin reconciles.
+fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
+    let cluster: Arc<str> = "".into();
+    for gvk in plugin.kinds.iter().map(|k| &k.gvk) {
+        for (key, _) in services.store.list(&cluster, gvk, "", None, None, usize::MAX) {
+            services.router.add(&key, Priority::Low, cause.clone());
+        }
+    }
+}
+
 /// Whether every informer has had everything once.
 pub fn synced(services: &Services) -> bool {
     services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
@@ -229,13 +305,8 @@ fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<P
             services
                 .informers
                 .ensure(&services.scope(gvk, &cluster, namespace));
-            for (key, _) in services
-                .store
-                .list(&cluster, gvk, namespace, None, None, usize::MAX)
-            {
-                router.add(&key, Priority::Low, Cause::PluginChange);
-            }
         }
     }
+    requeue(services, plugin, Cause::PluginChange);
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
 }

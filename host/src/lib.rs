@@ -37,6 +37,10 @@ pub mod effects;
 pub mod events;
 pub mod reconcile;
 
+pub mod election;
+pub mod gate;
+pub mod lease;
+
 pub mod admin;
 pub mod cli;
 pub mod facts;

@@ -198,6 +198,12 @@ impl Registry {
         serving.find(|p| p.kind(gvk).is_some()).cloned()
     }
 
+    /// The builds that serve now.
+    pub fn serving(&self) -> Vec<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.values().filter_map(|s| s.serving.clone()).collect()
+    }
+
     /// Whether this content of a file has been dealt with.
     pub fn knows(&self, file: &str, digest: &str) -> bool {
         self.slots

@@ -12,6 +12,7 @@ use crate::{
     dependencies::Dependency,
     engine::{Engine, Trap},
     facts::Ledger,
+    gate::Deposed,
     host::Settings,
     key::ObjectRef,
     object::Object,
@@ -70,23 +71,36 @@ enum Answer {
 }
 
 impl Controller {
-    /// Takes work from the queue until cancelled.
+    /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
-        loop {
-            match self.services.router.pop() {
+        let Services { router, gate, .. } = &*self.services;
+        while let Some(term) = gate.opened().await {
+            match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    let end = self.reconcile(&work).await;
-                    match end {
-                        Some(end) => self.services.router.done(&key, end.next, end.reads),
-                        None => self.services.router.forget(&key),
+                    match gate.during(term, self.reconcile(&work)).await {
+                        Ok(Some(end)) => router.done(&key, end.next, end.reads),
+                        Ok(None) => router.forget(&key),
+                        // Somebody else's from here on; ours again if we lead again.
+                        Err(Deposed) => {
+                            debug!(object = %key, "abandoned: {Deposed}");
+                            let again = Next::Yield(router.now(), Cause::Retry);
+                            router.done(&key, again, Vec::new());
+                        }
                     }
                 }
                 Err(wait) => {
-                    let work = self.services.router.work.notified();
-                    match wait {
-                        Some(wait) => drop(tokio::time::timeout(wait, work).await),
-                        None => work.await,
+                    let wait = async {
+                        match wait {
+                            Some(wait) => tokio::time::sleep(wait).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = router.work.notified() => {}
+                        () = wait => {}
+                        () = gate.drained() => {}
+                        () = gate.ended(term) => {}
                     }
                 }
             }
@@ -197,6 +211,7 @@ impl Controller {
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
@@ -379,6 +394,7 @@ impl Controller {
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
                 code: 409 | 422,

@@ -36,6 +36,8 @@ impl Process {
             .arg("--cache")
             .arg(ostler_test_harness::workspace().join("target/compiled"))
             .args(["--namespace", &lab.namespace, "--admin", "127.0.0.1:0"])
+            // It is the only one, and need not wait for the lease of the one that was killed.
+            .arg("--leader-elect=false")
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()
