@@ -104,6 +104,8 @@ pub struct Terms {
 pub struct Call {
     terms: Arc<Terms>,
     subject: Option<Subject>,
+    /// A life-cycle hook: no reconcile, so that nothing it reads wakes anybody.
+    hook: bool,
     started: Instant,
     host_calls: u32,
     /// What it cost.
@@ -120,11 +122,20 @@ impl Call {
         Self {
             terms,
             subject,
+            hook: false,
             started: Instant::now(),
             host_calls: 0,
             counts: Counts::default(),
             reads: Vec::new(),
             checkpointed: None,
+        }
+    }
+
+    /// A call of a life-cycle hook, about an object or the plugin itself.
+    pub fn hook(terms: Arc<Terms>, subject: Subject) -> Self {
+        Self {
+            hook: true,
+            ..Self::new(terms, Some(subject))
         }
     }
 
@@ -157,6 +168,14 @@ impl Call {
             )));
         }
         Ok((subject, subject.services.clone()))
+    }
+
+    /// What belongs to a reconcile is not for hooks.
+    fn reconciling(&self, what: &str) -> Result<(), Error> {
+        match self.hook {
+            true => Err(Error::Denied(format!("{what}: not in a life-cycle hook"))),
+            false => Ok(()),
+        }
     }
 
     /// The one door: every capability asks here.
@@ -194,6 +213,9 @@ impl Call {
                 } => services.scope(gvk, cluster, namespace.as_deref().unwrap_or("")),
             };
             services.informers.ensure(&scope);
+            if self.hook {
+                return;
+            }
             services.router.reads(&subject.key, dependency.clone());
             self.reads.push(dependency);
         }

@@ -189,6 +189,19 @@ impl Effects {
         self.merge(key, &path, &patch, true).await
     }
 
+    /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
+    pub async fn patch_metadata(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        metadata["uid"] = (*object.uid).into();
+        metadata["resourceVersion"] = object.resource_version.to_string().into();
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        self.merge(key, &path, &json!({ "metadata": metadata }), true).await
+    }
+
     /// Patches the status of exactly this object.
     pub async fn patch_status(
         &self,

@@ -21,6 +21,7 @@ use crate::{
     grants::Grants,
     key::ObjectRef,
     lease::{self, Campaign},
+    lifecycle::Hooks,
     memo::Memo,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
@@ -141,21 +142,31 @@ impl Host {
         );
         let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();
+        let hooks = Arc::new(Hooks::new(
+            services.clone(),
+            registry.clone(),
+            engine.clone(),
+            settings.backoff,
+        ));
         let controller = Arc::new(Controller {
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),
             ledger: ledger.clone(),
+            hooks: hooks.clone(),
             settings: settings.clone(),
         });
-        let swapping = services.clone();
+        let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
             engine,
             registry.clone(),
             settings.grants.clone(),
             settings.limits.clone(),
-            Box::new(move |new, before| swapped(&swapping, new, before)),
+            Box::new(move |new, before| {
+                swapped(&swapping, new, before);
+                hooking.swapped();
+            }),
         );
         let (looked, looking) = oneshot::channel();
         tasks.spawn(reloader.run(move || {
@@ -165,6 +176,7 @@ impl Host {
         for _ in 0..settings.workers {
             workers.spawn(controller.clone().work());
         }
+        workers.spawn(hooks.run());
         workers.spawn(reigns(services.clone(), registry.clone()));
         let campaign = settings.election.clone();
         let mut host = Self {

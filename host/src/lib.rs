@@ -40,6 +40,7 @@ pub mod reconcile;
 pub mod election;
 pub mod gate;
 pub mod lease;
+pub mod lifecycle;
 
 pub mod admin;
 pub mod cli;

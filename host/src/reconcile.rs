@@ -1,6 +1,9 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tracing::{debug, info, warn};
 
@@ -15,6 +18,7 @@ use crate::{
     gate::Deposed,
     host::Settings,
     key::ObjectRef,
+    lifecycle::Hooks,
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
@@ -28,6 +32,9 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// When to look again at what is about to be held.
+const SOON: Duration = Duration::from_millis(20);
+
 /// What workers share.
 pub struct Controller {
     /// What calls work with.
@@ -38,6 +45,8 @@ pub struct Controller {
     pub engine: Arc<Engine>,
     /// What happened.
     pub ledger: Arc<Ledger>,
+    /// What comes before the first reconcile.
+    pub hooks: Arc<Hooks>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
 }
@@ -119,6 +128,14 @@ impl Controller {
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
             return Some(End::settled());
         };
+        if !self.hooks.done(&plugin) {
+            // A new build, whose objects are about to be held.
+            let again = self.services.router.now() + SOON;
+            return Some(End {
+                next: Next::Yield(again, Cause::PluginChange),
+                reads: Vec::new(),
+            });
+        }
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(End::settled());
         };
