@@ -84,12 +84,13 @@ impl Hooks {
         let gate = &self.services.gate;
         while let Some(term) = gate.opened().await {
             let mut running = JoinSet::new();
-            let mut known: HashMap<Arc<str>, (String, AbortHandle)> = HashMap::new();
+            let mut known: HashMap<Arc<str>, (Arc<Plugin>, AbortHandle)> = HashMap::new();
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
                     self.services.router.hold(name, !self.done(&plugin));
-                    if known.get(name).is_some_and(|(digest, _)| *digest == plugin.digest) {
+                    // The same build with another configuration is another try.
+                    if known.get(name).is_some_and(|(tried, _)| Arc::ptr_eq(tried, &plugin)) {
                         continue;
                     }
                     if let Some((_, superseded)) = known.remove(name) {
@@ -97,7 +98,7 @@ impl Hooks {
                     }
                     if !self.done(&plugin) {
                         let task = running.spawn(self.clone().prepare(plugin.clone(), term));
-                        known.insert(name.clone(), (plugin.digest.clone(), task));
+                        known.insert(name.clone(), (plugin.clone(), task));
                     }
                 }
                 tokio::select! {

@@ -26,6 +26,8 @@ use ostler::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub mod process;
+
 pub use concourse_simulator as simulator;
 pub use ostler;
 
@@ -140,7 +142,8 @@ impl Lab {
         };
         let crds = std::fs::read_dir(workspace().join("crds")).expect("crds/");
         let crds = crds.map(|entry| entry.expect("an entry").path());
-        for path in crds.chain([workspace().join("tests/hostile/crd.yaml")]) {
+        let ours = ["hostile", "lifecycle"].map(|p| workspace().join(format!("tests/{p}/crd.yaml")));
+        for path in crds.chain(ours) {
             lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
                 .await;
         }
