@@ -52,10 +52,9 @@ fn beats() -> Gvk {
 }
 
 fn beat(lab: &Lab, name: &str, behaviour: &str) -> Value {
-    let interval = (behaviour == "beat").then_some(200);
     json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": name, "namespace": lab.namespace},
-        "spec": {"behaviour": behaviour, "interval": interval}})
+        "spec": {"behaviour": behaviour, "interval": 200}})
 }
 
 /// Starts a candidate whose writes bear its name.
