@@ -236,7 +236,7 @@ impl<'a> Post<'a> {
                     "{}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={version}&timeoutSeconds=300",
                     self.collection, self.name
                 );
-                match self.cluster.watch(&path).await {
+                match self.cluster.watch(&path, None).await {
                     Ok(body) => follow.insert(body),
                     Err(_) => return pending().await,
                 }

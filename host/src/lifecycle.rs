@@ -26,6 +26,8 @@ use crate::{
     key::{Gvk, ObjectRef},
     object::Object,
     plugin::{Plugin, Registry},
+    scope::Form,
+    store::Query,
 };
 
 /// Objects upgraded at the same time.
@@ -181,22 +183,16 @@ impl Hooks {
     /// All objects of the plugin's kinds, once they are all known.
     async fn stored(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
-        let cluster: Arc<str> = "".into();
-        let everywhere = ["".into()];
-        let namespaces = match services.namespaces.as_slice() {
-            [] => &everywhere,
-            some => some,
-        };
         let mut stored = Vec::new();
-        for kind in &plugin.kinds {
-            for namespace in namespaces {
-                let scope = services.scope(&kind.gvk, &cluster, namespace);
-                services.informers.synced(&scope, PATIENCE).await?;
-                let objects = services
-                    .store
-                    .list(&cluster, &kind.gvk, namespace, kind.selector.as_ref(), None, usize::MAX);
-                stored.extend(objects.into_iter().map(|(key, _)| key));
-            }
+        for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
+            let serving = services.informers.synced(&scope, PATIENCE).await?;
+            let query = Query {
+                namespace: &scope.namespace,
+                labels: scope.selector.as_ref(),
+                ..Query::default()
+            };
+            let objects = services.store.list(&serving, &query);
+            stored.extend(objects.into_iter().map(|(key, _)| key));
         }
         Ok(stored)
     }
@@ -210,7 +206,7 @@ impl Hooks {
     /// Upgrades one object, in the newest version there is.
     async fn upgrade(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
         let effects = &self.services.effects;
-        let mut stored = self.services.store.get(key);
+        let mut stored = self.services.store.get(key, Form::Whole);
         while let Some(object) = stored {
             let subject = Subject {
                 key: key.clone(),
