@@ -82,11 +82,17 @@ impl Election {
     fn settings(self, config: &kube::Config) -> Option<lease::Settings> {
         let identity = || {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            format!("{}_{:016x}", host.trim(), RandomState::new().hash_one(std::process::id()))
+            format!(
+                "{}_{:016x}",
+                host.trim(),
+                RandomState::new().hash_one(std::process::id())
+            )
         };
         self.leader_elect.then(|| lease::Settings {
             config: config.clone(),
-            namespace: self.lease_namespace.unwrap_or_else(|| config.default_namespace.clone()),
+            namespace: self
+                .lease_namespace
+                .unwrap_or_else(|| config.default_namespace.clone()),
             name: self.lease_name,
             identity: self.identity.unwrap_or_else(identity),
             timing: Timing {

@@ -200,7 +200,8 @@ impl Effects {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.resource_version.to_string().into();
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(key, &path, &json!({ "metadata": metadata }), true).await
+        self.merge(key, &path, &json!({ "metadata": metadata }), true)
+            .await
     }
 
     /// Patches the status of exactly this object.

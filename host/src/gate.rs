@@ -168,7 +168,10 @@ mod tests {
 
     #[test]
     fn shuts_by_itself_and_a_term_can_t_write_in_the_next() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
         runtime.block_on(async {
             let gate = Gate::shut();
             assert_eq!(gate.check(), Err(Deposed));

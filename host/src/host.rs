@@ -241,7 +241,10 @@ impl Host {
         self.services.gate.drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
-            warn!("not ended after {grace:?}: {} reconciles abandoned", self.workers.len());
+            warn!(
+                "not ended after {grace:?}: {} reconciles abandoned",
+                self.workers.len()
+            );
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;

@@ -59,7 +59,9 @@ impl Campaign {
         let (ending, ended) = oneshot::channel();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         std::thread::Builder::new().name("lease".into()).spawn(move || {
             let over = runtime.block_on(async {
                 tokio::select! {
@@ -211,7 +213,9 @@ impl<'a> Post<'a> {
                     "spec": spec(&lease.record),
                 });
                 let path = format!("{}?fieldManager=ostler", self.object);
-                self.cluster.patch(&path, Patch::Merge, patch.to_string().into_bytes()).await
+                self.cluster
+                    .patch(&path, Patch::Merge, patch.to_string().into_bytes())
+                    .await
             }
         };
         match answer.and_then(|bytes| lease(&bytes)) {
@@ -228,7 +232,9 @@ impl<'a> Post<'a> {
 
     /// Waits until the Lease changes, if that can be watched. Opened anew whenever it is waited for again.
     async fn changed(&self, follow: &mut Option<Body>, version: Option<&str>) {
-        let Some(version) = version else { return pending().await };
+        let Some(version) = version else {
+            return pending().await;
+        };
         let body = match follow {
             Some(body) => body,
             None => {

@@ -92,7 +92,10 @@ impl Hooks {
                     let name = plugin.name();
                     self.services.router.hold(name, !self.done(&plugin));
                     // The same build with another configuration is another try.
-                    if known.get(name).is_some_and(|(tried, _)| Arc::ptr_eq(tried, &plugin)) {
+                    if known
+                        .get(name)
+                        .is_some_and(|(tried, _)| Arc::ptr_eq(tried, &plugin))
+                    {
                         continue;
                     }
                     if let Some((_, superseded)) = known.remove(name) {
@@ -120,7 +123,11 @@ impl Hooks {
         if self.services.gate.during(term, self.call_all(&plugin)).await != Ok(true) {
             return;
         }
-        info!(plugin = &**name, digest = &plugin.digest[..12], "life-cycle hooks done");
+        info!(
+            plugin = &**name,
+            digest = &plugin.digest[..12],
+            "life-cycle hooks done"
+        );
         let done = (plugin.digest.clone(), term);
         self.done.lock().expect("lock").insert(name.clone(), done);
         self.registry.hooks(name, "done".into());
@@ -131,7 +138,10 @@ impl Hooks {
     async fn call_all(&self, plugin: &Arc<Plugin>) -> bool {
         let mut pause = self.backoff.0;
         while let Err(why) = self.initialize(plugin).await {
-            if !self.failed(plugin, &mut pause, format!("initialize: {why}")).await {
+            if !self
+                .failed(plugin, &mut pause, format!("initialize: {why}"))
+                .await
+            {
                 return false;
             }
         }
@@ -170,7 +180,11 @@ impl Hooks {
 
     /// Makes a failure known and waits; `false` when the host is drained.
     async fn failed(&self, plugin: &Plugin, pause: &mut Duration, why: String) -> bool {
-        warn!(plugin = &**plugin.name(), digest = &plugin.digest[..12], "its objects wait: {why}");
+        warn!(
+            plugin = &**plugin.name(),
+            digest = &plugin.digest[..12],
+            "its objects wait: {why}"
+        );
         self.registry.hooks(plugin.name(), why);
         let wait = *pause;
         *pause = (wait * 2).min(self.backoff.1).min(LONGEST);
@@ -214,9 +228,7 @@ impl Hooks {
                 services: self.services.clone(),
             };
             let call = Call::hook(plugin.terms.clone(), subject);
-            let upgraded = self
-                .engine
-                .upgrade(&plugin.compiled, call, object.json.to_vec());
+            let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
             let Some(upgraded) = said(upgraded.await)? else {
                 return Ok(());
             };
@@ -296,7 +308,10 @@ fn metadata_patch(old: &Value, new: &Value) -> Result<Option<Value>, String> {
     let mut patch = Map::new();
     for field in ["labels", "annotations"] {
         let of = |object: &Value| object["metadata"][field].as_object().cloned();
-        let (old, new) = (of(old).unwrap_or_default(), of(new).unwrap_or_else(|| none.clone()));
+        let (old, new) = (
+            of(old).unwrap_or_default(),
+            of(new).unwrap_or_else(|| none.clone()),
+        );
         if let Some((name, _)) = new.iter().find(|(_, value)| !value.is_string()) {
             return Err(format!("metadata.{field}.{name} is not a text"));
         }
@@ -315,14 +330,24 @@ fn difference(path: &str, old: &Value, new: &Value) -> Option<String> {
     if let (Value::Object(old), Value::Object(new)) = (old, new) {
         let names = old.keys().chain(new.keys().filter(|k| !old.contains_key(*k)));
         return names.into_iter().find_map(|name| {
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
             match (old.get(name), new.get(name)) {
                 (Some(old), Some(new)) => difference(&path, old, new),
                 _ => Some(path),
             }
         });
     }
-    (old != new).then(|| if path.is_empty() { "the whole object".into() } else { path.into() })
+    (old != new).then(|| {
+        if path.is_empty() {
+            "the whole object".into()
+        } else {
+            path.into()
+        }
+    })
 }
 
 #[cfg(test)]
@@ -353,7 +378,11 @@ mod tests {
             ("/spec/n", json!([1, 2]), "spec.n"),
             ("/status", json!({}), "status"),
             ("/kind", json!("B"), "kind"),
-            ("/metadata/labels", json!({"n": 1}), "metadata.labels.n is not a text"),
+            (
+                "/metadata/labels",
+                json!({"n": 1}),
+                "metadata.labels.n is not a text",
+            ),
         ] {
             let said = with(pointer, value).expect_err(field);
             assert!(said.contains(field), "{said}");

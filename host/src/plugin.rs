@@ -242,7 +242,11 @@ impl Registry {
             }
         }
         let slot = Slot {
-            hooks: if plugin.lifecycle { "pending".into() } else { String::new() },
+            hooks: if plugin.lifecycle {
+                "pending".into()
+            } else {
+                String::new()
+            },
             serving: Some(plugin),
             seen: digest.into(),
             message: String::new(),

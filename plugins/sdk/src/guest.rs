@@ -140,8 +140,8 @@ pub fn upgrade<L: Lifecycle>(hooks: &L, object: &[u8]) -> Result<Option<Vec<u8>>
 
 /// Reads the object and calls the hook.
 pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec<u8>>, Error> {
-    let object = crate::slim::value(&ctx.request.object)
-        .map_err(|error| Error::Invalid(error.to_string()))?;
+    let object =
+        crate::slim::value(&ctx.request.object).map_err(|error| Error::Invalid(error.to_string()))?;
     let upgraded = hooks.upgrade(ctx, &object)?;
     Ok(upgraded.as_ref().map(json))
 }

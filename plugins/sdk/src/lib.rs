@@ -112,7 +112,11 @@ pub trait Lifecycle {
     ///
     /// # Errors
     /// What is in the way; it is tried again.
-    fn upgrade(&self, _ctx: &Context, _object: &serde_json::Value) -> Result<Option<serde_json::Value>, Error> {
+    fn upgrade(
+        &self,
+        _ctx: &Context,
+        _object: &serde_json::Value,
+    ) -> Result<Option<serde_json::Value>, Error> {
         Ok(None)
     }
 }

@@ -18,8 +18,8 @@ use crate::bindings::ostler::plugin::{
 use crate::guest::{Call, call_with, of_hook, upgrade_with};
 use crate::outcome::json;
 use crate::{
-    Capabilities, Context, DeleteOptions, Error, Failure, Gvk, Level, Lifecycle, NotReady, ObjectRef, Outcome,
-    Reconciler, Request, Resource,
+    Capabilities, Context, DeleteOptions, Error, Failure, Gvk, Level, Lifecycle, NotReady, ObjectRef,
+    Outcome, Reconciler, Request, Resource,
 };
 
 /// Group, kind, namespace and name.

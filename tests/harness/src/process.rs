@@ -26,7 +26,11 @@ impl Process {
         let _ = std::fs::remove_file(&ready);
         let own = at("");
         let plugins = if own.is_dir() { &own } else { &lab.settings.plugins };
-        let output = std::fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log");
+        let output = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log");
         let child = Command::new(binary())
             .arg("run")
             .arg("--kubeconfig")
@@ -56,12 +60,16 @@ impl Process {
 
     /// Waits until it has started: plugins loaded, admin server bound.
     pub async fn started(&self, lab: &Lab) {
-        lab.until("the host has started", async || self.ready.exists()).await;
+        lab.until("the host has started", async || self.ready.exists())
+            .await;
     }
 
     /// Waits until it has written something to its log.
     pub async fn says(&self, lab: &Lab, what: &str) {
-        lab.until(&format!("the host says {what:?}"), async || self.log().contains(what)).await;
+        lab.until(&format!("the host says {what:?}"), async || {
+            self.log().contains(what)
+        })
+        .await;
     }
 
     /// What it has logged so far.

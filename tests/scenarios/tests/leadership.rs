@@ -45,7 +45,11 @@ mod with_faults {
 
 const SHORT: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
 /// Nobody waits for this one to expire.
-const LONG: [&str; 3] = ["--lease-duration=600", "--renew-deadline=500", "--retry-period=0.5"];
+const LONG: [&str; 3] = [
+    "--lease-duration=600",
+    "--renew-deadline=500",
+    "--retry-period=0.5",
+];
 
 fn beats() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Beat")
@@ -141,7 +145,8 @@ async fn holds(lab: &Lab, name: &str) {
 async fn writes(lab: &Lab, writers: &History<String>, name: &str, more: usize) {
     let count = || writers.all().iter().filter(|w| *w == name).count();
     let before = count();
-    lab.until(&format!("{name} writes"), async || count() >= before + more).await;
+    lab.until(&format!("{name} writes"), async || count() >= before + more)
+        .await;
 }
 
 /// The writers, each time they changed.
@@ -172,12 +177,19 @@ async fn hands_over(lab: Lab) {
     assert!(a.ended(&lab).await.success(), "a drained leader exits with 0");
     holds(&lab, "b").await;
     writes(&lab, &writers, "b", 6).await;
-    assert!(begun.elapsed() < Duration::from_secs(300), "long before the lease would have expired");
+    assert!(
+        begun.elapsed() < Duration::from_secs(300),
+        "long before the lease would have expired"
+    );
     assert_eq!(successions(&writers), ["a", "b"]);
     let mut holders: Vec<_> = leases.all();
     holders.dedup_by(|a, b| a["holderIdentity"] == b["holderIdentity"]);
     let of = |field: &str| holders.iter().map(|l| l[field].clone()).collect::<Vec<_>>();
-    assert_eq!(of("holderIdentity"), ["a", "", "b"], "it was released, and then taken");
+    assert_eq!(
+        of("holderIdentity"),
+        ["a", "", "b"],
+        "it was released, and then taken"
+    );
     assert_eq!(of("leaseDurationSeconds"), [600, 1, 600]);
     assert_eq!(of("leaseTransitions"), [0, 0, 1]);
 }
@@ -196,7 +208,10 @@ async fn takes_over_after_a_crash(lab: Lab) {
     assert_eq!(first["leaseTransitions"], 1);
     let seconds = ostler::time::seconds_since(last["renewTime"].as_str().expect("a time")).expect("a time")
         - ostler::time::seconds_since(first["acquireTime"].as_str().expect("a time")).expect("a time");
-    assert!(seconds >= 2, "b waited until the lease had expired: {seconds} whole seconds");
+    assert!(
+        seconds >= 2,
+        "b waited until the lease had expired: {seconds} whole seconds"
+    );
 }
 
 async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
@@ -208,7 +223,11 @@ async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
     a.signal(Signal::CONT);
     a.says(&lab, "not leading any more").await;
     writes(&lab, &writers, "b", 30).await;
-    assert_eq!(successions(&writers), ["a", "b"], "not one write of a after b's first");
+    assert_eq!(
+        successions(&writers),
+        ["a", "b"],
+        "not one write of a after b's first"
+    );
     // It stands by in the same process, and takes over when it is asked to.
     b.signal(Signal::TERM);
     assert!(b.ended(&lab).await.success());
@@ -222,13 +241,25 @@ async fn stops_when_it_can_t_renew(lab: Lab) {
     let faults = lab.embedded.as_ref().expect("the embedded API server").faults();
     // Renewals are carried out, ever so late; everything else works.
     let slow = json!({"match": {"resource": "leases", "method": "PATCH"}, "effect": {"delay": 20_000}});
-    faults.add(serde_json::from_value(slow).expect("a fault")).expect("a pattern");
+    faults
+        .add(serde_json::from_value(slow).expect("a fault"))
+        .expect("a pattern");
     a.says(&lab, "not leading any more").await;
     let (written, renewed) = (writers.all().len(), leases.all().len());
     // B can't take it either, and tries: for a while nobody leads, and nobody writes.
-    lab.until("b tries", async || lab_log(&lab, "b").contains("no answer in time")).await;
-    lab.until("b tries again", async || lab_log(&lab, "b").matches("no answer in time").count() > 1).await;
-    assert_eq!(writers.all().len(), written, "nothing was written without the lease");
+    lab.until("b tries", async || {
+        lab_log(&lab, "b").contains("no answer in time")
+    })
+    .await;
+    lab.until("b tries again", async || {
+        lab_log(&lab, "b").matches("no answer in time").count() > 1
+    })
+    .await;
+    assert_eq!(
+        writers.all().len(),
+        written,
+        "nothing was written without the lease"
+    );
     assert_eq!(leases.all().len(), renewed);
     faults.clear();
     writes_again(&lab, &writers).await;
@@ -240,7 +271,8 @@ fn lab_log(lab: &Lab, name: &str) -> String {
 
 async fn writes_again(lab: &Lab, writers: &History<String>) {
     let before = writers.all().len();
-    lab.until("somebody writes", async || writers.all().len() > before + 6).await;
+    lab.until("somebody writes", async || writers.all().len() > before + 6)
+        .await;
     let writing: BTreeSet<_> = writers.all()[before..].iter().cloned().collect();
     assert_eq!(writing.len(), 1, "one of them: {writing:?}");
 }
@@ -258,9 +290,14 @@ async fn renews_under_load(lab: Lab) {
     lab.apply(beat(&lab, "x", "beat")).await;
     let before = leases.all().len();
     // Some three leases long.
-    lab.until("the lease is renewed", async || leases.all().len() >= before + 18).await;
+    lab.until("the lease is renewed", async || leases.all().len() >= before + 18)
+        .await;
     writes(&lab, &writers, "a", 1).await;
-    let terms: BTreeSet<_> = leases.all().iter().map(|l| l["acquireTime"].to_string()).collect();
+    let terms: BTreeSet<_> = leases
+        .all()
+        .iter()
+        .map(|l| l["acquireTime"].to_string())
+        .collect();
     assert_eq!(terms.len(), 1, "held without a break");
     assert!(!a.log().contains("not leading any more"));
 }
@@ -290,7 +327,11 @@ async fn ends_what_runs_before_it_hands_over(lab: Lab) {
     a.signal(Signal::TERM);
     assert!(a.ended(&lab).await.success());
     let object = lab.get(&beats(), "w").await.expect("it is there");
-    assert_eq!(condition(&object, "Ready")["reason"], "Asked", "it came to its end: {object}");
+    assert_eq!(
+        condition(&object, "Ready")["reason"],
+        "Asked",
+        "it came to its end: {object}"
+    );
     let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
 }
@@ -304,7 +345,10 @@ async fn abandons_what_does_not_end(lab: Lab) {
     let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
     let object = lab.get(&beats(), "w").await.expect("it is there");
-    assert!(condition(&object, "Ready").is_null(), "nothing is said of what was not done");
+    assert!(
+        condition(&object, "Ready").is_null(),
+        "nothing is said of what was not done"
+    );
 }
 
 async fn a_second_signal_ends_it_at_once(lab: Lab) {

@@ -1,7 +1,9 @@
 //! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
 
 use ostler::{grants::Grants, key::Gvk};
-use ostler_test_harness::{GRANTS, Lab, component_bytes, condition, process::MORE_GRANTS, rebuilt, scenarios};
+use ostler_test_harness::{
+    GRANTS, Lab, component_bytes, condition, process::MORE_GRANTS, rebuilt, scenarios,
+};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -45,7 +47,10 @@ fn hooks(lab: &Lab) -> String {
 }
 
 async fn hooks_say(lab: &Lab, words: &str) {
-    lab.until(&format!("the report says {words:?}"), async || hooks(lab).contains(words)).await;
+    lab.until(&format!("the report says {words:?}"), async || {
+        hooks(lab).contains(words)
+    })
+    .await;
 }
 
 /// `data.FIELD` of a ConfigMap; null without one.
@@ -65,13 +70,21 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
     beat(&lab, "old", "count").await;
     lab.start_host().await;
     lab.ready(&beats(), "old").await;
-    assert_eq!(data(&lab, "old", "upgrades").await, "1", "upgraded before it was reconciled");
+    assert_eq!(
+        data(&lab, "old", "upgrades").await,
+        "1",
+        "upgraded before it was reconciled"
+    );
     assert_eq!(hooks(&lab), "done");
     // What is made from now on is of this version.
     beat(&lab, "new", "count").await;
     lab.ready(&beats(), "new").await;
     assert_eq!(data(&lab, "new", "upgrades").await, "0");
-    assert_eq!(upgrades(&lab, "new").await, Value::Null, "nothing is written to say so");
+    assert_eq!(
+        upgrades(&lab, "new").await,
+        Value::Null,
+        "nothing is written to say so"
+    );
     assert_eq!(data(&lab, "initialized", "times").await, "1");
 
     let wasm = component_bytes("tests/lifecycle");
@@ -93,10 +106,16 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
     lab.start_host().await;
     hooks_say(&lab, "initialize: unavailable: the moon is in the wrong house").await;
     beat(&lab, "waiting", "count").await;
-    lab.apply(json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
-        "metadata": {"name": "neighbour", "namespace": lab.namespace}, "spec": {"name": "neighbour"}}))
-        .await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "neighbour").await;
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": "neighbour", "namespace": lab.namespace}, "spec": {"name": "neighbour"}}),
+    )
+    .await;
+    lab.ready(
+        &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
+        "neighbour",
+    )
+    .await;
     let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
     assert_eq!(condition(&waiting, "Ready"), Value::Null);
     assert_eq!(lab.get(&config_map(), "waiting").await, None);
@@ -114,7 +133,11 @@ async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
     hooks_say(&lab, "/rebel").await;
     let rebel = lab.get(&beats(), "rebel").await.expect("it is there");
     assert_eq!(rebel["spec"].get("interval"), None);
-    assert_eq!(lab.get(&config_map(), "plain").await, None, "all wait until all are upgraded");
+    assert_eq!(
+        lab.get(&config_map(), "plain").await,
+        None,
+        "all wait until all are upgraded"
+    );
     beat(&lab, "rebel", "count").await;
     for name in ["plain", "rebel"] {
         lab.ready(&beats(), name).await;
