@@ -202,7 +202,10 @@ async fn takes_over_after_a_crash(lab: Lab) {
     a.signal(Signal::KILL);
     assert!(!a.ended(&lab).await.success());
     writes(&lab, &writers, "b", 1).await;
-    println!("b wrote {:?} after the crash, with leases of 3 s", begun.elapsed());
+    println!(
+        "b wrote {:?} after the crash, with leases of 3 s",
+        begun.elapsed()
+    );
     writes(&lab, &writers, "b", 6).await;
     assert_eq!(successions(&writers), ["a", "b"]);
     let leases = leases.all();
