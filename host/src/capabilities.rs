@@ -14,7 +14,7 @@ mod references;
 mod status;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -116,6 +116,10 @@ pub struct Call {
     pub counts: Counts,
     /// What it read.
     pub reads: Vec<Dependency>,
+    /// What it wrote to the API server.
+    pub wrote: BTreeSet<ObjectRef>,
+    /// What it holds.
+    pub holds: BTreeSet<ObjectRef>,
     /// The status it has checkpointed, if it has.
     pub checkpointed: Option<Arc<Object>>,
 }
@@ -131,6 +135,8 @@ impl Call {
             host_calls: 0,
             counts: Counts::default(),
             reads: Vec::new(),
+            wrote: BTreeSet::new(),
+            holds: BTreeSet::new(),
             checkpointed: None,
         }
     }
