@@ -152,6 +152,11 @@ impl Effects {
         self.applied.lock().expect("lock").remove(by);
     }
 
+    /// Others have written meanwhile: nothing is remembered as applied.
+    pub fn forget_all(&self) {
+        self.applied.lock().expect("lock").clear();
+    }
+
     /// Creates an object.
     pub async fn create(
         &self,
@@ -230,14 +235,17 @@ impl Effects {
         uid: &str,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ApiError> {
-        let text = Some(references::names(held)).filter(|text| !text.is_empty());
-        let patch = json!({"metadata": {"uid": uid, "annotations": {HOLDS: text}}});
-        let path = self.cluster.resource(&holder.gvk).await?.object(holder);
-        self.merge(holder, &path, &patch, holder, true).await.map(drop)
+        let text = references::names(held);
+        let change = |object: &Object| {
+            let same = *object.uid != *uid || object.annotation(HOLDS).unwrap_or_default() == text;
+            let text = Some(&text).filter(|text| !text.is_empty());
+            (!same).then(|| json!({"annotations": {HOLDS: text}}))
+        };
+        self.amend(holder, holder, change).await.map(drop)
     }
 
-    /// Puts a holder's mark on an object or takes it off, whoever else writes to it meanwhile. Gives whether
-    /// something had to be sent; an object that is gone needs nothing.
+    /// Puts a holder's mark on an object or takes it off. Gives whether something had to be sent; an object
+    /// that is gone needs nothing taken off.
     pub async fn mark(
         &self,
         key: &ObjectRef,
@@ -245,17 +253,10 @@ impl Effects {
         uid: &str,
         on: bool,
     ) -> Result<bool, ApiError> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
         let mark = references::mark(uid);
-        let mut attempts = 0;
-        loop {
-            let (_, object) = match self.cluster.get(&path).await {
-                Ok(bytes) => Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?,
-                Err(e) if e.code() == 404 && !on => return Ok(false),
-                Err(e) => return Err(e),
-            };
-            if references::marked(&object, uid) == on {
-                return Ok(false);
+        let change = |object: &Object| {
+            if references::marked(object, uid) == on {
+                return None;
             }
             let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
             finalizers.retain(|f| *f != mark);
@@ -263,16 +264,38 @@ impl Effects {
                 finalizers.push(&mark);
             }
             let text = on.then(|| references::name(holder));
-            let patch = json!({"metadata": {
-                "uid": &*object.uid,
-                "resourceVersion": object.resource_version.to_string(),
-                "finalizers": finalizers,
-                "annotations": {&mark: text},
-            }});
+            Some(json!({"finalizers": finalizers, "annotations": {&mark: text}}))
+        };
+        match self.amend(key, holder, change).await {
+            Err(e) if e.code() == 404 && !on => Ok(false),
+            done => done,
+        }
+    }
+
+    /// Changes the metadata of an object as it is at the API server, again when somebody else was faster. Gives
+    /// whether there was something to change.
+    async fn amend(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        change: impl Fn(&Object) -> Option<Value>,
+    ) -> Result<bool, ApiError> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let mut attempts = 0;
+        loop {
+            let bytes = self.cluster.get(&path).await?;
+            let (_, object) =
+                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?;
+            let Some(mut metadata) = change(&object) else {
+                return Ok(false);
+            };
+            // What was read is what is changed: nobody's edit in between goes unseen.
+            metadata["uid"] = (*object.uid).into();
+            metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
-            match self.merge(key, &path, &patch, holder, true).await {
+            let patch = json!({"metadata": metadata});
+            match self.merge(key, &path, &patch, by, true).await {
                 Err(e) if e.code() == 409 && attempts < 5 => {}
-                Err(e) if e.code() == 404 && !on => return Ok(false),
                 done => return done.map(|_| true),
             }
         }
@@ -311,6 +334,20 @@ impl Effects {
         let (_, next) = page.await?;
         let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
         Ok((objects.collect(), next))
+    }
+
+    /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
+    pub async fn patch_metadata(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        metadata["uid"] = (*object.uid).into();
+        metadata["resourceVersion"] = object.resource_version.to_string().into();
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        self.merge(key, &path, &json!({ "metadata": metadata }), key, true)
+            .await
     }
 
     /// Patches the status of exactly this object.
@@ -370,6 +407,7 @@ impl Effects {
         let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
         let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
         let version = object.resource_version;
+        let mut ours = true;
         let kept = match self.store.put(&key, object, Form::Whole) {
             Put::News(change) => {
                 // A status write changes nobody's intent: if that differs, somebody else's edit came with the
@@ -379,6 +417,7 @@ impl Effects {
                     && change.old.as_ref().map(|o| o.intent) != change.new.as_ref().map(|n| n.intent);
                 self.router
                     .changed(&change, Origin::Watched, Some(by).filter(|_| !foreign));
+                ours = !foreign;
                 change.new
             }
             // The watch was faster, or has something newer still.
@@ -386,7 +425,11 @@ impl Effects {
             Put::Overtaken(newer) => Some(newer),
             Put::Stray(object) => Some(object),
         };
-        writing.done(version);
+        match ours {
+            true => writing.done(version),
+            // This version is not our echo alone: whoever it wakes is woken.
+            false => drop(writing),
+        }
         match kept {
             Some(object) => Ok(object),
             None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),

@@ -21,9 +21,11 @@ use crate::{
     effects::digest,
     engine::{Engine, Trap},
     facts::Ledger,
+    gate::Deposed,
     host::Settings,
     hotloop::Loops,
     key::ObjectRef,
+    lifecycle::Hooks,
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
@@ -39,6 +41,9 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// When to look again at what is about to be held.
+const SOON: Duration = Duration::from_millis(20);
+
 /// What workers share.
 pub struct Controller {
     /// What calls work with.
@@ -49,6 +54,8 @@ pub struct Controller {
     pub engine: Arc<Engine>,
     /// What happened.
     pub ledger: Arc<Ledger>,
+    /// What comes before the first reconcile.
+    pub hooks: Arc<Hooks>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
     /// Who keeps changing what it reads.
@@ -124,25 +131,39 @@ impl Hash for Answer {
 }
 
 impl Controller {
-    /// Takes work from the queue until cancelled.
+    /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
-        loop {
-            match self.services.router.pop() {
+        let Services { router, gate, .. } = &*self.services;
+        while let Some(term) = gate.opened().await {
+            match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    let end = self.reconcile(&work).await;
-                    match end {
-                        Some(end) => self.services.router.done(&key, end.next, end.reads),
-                        None => self.services.router.forget(&key),
+                    match gate.during(term, self.reconcile(&work)).await {
+                        Ok(Some(end)) => router.done(&key, end.next, end.reads),
+                        Ok(None) => router.forget(&key),
+                        // Somebody else's from here on; ours again if we lead again.
+                        Err(Deposed) => {
+                            debug!(object = %key, "abandoned: {Deposed}");
+                            self.ledger.ended(&key, false);
+                            let again = Next::Yield(router.now(), Cause::Retry);
+                            router.done(&key, again, None);
+                        }
                     }
                     // A worker that always finds work must not keep the watches of its thread waiting.
                     tokio::task::yield_now().await;
                 }
                 Err(wait) => {
-                    let work = self.services.router.work.notified();
-                    match wait {
-                        Some(wait) => drop(tokio::time::timeout(wait, work).await),
-                        None => work.await,
+                    let wait = async {
+                        match wait {
+                            Some(wait) => tokio::time::sleep(wait).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = router.work.notified() => {}
+                        () = wait => {}
+                        () = gate.drained() => {}
+                        () = gate.ended(term) => {}
                     }
                 }
             }
@@ -158,6 +179,11 @@ impl Controller {
         let Some(object) = self.services.store.get(key, Form::Whole) else {
             return self.gone(key).await;
         };
+        if !self.hooks.done(&plugin) {
+            // A new build, whose objects are about to be held.
+            let again = self.services.router.now() + SOON;
+            return Some(End::wait(again, Cause::PluginChange));
+        }
         if let Some(until) = self.slowed(work) {
             return Some(End::wait(until, Cause::Retry));
         }
@@ -309,6 +335,7 @@ impl Controller {
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
@@ -510,6 +537,7 @@ impl Controller {
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
                 code: 409 | 422,
