@@ -14,8 +14,8 @@ mod references;
 mod status;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
+    fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -32,9 +32,11 @@ use crate::{
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
     memo::Memo,
+    metrics::{HostCall, Metrics, PluginMetrics},
     object::Object,
     router::Router,
     store::Store,
+    telemetry::ReconcileId,
     upstream::Clients,
     watch::{Informers, Scope},
 };
@@ -55,8 +57,8 @@ pub struct Services {
     pub upstreams: Clients,
     /// Scratch of each object.
     pub memo: Memo,
-    /// Counters and gauges of plugins, by plugin and name.
-    pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Namespaces the host is confined to; empty for all.
     pub namespaces: Vec<Arc<str>>,
 }
@@ -97,12 +99,30 @@ pub struct Terms {
     pub limits: Limits,
 }
 
+/// A reference as people write it, for spans.
+struct Named<'a>(&'a types::ObjectRef);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        match &r.namespace {
+            Some(namespace) => write!(f, "{}/{namespace}/{}", r.gvk.kind, r.name),
+            None => write!(f, "{}/{}", r.gvk.kind, r.name),
+        }
+    }
+}
+
 /// One call into a component, seen from its capabilities.
 pub struct Call {
     terms: Arc<Terms>,
     subject: Option<Subject>,
+    metrics: Option<Arc<PluginMetrics>>,
+    /// For its log lines.
+    pub id: ReconcileId,
     started: Instant,
     host_calls: u32,
+    /// How long the component has computed.
+    pub cpu: Duration,
     /// What it cost.
     pub counts: Counts,
     /// What it read.
@@ -115,10 +135,13 @@ impl Call {
     /// A call on behalf of an object; without a subject every capability says denied.
     pub fn new(terms: Arc<Terms>, subject: Option<Subject>) -> Self {
         Self {
+            metrics: subject.as_ref().map(|s| s.services.metrics.plugin(&terms.plugin)),
             terms,
             subject,
+            id: ReconcileId::next(),
             started: Instant::now(),
             host_calls: 0,
+            cpu: Duration::ZERO,
             counts: Counts::default(),
             reads: Vec::new(),
             checkpointed: None,
@@ -140,7 +163,10 @@ impl Call {
     }
 
     /// Counts a host call and gives what it works with.
-    fn enter(&mut self) -> Result<(&Subject, Arc<Services>), Error> {
+    fn enter(&mut self, call: HostCall) -> Result<(&Subject, Arc<Services>), Error> {
+        if let Some(metrics) = &self.metrics {
+            metrics.host_call(call);
+        }
         let Some(subject) = &self.subject else {
             return Err(Error::Denied(
                 "`describe` is pure: no capability may be used in it".into(),

@@ -1,19 +1,26 @@
 //! The command line.
 
+mod ask;
+mod dev;
+mod explain;
+mod run;
+mod status;
+mod table;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::Admin,
     grants::Grants,
     host::{Host, Settings},
+    telemetry::{self, LogFormat},
 };
 
 /// Ostler runs Kubernetes reconcilers that are WebAssembly components.
@@ -27,32 +34,26 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Reconcile: run the plugins of a directory against a cluster.
-    Run(Run),
+    Run(run::Run),
     /// Develop: the same against an API server of its own, when there is no cluster.
-    Dev(Dev),
+    Dev(dev::Dev),
+    /// Tell how a running host is: what is not Ready, and why.
+    Status(status::Status),
+    /// Explain an object: why it is not Ready, what it waits for, when it runs next.
+    Explain(explain::Explain),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
 }
 
-#[derive(Args)]
-struct Run {
-    /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Args)]
-struct Dev {
-    /// Where to write the kubeconfig of the API server.
-    #[arg(long, default_value = "ostler-dev.kubeconfig")]
-    kubeconfig: PathBuf,
-    /// Address of the API server.
-    #[arg(long, default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
-    #[command(flatten)]
-    common: Common,
+impl Command {
+    /// How those that run a host log; the others print.
+    fn log_format(&self) -> Option<LogFormat> {
+        match self {
+            Self::Run(run) => Some(run.common.log_format),
+            Self::Dev(dev) => Some(dev.common.log_format),
+            Self::Status(_) | Self::Explain(_) | Self::Crds => None,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -86,12 +87,6 @@ struct Common {
     log_format: LogFormat,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Pretty,
-    Json,
-}
-
 /// Parses the arguments and runs until a signal, or an error, ends it.
 pub fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
@@ -102,7 +97,20 @@ pub fn main() -> std::process::ExitCode {
             return std::process::ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(cli.command)) {
+    // Fails only when somebody was faster, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let telemetry = cli
+        .command
+        .log_format()
+        .map(|format| telemetry::start(format, runtime.handle()))
+        .transpose();
+    let ended = telemetry.and_then(|telemetry| {
+        let ended = runtime.block_on(run(cli.command));
+        // Before the runtime is gone: the last traces go through it.
+        drop(telemetry);
+        ended
+    });
+    match ended {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("ostler: {e:#}");
@@ -113,24 +121,10 @@ pub fn main() -> std::process::ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Run(run) => {
-            log_to_stderr(run.common.log_format);
-            let client = client(run.kubeconfig).await?;
-            serve(client, run.common).await
-        }
-        Command::Dev(dev) => {
-            log_to_stderr(dev.common.log_format);
-            let options = ostler_apiserver::Options {
-                listen: dev.listen,
-                ..Default::default()
-            };
-            let server = ostler_apiserver::Server::start(options).await?;
-            std::fs::write(&dev.kubeconfig, server.kubeconfig())
-                .with_context(|| format!("writing {}", dev.kubeconfig.display()))?;
-            info!(url = server.url(), kubeconfig = %dev.kubeconfig.display(), "API server");
-            let client = client(Some(dev.kubeconfig)).await?;
-            serve(client, dev.common).await
-        }
+        Command::Run(run) => run.run().await,
+        Command::Dev(dev) => dev.run().await,
+        Command::Status(status) => status.run().await,
+        Command::Explain(explain) => explain.run().await,
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
             Ok(())
@@ -138,7 +132,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
+/// Runs a host until a signal, or an error, ends it.
+async fn serve(config: kube::Config, common: Common) -> anyhow::Result<()> {
     let grants = match &common.grants {
         None => Grants::default(),
         Some(path) => {
@@ -154,8 +149,14 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),
         cache: common.cache,
+        api_server: config
+            .cluster_url
+            .authority()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         ..Settings::default()
     };
+    let client = kube::Client::try_from(config)?;
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
@@ -163,6 +164,7 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
         services: host.services().clone(),
         registry: host.registry().clone(),
         ledger: host.ledger().clone(),
+        workers: common.workers.max(1),
     };
     let address = admin
         .serve(common.admin)
@@ -186,6 +188,11 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
 
 /// A client of the cluster. Its TLS is rustls with ring, wherever it runs.
 pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    Ok(kube::Client::try_from(config(kubeconfig).await?)?)
+}
+
+/// How the cluster is reached.
+async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // Fails only when somebody was faster, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
@@ -200,17 +207,5 @@ pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client>
     };
     // A watch is silent for as long as nothing happens; it ends by its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
-    Ok(kube::Client::try_from(config)?)
-}
-
-fn log_to_stderr(format: LogFormat) {
-    let filter =
-        EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Pretty => log.with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
+    Ok(config)
 }

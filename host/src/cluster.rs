@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -13,7 +14,10 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde::Deserialize;
 
-use crate::key::{Gvk, ObjectRef};
+use crate::{
+    key::{Gvk, ObjectRef},
+    metrics::RestClient,
+};
 
 /// What the API server said no to, or why it could not be asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -94,6 +98,8 @@ pub enum Patch {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Counts requests, to the host of this name.
+    counted: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
 }
 
@@ -102,7 +108,16 @@ impl Cluster {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            counted: None,
             resources: Arc::default(),
+        }
+    }
+
+    /// From now on requests are counted, as those to this host.
+    pub fn counted(self, rest: RestClient, host: &str) -> Self {
+        Self {
+            counted: Some((rest, host.into())),
+            ..self
         }
     }
 
@@ -208,11 +223,13 @@ impl Cluster {
         let request = request
             .body(Body::from(body))
             .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
-        let response = self
-            .client
-            .send(request)
-            .await
-            .map_err(|e| ApiError::Unreachable(innermost(&e)))?;
+        let started = Instant::now();
+        let response = self.client.send(request).await;
+        if let Some((rest, host)) = &self.counted {
+            let code = response.as_ref().ok().map(|r| r.status().as_u16());
+            rest.answered(method, code, host, started.elapsed());
+        }
+        let response = response.map_err(|e| ApiError::Unreachable(innermost(&e)))?;
         if response.status().is_success() {
             return Ok(response);
         }

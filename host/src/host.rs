@@ -1,10 +1,6 @@
 //! Puts the parts together and runs them.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
@@ -20,6 +16,7 @@ use crate::{
     grants::Grants,
     key::ObjectRef,
     memo::Memo,
+    metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     reconcile::Controller,
@@ -53,6 +50,8 @@ pub struct Settings {
     pub backoff: (Duration, Duration),
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
+    /// Host and port of the API server, for the metrics.
+    pub api_server: String,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -70,6 +69,7 @@ impl Default for Settings {
             deletion_deadline: Duration::from_secs(600),
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
             cache: None,
+            api_server: String::new(),
             inspect: None,
         }
     }
@@ -87,12 +87,13 @@ impl Host {
     /// Starts reconciling; returns once the plugins there are have been looked at.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let cluster = Cluster::new(client);
+        let metrics = Arc::new(Metrics::default());
+        let cluster = Cluster::new(client).counted(metrics.rest(), &settings.api_server);
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
         let router = Arc::new(Router::new(queue));
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(Ledger::new(store.clone()));
         let (listening, seeing) = (router.clone(), ledger.clone());
         let informers = Arc::new(Informers::new(
             cluster.clone(),
@@ -112,7 +113,7 @@ impl Host {
             recorder: Recorder::default(),
             upstreams: Clients::default(),
             memo: Memo::default(),
-            metrics: Mutex::default(),
+            metrics,
             namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
         });
         let engine = Engine::new(

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use tracing::{debug, info, warn};
+use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
 use crate::{
     bindings::{reconciler, types::Condition},
@@ -14,10 +14,12 @@ use crate::{
     facts::Ledger,
     host::Settings,
     key::ObjectRef,
+    metrics::{Ended, Suppressed},
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
     router::Cause,
+    telemetry::{ReconcileId, SPANS},
 };
 
 /// Skips reconciles of an object while `true`; its cleanup still runs.
@@ -61,6 +63,15 @@ impl End {
             reads: Vec::new(),
         }
     }
+
+    fn ended(&self) -> Ended {
+        match self.next {
+            Next::Settled => Ended::Success,
+            Next::At(..) | Next::Yield(..) => Ended::RequeueAfter,
+            Next::Retry(_) => Ended::Error,
+            Next::Park => Ended::TerminalError,
+        }
+    }
 }
 
 /// What the component's call came to.
@@ -76,7 +87,12 @@ impl Controller {
             match self.services.router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    let end = self.reconcile(&work).await;
+                    let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
+                    let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty);
+                    let end = self.reconcile(&work).instrument(span.clone()).await;
+                    let ended = end.as_ref().map_or(Ended::Success, End::ended);
+                    running.ended(ended);
+                    span.record("result", ended.word());
                     match end {
                         Some(end) => self.services.router.done(&key, end.next, end.reads),
                         None => self.services.router.forget(&key),
@@ -201,6 +217,7 @@ impl Controller {
             Err(e) => {
                 if e.code() != 409 {
                     warn!(object = %key, "finalizer not written: {e}");
+                    self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
                 }
                 Err(End::retry())
             }
@@ -238,7 +255,6 @@ impl Controller {
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
         let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
-        debug!(object = %key, plugin = &**plugin.name(), attempt = work.attempt, causes = causes.join(","), "reconcile");
         let request = reconciler::Request {
             object: object.json.to_vec(),
             ref_: key.into(),
@@ -251,6 +267,9 @@ impl Controller {
             services: self.services.clone(),
         };
         let call = Call::new(plugin.terms.clone(), Some(subject));
+        let id = call.id;
+        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
+        Span::current().record("reconcile", tracing::field::display(id));
         let calling = Instant::now();
         let (answer, call) = self
             .engine
@@ -258,19 +277,21 @@ impl Controller {
             .await;
         let called = calling.elapsed();
         self.ledger.count(key, call.counts);
+        let metrics = self.services.metrics.plugin(plugin.name());
+        metrics.called(called, call.cpu);
         let result = match answer {
             Ok(Ok(outcome)) => Answer::Outcome(outcome),
             Ok(Err(failure)) => Answer::Failure(failure),
             Err(trap) => {
-                warn!(object = %key, plugin = &**plugin.name(), digest = &plugin.digest[..12], "{trap}");
+                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
+                metrics.trapped(trap.kind());
                 Answer::Failure(trapped(&trap))
             }
         };
         let object = call.checkpointed.as_ref().unwrap_or(object);
         let failed = matches!(result, Answer::Failure(_));
-        let end = self.conclude(key, plugin, object, result, deleting).await;
-        self.ledger.ended(key, failed);
-        self.ledger.took(called, started.elapsed());
+        let end = self.conclude(key, plugin, object, result, deleting, id).await;
+        self.ledger.ended(key, failed, called, started.elapsed());
         End {
             next: end.next,
             reads: call.reads,
@@ -284,6 +305,7 @@ impl Controller {
         object: &Arc<Object>,
         mut result: Answer,
         deleting: Option<&str>,
+        id: ReconcileId,
     ) -> End {
         if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::Settled
@@ -295,7 +317,11 @@ impl Controller {
         }
         let next = self.next(&result);
         if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reason = failure.reason, resolution = resolution(&failure.resolution), "{}", failure.message);
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
+            // Waiting is no error.
+            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
+                self.ledger.failed(key, &failure.reason, &failure.message);
+            }
         }
         match self.write_status(plugin, key, object, &result).await {
             Ok(()) => End {
@@ -365,17 +391,22 @@ impl Controller {
         let new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+            self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
         let Some(patch) = conditions::merge_patch(old, &new) else {
-            self.ledger.readiness(key, object.ready());
+            self.ledger.looked(key, object);
+            self.services
+                .metrics
+                .plugin(plugin.name())
+                .suppressed(Suppressed::Status);
             return Ok(());
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
         self.ledger.count(key, api_writes(1));
         match patched {
             Ok(object) => {
-                self.ledger.readiness(key, object.ready());
+                self.ledger.looked(key, &object);
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
@@ -392,12 +423,13 @@ impl Controller {
                 // status that it does take.
                 warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
                 let failure = nonsense(&message);
+                self.ledger.failed(key, &failure.reason, &failure.message);
                 let said = conditions::after_failure(old, &failure, None, moment);
                 if let Some(patch) = conditions::merge_patch(old, &said) {
                     let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
                     self.ledger.count(key, api_writes(1));
                     if let Ok(object) = patched {
-                        self.ledger.readiness(key, object.ready());
+                        self.ledger.looked(key, &object);
                     }
                 }
                 Err(End {
@@ -407,6 +439,7 @@ impl Controller {
             }
             Err(e) => {
                 warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }
         }

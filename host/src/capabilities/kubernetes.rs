@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tracing::{Span, field::Empty, instrument};
 
-use super::Call;
+use super::{Call, Named};
 use crate::{
     bindings::{
         kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
@@ -13,6 +14,7 @@ use crate::{
     dependencies::Dependency,
     grants::{Access, Verb},
     key::{Gvk, ObjectRef},
+    metrics::{HostCall, Suppressed},
     object::Object,
     selector::Selector,
 };
@@ -21,8 +23,9 @@ use crate::{
 const PAGE: usize = 500;
 
 impl Host for Call {
+    #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::KubernetesGet)?;
         let by = subject.key.clone();
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
@@ -36,8 +39,9 @@ impl Host for Call {
         Ok(object.map(|object| masked(&object, &options.fields)))
     }
 
+    #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
     async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesList)?;
         if let Some(cluster) = &options.cluster {
             return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
         }
@@ -110,8 +114,9 @@ impl Host for Call {
         })
     }
 
+    #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         let object = self.cached(&services, &key).await?;
@@ -127,29 +132,44 @@ impl Host for Call {
         }
     }
 
+    #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
-        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (by, services) = self
+            .enter(HostCall::KubernetesApply)
+            .map(|(s, services)| (s.key.clone(), services))?;
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
+        Span::current().record("object", tracing::field::display(&key));
         let written = services
             .effects
             .apply(self.writer(&by), &key, &object, options.force)
             .await?;
+        Span::current().record("sent", written.sent);
         self.counts.api_writes += u64::from(written.sent);
+        if !written.sent
+            && let Some(metrics) = &self.metrics
+        {
+            metrics.suppressed(Suppressed::Apply);
+        }
         self.read(Dependency::Object(key));
         Ok(written.object.json.to_vec())
     }
 
+    #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
     async fn create(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
-        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (by, services) = self
+            .enter(HostCall::KubernetesCreate)
+            .map(|(s, services)| (s.key.clone(), services))?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
+        Span::current().record("object", tracing::field::display(&key));
         let written = services.effects.create(self.writer(&by), &key, &object).await?;
         self.counts.api_writes += 1;
         self.read(Dependency::Object(key));
         Ok(written.object.json.to_vec())
     }
 
+    #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesDelete)?;
         let key = self.key(&r)?;
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
         services

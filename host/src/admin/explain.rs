@@ -1,0 +1,522 @@
+//! Why an object is as it is: what it waits for, what it read, when it runs next, who holds it.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Admin;
+use crate::{
+    dependencies::Dependency,
+    facts::{ErrorFact, Facts},
+    key::ObjectRef,
+    object::Object,
+    queue::{Place, Priority},
+    reconcile::PAUSED,
+    router::{Cause, Explanation as Turn},
+    store::Store,
+};
+
+/// Finalizers of this prefix say that another object holds this one; what follows says which.
+pub const HELD_BY: &str = "ostler.dev/held-by";
+
+/// Causes told, the newest.
+const CAUSES: usize = 10;
+/// Things read that are told.
+const READS: usize = 200;
+/// Objects of a list that is waited for, told by name.
+const LISTED: usize = 10;
+
+/// Which object is asked about.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Question {
+    /// `Team`, `team`, or `Team.v1alpha1.example.org` where that is not enough.
+    pub kind: String,
+    /// Its namespace; may be left out where the name is enough.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// What `/explain` tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Its kind, with version and group.
+    pub kind: String,
+    /// Its namespace; empty for cluster-scoped ones.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `Ready`, `NotReady`, `Paused`, `Terminating`, or `New` before its first reconcile.
+    pub state: String,
+    /// Reason of its Ready condition.
+    pub reason: String,
+    /// Message of its Ready condition.
+    pub message: String,
+    /// What it waits for: of what it read, what is absent or not Ready.
+    pub waits_for: Vec<Read>,
+    /// What it read: a change of any of these wakes it.
+    pub reads: Vec<Read>,
+    /// When it runs next, and why.
+    pub next: NextRun,
+    /// What woke it lately, oldest first.
+    pub woken_by: Vec<String>,
+    /// Who holds it: it can't go before they let go.
+    pub holders: Vec<Holder>,
+    /// What stands in the way of its deletion, when that was asked for.
+    pub finalizers: Vec<String>,
+    /// Whether it is annotated to be left alone.
+    pub paused: bool,
+    /// The plugin that reconciles it.
+    pub plugin: String,
+    /// The build that reconciled it last.
+    pub plugin_digest: String,
+    /// Reconciles so far.
+    pub reconciles: u64,
+    /// Failures in a row.
+    pub attempts: u32,
+    /// When its last reconcile ended.
+    pub last_reconcile: Option<String>,
+    /// How long that took, in milliseconds.
+    pub last_ms: Option<f64>,
+    /// Its last errors, newest last.
+    pub errors: Vec<ErrorFact>,
+}
+
+/// Something a reconcile read, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// The object, or the kind, namespace and selector of a list.
+    pub what: String,
+    /// How it is.
+    pub state: State,
+    /// Why it is not Ready.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// How something that was read is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// It is not there.
+    Absent,
+    /// It is there, and says nothing of being Ready.
+    Exists,
+    /// It is there, and not Ready.
+    NotReady,
+    /// It is Ready.
+    Ready,
+    /// It is being deleted.
+    Terminating,
+    /// A list of so many objects.
+    List(usize),
+}
+
+/// When an object runs next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NextRun {
+    /// `running`, `queued`, `delayed`, `parked` or `settled`.
+    pub place: String,
+    /// Seconds until it is due.
+    pub in_seconds: Option<f64>,
+    /// For people: when and why.
+    pub why: String,
+}
+
+/// Who holds an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The finalizer that says so.
+    pub finalizer: String,
+}
+
+impl Admin {
+    /// Explains an object. The error says what there is instead.
+    pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
+        let key = find(&self.ledger.keys(), question)?;
+        let gone = || format!("{key} was deleted a moment ago");
+        let facts = self.ledger.of(&key).ok_or_else(gone)?;
+        let object = self.services.store.get(&key).ok_or_else(gone)?;
+        let turn = self.services.router.explain(&key);
+        let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
+        Ok(explanation(
+            &key,
+            &object,
+            facts,
+            turn,
+            plugin,
+            &self.services.store,
+        ))
+    }
+}
+
+/// Pure: everything has been read.
+fn explanation(
+    key: &ObjectRef,
+    object: &Object,
+    facts: Facts,
+    turn: Turn,
+    plugin: Option<String>,
+    store: &Store,
+) -> Explanation {
+    let paused = object.annotation(PAUSED).as_deref() == Some("true");
+    let state = match () {
+        () if object.deleting() => "Terminating",
+        () if paused => "Paused",
+        () if facts.ready => "Ready",
+        () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
+        () => "NotReady",
+    };
+    let mut reads: Vec<_> = turn.reads.iter().map(|d| read(d, store)).collect();
+    reads.sort_by(|a, b| a.what.cmp(&b.what));
+    let mut waits_for = Vec::new();
+    if !facts.ready {
+        waits_for.extend(reads.iter().filter(|r| r.lacks()).cloned());
+        for dependency in &turn.reads {
+            waits_for.extend(lacking(dependency, key, store));
+        }
+    }
+    reads.truncate(READS);
+    let causes = turn.causes.iter().skip(turn.causes.len().saturating_sub(CAUSES));
+    let finalizers = || object.finalizers.iter().map(ToString::to_string);
+    Explanation {
+        kind: key.gvk.to_string(),
+        namespace: facts.namespace,
+        name: facts.name,
+        state: state.into(),
+        reason: facts.reason,
+        message: facts.message,
+        waits_for,
+        reads,
+        next: next(&turn, plugin.is_some()),
+        woken_by: causes.map(ToString::to_string).collect(),
+        holders: finalizers()
+            .filter(|f| f.starts_with(HELD_BY))
+            .map(|finalizer| Holder { finalizer })
+            .collect(),
+        finalizers: finalizers().filter(|_| object.deleting()).collect(),
+        paused,
+        plugin: plugin.unwrap_or(facts.plugin),
+        plugin_digest: facts.plugin_digest,
+        reconciles: facts.reconciles,
+        attempts: turn.failures,
+        last_reconcile: facts.last_reconcile,
+        last_ms: facts.last_ms,
+        errors: facts.errors,
+    }
+}
+
+impl Read {
+    /// Whether somebody may wait for it.
+    fn lacks(&self) -> bool {
+        matches!(self.state, State::Absent | State::NotReady | State::Terminating)
+    }
+}
+
+/// Something that was read, as it is now.
+fn read(dependency: &Dependency, store: &Store) -> Read {
+    match dependency {
+        Dependency::Object(key) => of_object(key, store.get(key).as_deref()),
+        Dependency::List {
+            gvk,
+            cluster,
+            namespace,
+            selector,
+        } => {
+            let place = namespace.as_deref().unwrap_or("");
+            let objects = store.list(cluster, gvk, place, selector.as_ref(), None, usize::MAX);
+            let mut what = format!("{} in ", gvk.kind);
+            match place {
+                "" => what.push_str("all namespaces"),
+                place => what.push_str(place),
+            }
+            if let Some(selector) = selector {
+                what.push_str(&format!(" where {selector}"));
+            }
+            Read {
+                what,
+                state: State::List(objects.len()),
+                why: String::new(),
+            }
+        }
+    }
+}
+
+fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
+    let (state, why) = match object {
+        None => (State::Absent, String::new()),
+        Some(object) => {
+            let ready = object.ready();
+            let why = match (ready.reason.as_str(), ready.message.as_str()) {
+                (reason, "") => reason.to_owned(),
+                (reason, message) => format!("{reason}: {message}"),
+            };
+            match ready.reason.is_empty() {
+                _ if object.deleting() => (State::Terminating, why),
+                _ if ready.ready => (State::Ready, String::new()),
+                true => (State::Exists, String::new()),
+                false => (State::NotReady, why),
+            }
+        }
+    };
+    Read {
+        what: key.to_string(),
+        state,
+        why,
+    }
+}
+
+/// Objects of a list that are not Ready, but for the one that asks.
+fn lacking(dependency: &Dependency, asking: &ObjectRef, store: &Store) -> Vec<Read> {
+    let Dependency::List {
+        gvk,
+        cluster,
+        namespace,
+        selector,
+    } = dependency
+    else {
+        return Vec::new();
+    };
+    let place = namespace.as_deref().unwrap_or("");
+    let objects = store.list(cluster, gvk, place, selector.as_ref(), None, usize::MAX);
+    objects
+        .iter()
+        .filter(|(key, _)| key != asking)
+        .map(|(key, object)| of_object(key, Some(object)))
+        .filter(Read::lacks)
+        .take(LISTED)
+        .collect()
+}
+
+fn next(turn: &Turn, served: bool) -> NextRun {
+    let (place, why) = match turn.place {
+        _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
+        Some(Place::InFlight(false)) => ("running", "it runs now".to_owned()),
+        Some(Place::InFlight(true)) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(Place::Queued(priority)) => {
+            let word = match priority {
+                Priority::High => "high",
+                Priority::Normal => "normal",
+                Priority::Low => "low",
+            };
+            ("queued", format!("as soon as a worker is free ({word} priority)"))
+        }
+        Some(Place::Delayed(_)) => {
+            let why = match &turn.then {
+                Some(Cause::Poll) => "its polling interval is over then",
+                Some(Cause::Timer) => "its plugin asked for that time",
+                Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
+                Some(Cause::Retry) => "it waits, and looks again by itself then",
+                _ => "it is due then",
+            };
+            ("delayed", format!("{why}; sooner when it or something it read changes"))
+        }
+        Some(Place::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
+        None => ("settled", "when it or something it read changes".to_owned()),
+    };
+    NextRun {
+        place: place.into(),
+        in_seconds: turn.due_in.map(|d| d.as_millis() as f64 / 1000.0),
+        why,
+    }
+}
+
+/// Finds the object that is meant among all that are reconciled.
+fn find(keys: &[ObjectRef], question: &Question) -> Result<ObjectRef, String> {
+    let Question {
+        kind,
+        namespace,
+        name,
+    } = question;
+    let of_kind: Vec<_> = keys.iter().filter(|k| is_kind(k, kind)).collect();
+    if of_kind.is_empty() {
+        let kinds: BTreeSet<_> = keys.iter().map(|k| k.gvk.to_string()).collect();
+        return Err(match kinds.is_empty() {
+            true => "there are no objects that this host reconciles".into(),
+            false => format!(
+                "there are no objects of kind `{kind}` that this host reconciles; there are {}",
+                list(kinds)
+            ),
+        });
+    }
+    let named: Vec<_> = of_kind.iter().filter(|k| *k.name == **name).collect();
+    let here: Vec<_> = named
+        .iter()
+        .filter(|k| {
+            namespace
+                .as_ref()
+                .is_none_or(|n| k.namespace.is_empty() || *k.namespace == **n)
+        })
+        .collect();
+    match here.as_slice() {
+        [one] => Ok((***one).clone()),
+        [first, second, ..] if first.gvk != second.gvk => {
+            let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
+            Err(format!(
+                "`{kind}` is more than one kind: say which of {}",
+                list(kinds)
+            ))
+        }
+        [_, ..] => {
+            let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
+            Err(format!(
+                "there is a {kind}/{name} in several namespaces: say which of {} with -n",
+                list(namespaces)
+            ))
+        }
+        [] => {
+            let place = namespace
+                .as_ref()
+                .map(|n| format!(" in namespace `{n}`"))
+                .unwrap_or_default();
+            let others = match named.is_empty() {
+                false => format!(
+                    "there is one in {}",
+                    list(named.iter().map(|k| k.namespace.to_string()).collect())
+                ),
+                true => format!(
+                    "there are {}",
+                    list(of_kind.iter().map(|k| k.to_string()).collect())
+                ),
+            };
+            Err(format!("there is no {kind}/{name}{place}; {others}"))
+        }
+    }
+}
+
+/// `team`, `Team`, `Team.concourse-ci.org` and `Team.v1alpha1.concourse-ci.org` are all that kind.
+fn is_kind(key: &ObjectRef, kind: &str) -> bool {
+    let gvk = &key.gvk;
+    let same = |full: &str| full.eq_ignore_ascii_case(kind);
+    same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
+}
+
+fn list(items: BTreeSet<String>) -> String {
+    const SHOWN: usize = 10;
+    let more = items.len().saturating_sub(SHOWN);
+    let mut text = items.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Gvk;
+
+    fn question(kind: &str, namespace: Option<&str>, name: &str) -> Question {
+        Question {
+            kind: kind.into(),
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn the_object_that_is_meant_is_found_or_said_what_there_is() {
+        let team = |group: &str, namespace: &str, name: &str| {
+            ObjectRef::new(Gvk::new(group, "v1", "Team"), namespace, name)
+        };
+        let keys = [
+            team("a.dev", "x", "one"),
+            team("a.dev", "x", "two"),
+            team("a.dev", "y", "two"),
+            team("b.dev", "x", "three"),
+            team("a.dev", "x", "three"),
+        ];
+        let ask =
+            |kind: &str, namespace: Option<&str>, name: &str| find(&keys, &question(kind, namespace, name));
+        assert_eq!(ask("team", None, "one"), Ok(keys[0].clone()));
+        assert_eq!(ask("Team.v1.a.dev", Some("y"), "two"), Ok(keys[2].clone()));
+        assert_eq!(ask("Team.b.dev", None, "three"), Ok(keys[3].clone()));
+        for (kind, namespace, name, words) in [
+            ("teem", None, "one", "there are Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", None, "two", "say which of x, y"),
+            ("team", None, "three", "say which of Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", Some("z"), "two", "there is one in x, y"),
+            ("team", None, "four", "Team/x/one"),
+        ] {
+            let error = ask(kind, namespace, name).expect_err("not found");
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(find(&[], &question("team", None, "a")).is_err());
+    }
+
+    fn stored(store: &Store, name: &str, extra: &str) -> ObjectRef {
+        let json = format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"1"{extra}}}"#
+        );
+        let json = if json.matches('{').count() > json.matches('}').count() {
+            json + "}"
+        } else {
+            json
+        };
+        let (key, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object");
+        store.put(&key, object);
+        key
+    }
+
+    #[test]
+    fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
+        let store = Store::default();
+        let condition = |status: &str| {
+            format!(
+                r#"}},"status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"Because","message":"of this"}}]}}"#
+            )
+        };
+        let ready = stored(&store, "ready", &condition("True"));
+        let not_ready = stored(&store, "not-ready", &condition("False"));
+        let plain = stored(&store, "plain", "");
+        let key = stored(
+            &store,
+            "a",
+            r#","finalizers":["ostler.dev/held-by-x","other/f"],"annotations":{"ostler.dev/paused":"true"}"#,
+        );
+        let absent = ObjectRef::new(key.gvk.clone(), "n", "absent");
+        let ledger = crate::facts::Ledger::new(Default::default());
+        ledger.seen(&key);
+        let turn = Turn {
+            place: Some(Place::Delayed(Default::default())),
+            failures: 0,
+            due_in: Some(std::time::Duration::from_millis(1500)),
+            then: Some(Cause::Poll),
+            causes: vec![Cause::Start; 30],
+            reads: [&ready, &not_ready, &plain, &absent]
+                .map(|k| Dependency::Object(k.clone()))
+                .to_vec(),
+        };
+        let object = store.get(&key).expect("there");
+        let facts = ledger.of(&key).expect("facts");
+        let told = explanation(&key, &object, facts, turn, Some("p".into()), &store);
+        let waits: Vec<_> = told
+            .waits_for
+            .iter()
+            .map(|r| (&*r.what, r.state, &*r.why))
+            .collect();
+        assert_eq!(
+            waits,
+            [
+                ("Thing/n/absent", State::Absent, ""),
+                ("Thing/n/not-ready", State::NotReady, "Because: of this")
+            ]
+        );
+        let states: Vec<_> = told.reads.iter().map(|r| r.state).collect();
+        assert_eq!(
+            states,
+            [State::Absent, State::NotReady, State::Exists, State::Ready]
+        );
+        assert_eq!(
+            told.holders,
+            [Holder {
+                finalizer: "ostler.dev/held-by-x".into()
+            }]
+        );
+        assert_eq!(
+            (&*told.state, told.paused, told.woken_by.len()),
+            ("Paused", true, CAUSES)
+        );
+        assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
+        assert!(told.next.why.contains("polling"), "{}", told.next.why);
+    }
+}
