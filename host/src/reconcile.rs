@@ -88,11 +88,14 @@ impl Controller {
                 Ok(work) => {
                     let key = work.key.clone();
                     let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
-                    let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty);
+                    let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
                     let end = self.reconcile(&work).instrument(span.clone()).await;
                     let ended = end.as_ref().map_or(Ended::Success, End::ended);
                     running.ended(ended);
                     span.record("result", ended.word());
+                    if matches!(ended, Ended::Error | Ended::TerminalError) {
+                        span.record("otel.status_code", "ERROR");
+                    }
                     match end {
                         Some(end) => self.services.router.done(&key, end.next, end.reads),
                         None => self.services.router.forget(&key),

@@ -21,11 +21,15 @@ use crate::{
 };
 
 impl Host for Call {
-    #[instrument(name = "http.send", target = "spans", level = "trace", skip_all, fields(upstream = request.upstream.name, method = request.method, http.response.status_code = Empty), err(Debug, level = "trace"))]
+    #[instrument(
+        name = "http.send",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
-        let response = deliver(self.prepare(request).await?).await?;
-        Span::current().record("http.response.status_code", response.status);
-        Ok(response)
+        deliver(self.prepare(request).await?).await
     }
 
     #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
@@ -79,6 +83,8 @@ impl Host for Call {
 /// A request that may be sent.
 type Prepared = (Arc<Services>, ObjectRef, UpstreamObject, upstream::Request);
 
+/// Each has a span of its own, as several may be on their way at once.
+#[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %key, method = request.method, http.response.status_code = Empty))]
 async fn deliver((services, key, upstream, request): Prepared) -> Result<Response, Error> {
     let started = Instant::now();
     let sent = services
@@ -90,6 +96,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
         Err(upstream::SendError::LoginFailed(_)) => 401,
         Err(_) => 0,
     };
+    Span::current().record("http.response.status_code", code);
     services
         .metrics
         .upstream(&key.namespace, &key.name, code, started.elapsed());

@@ -418,7 +418,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
     lab.patch(
         &kind("Team"),
         "platform",
-        json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["ostler.dev/held-by-x", "concourse-ci.org/team"]}}),
+        json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["ostler.dev/held-by-x", "concourse-ci.org/team-finalizer"]}}),
     )
     .await;
     lab.until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
@@ -549,19 +549,24 @@ impl Receiver {
         format!("http://{address}")
     }
 
-    /// Spans of this name whose parent is a reconcile of an object.
+    /// Spans of this name under a reconcile of an object: its host calls, and their requests.
     fn children(&self, object: &str, name: &str) -> Vec<Span> {
         let spans = self.spans.lock().expect("lock");
         let mut children = Vec::new();
+        let under = |parent: &Span| {
+            let of = |s: &&Span| s.parent_span_id == parent.span_id && s.trace_id == parent.trace_id;
+            spans.iter().filter(of).cloned().collect::<Vec<_>>()
+        };
         for reconcile in spans
             .iter()
             .filter(|s| s.name == "reconcile" && attribute(s, "object") == object)
         {
-            let of = spans
-                .iter()
-                .filter(|s| s.name == name && s.parent_span_id == reconcile.span_id);
-            children.extend(of.filter(|s| s.trace_id == reconcile.trace_id).cloned());
+            for call in under(reconcile) {
+                children.extend(under(&call));
+                children.push(call);
+            }
         }
+        children.retain(|s| s.name == name);
         children
     }
 }
@@ -631,7 +636,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
                 .as_ref()
                 .is_some_and(|s| s.code() == StatusCode::Error && s.message == "NotReady")
         };
-        let sent = receiver.children(&pipeline, "http.send");
+        let sent = receiver.children(&pipeline, "http.request");
         refused.iter().any(failed)
             && refused
                 .iter()
