@@ -116,7 +116,8 @@ impl fmt::Display for Named<'_> {
 pub struct Call {
     terms: Arc<Terms>,
     subject: Option<Subject>,
-    metrics: Option<Arc<PluginMetrics>>,
+    /// What is counted of the plugin; `describe` is not counted.
+    pub metrics: Option<Arc<PluginMetrics>>,
     /// For its log lines.
     pub id: ReconcileId,
     started: Instant,

@@ -280,14 +280,18 @@ impl Controller {
             .await;
         let called = calling.elapsed();
         self.ledger.count(key, call.counts);
-        let metrics = self.services.metrics.plugin(plugin.name());
-        metrics.called(called, call.cpu);
+        let metrics = call.metrics.clone();
+        if let Some(metrics) = &metrics {
+            metrics.called(called, call.cpu);
+        }
         let result = match answer {
             Ok(Ok(outcome)) => Answer::Outcome(outcome),
             Ok(Err(failure)) => Answer::Failure(failure),
             Err(trap) => {
                 warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
-                metrics.trapped(trap.kind());
+                if let Some(metrics) = &metrics {
+                    metrics.trapped(trap.kind());
+                }
                 Answer::Failure(trapped(&trap))
             }
         };
