@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     key::{Gvk, ObjectRef},
     object::{Object, Readiness},
+    scope::Form,
     store::Store,
 };
 
@@ -332,7 +333,7 @@ impl Ledger {
     /// Whether each object is Ready now. Only those that have changed since their last reconcile are parsed.
     fn readiness(&self) -> Vec<(ObjectRef, bool)> {
         let objects = self.objects.lock().expect("lock");
-        let ready = |key: &ObjectRef, entry: &Entry| match self.store.get(key) {
+        let ready = |key: &ObjectRef, entry: &Entry| match self.store.get(key, Form::Whole) {
             Some(object) if object.resource_version == entry.version => entry.ready,
             Some(object) => object.ready().ready,
             None => false,
@@ -344,7 +345,7 @@ impl Ledger {
     }
 
     fn tell(&self, key: &ObjectRef, entry: &Entry) -> Facts {
-        let object = self.store.get(key);
+        let object = self.store.get(key, Form::Whole);
         let Readiness {
             ready,
             reason,
@@ -439,6 +440,7 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scope::Reach;
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -453,17 +455,18 @@ mod tests {
         let store = Arc::new(Store::default());
         let ledger = Ledger::new(store.clone());
         let (key, first) = object(1, "False");
-        store.put(&key, first);
+        store.open(&Reach::default().object(&key, Form::Whole));
+        store.put(&key, first, Form::Whole);
         ledger.reconciled(&key, &"p".into(), "digest");
-        ledger.looked(&key, &store.get(&key).expect("there"));
+        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
         assert_eq!(ledger.not_ready(10).len(), 1);
         // Somebody else's status write, not looked at yet.
-        store.put(&key, object(2, "True").1);
+        store.put(&key, object(2, "True").1, Form::Whole);
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
         let facts = ledger.of(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
-        ledger.looked(&key, &store.get(&key).expect("there"));
+        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
         assert!(ledger.of(&key).expect("facts").ready_ms.is_some());
         assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
     }

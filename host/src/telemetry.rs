@@ -83,8 +83,8 @@ impl Drop for Telemetry {
 /// Begins to log, and to trace where the environment says so. The level is `$OSTLER_LOG`, in the manner of
 /// `RUST_LOG`.
 pub fn start(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
-    let filter =
-        EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn,opentelemetry=warn"));
+    let filter = EnvFilter::try_from_env("OSTLER_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn,opentelemetry=warn"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Pretty => log

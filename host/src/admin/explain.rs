@@ -1,19 +1,21 @@
 //! Why an object is as it is: what it waits for, what it read, when it runs next, who holds it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::{
-    dependencies::Dependency,
+    dependencies::{Dependency, List},
     facts::{ErrorFact, Facts},
     key::ObjectRef,
     object::Object,
     queue::{Place, Priority},
     reconcile::PAUSED,
     router::{Cause, Explanation as Turn},
-    store::Store,
+    scope::{Form, Scope},
+    store::Query,
+    watch::Synced,
 };
 
 /// Finalizers of this prefix say that another object holds this one; what follows says which.
@@ -109,6 +111,8 @@ pub enum State {
     Terminating,
     /// A list of so many objects.
     List(usize),
+    /// It is not known: what tells of it has not been listed.
+    Unknown,
 }
 
 /// When an object runs next.
@@ -135,18 +139,55 @@ impl Admin {
         let key = find(&self.ledger.keys(), question)?;
         let gone = || format!("{key} was deleted a moment ago");
         let facts = self.ledger.of(&key).ok_or_else(gone)?;
-        let object = self.services.store.get(&key).ok_or_else(gone)?;
-        let turn = self.services.router.explain(&key);
+        let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
+        let mut turn = self.services.router.explain(&key);
         let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
-        Ok(explanation(
-            &key,
-            &object,
-            facts,
-            turn,
-            plugin,
-            &self.services.store,
-        ))
+        let scopes = self.services.informers.scopes();
+        let reads = std::mem::take(&mut turn.reads);
+        let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
+        Ok(explanation(&key, &object, facts, turn, plugin, found))
     }
+
+    /// What is there of something that was read. Starts no watch: there is one, or there is no telling.
+    fn find(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
+        let services = &self.services;
+        let scope = dependency.scope(&services.reach);
+        let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
+        let synced = covering().find(|(_, synced)| *synced == Synced::Yes);
+        let why = || {
+            let failed = covering().find_map(|(_, synced)| match synced {
+                Synced::Failed(why) => Some(why.clone()),
+                _ => None,
+            });
+            failed.unwrap_or_else(|| "not listed yet".into())
+        };
+        match dependency {
+            Dependency::Object(key, form) => match services.store.get(&key, form) {
+                None if synced.is_none() => Found::Unknown(Dependency::Object(key, form), why()),
+                object => Found::Object(key, object),
+            },
+            Dependency::List(list) => match synced {
+                None => Found::Unknown(Dependency::List(list), why()),
+                Some((scope, _)) => {
+                    let query = Query {
+                        namespace: &list.namespace,
+                        labels: list.labels.as_ref(),
+                        fields: list.fields.as_ref(),
+                        ..Query::default()
+                    };
+                    let objects = services.store.list(scope, &query);
+                    Found::List(list, objects)
+                }
+            },
+        }
+    }
+}
+
+/// What is there of something that was read.
+enum Found {
+    Object(ObjectRef, Option<Arc<Object>>),
+    List(List, Vec<(ObjectRef, Arc<Object>)>),
+    Unknown(Dependency, String),
 }
 
 /// Pure: everything has been read.
@@ -156,7 +197,7 @@ fn explanation(
     facts: Facts,
     turn: Turn,
     plugin: Option<String>,
-    store: &Store,
+    found: Vec<Found>,
 ) -> Explanation {
     let paused = object.annotation(PAUSED).as_deref() == Some("true");
     let state = match () {
@@ -166,14 +207,12 @@ fn explanation(
         () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
         () => "NotReady",
     };
-    let mut reads: Vec<_> = turn.reads.iter().map(|d| read(d, store)).collect();
+    let mut reads: Vec<_> = found.iter().map(read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
     let mut waits_for = Vec::new();
     if !facts.ready {
         waits_for.extend(reads.iter().filter(|r| r.lacks()).cloned());
-        for dependency in &turn.reads {
-            waits_for.extend(lacking(dependency, key, store));
-        }
+        waits_for.extend(found.iter().flat_map(|f| lacking(f, key)));
     }
     reads.truncate(READS);
     let causes = turn.causes.iter().skip(turn.causes.len().saturating_sub(CAUSES));
@@ -208,36 +247,47 @@ fn explanation(
 impl Read {
     /// Whether somebody may wait for it.
     fn lacks(&self) -> bool {
-        matches!(self.state, State::Absent | State::NotReady | State::Terminating)
+        matches!(
+            self.state,
+            State::Absent | State::NotReady | State::Terminating | State::Unknown
+        )
     }
 }
 
 /// Something that was read, as it is now.
-fn read(dependency: &Dependency, store: &Store) -> Read {
-    match dependency {
-        Dependency::Object(key) => of_object(key, store.get(key).as_deref()),
-        Dependency::List {
-            gvk,
-            cluster,
-            namespace,
-            selector,
-        } => {
-            let place = namespace.as_deref().unwrap_or("");
-            let objects = store.list(cluster, gvk, place, selector.as_ref(), None, usize::MAX);
-            let mut what = format!("{} in ", gvk.kind);
-            match place {
-                "" => what.push_str("all namespaces"),
-                place => what.push_str(place),
-            }
-            if let Some(selector) = selector {
-                what.push_str(&format!(" where {selector}"));
-            }
-            Read {
-                what,
-                state: State::List(objects.len()),
-                why: String::new(),
-            }
-        }
+fn read(found: &Found) -> Read {
+    match found {
+        Found::Object(key, object) => of_object(key, object.as_deref()),
+        Found::List(list, objects) => Read {
+            what: name(list),
+            state: State::List(objects.len()),
+            why: String::new(),
+        },
+        Found::Unknown(dependency, why) => Read {
+            what: match dependency {
+                Dependency::Object(key, _) => key.to_string(),
+                Dependency::List(list) => name(list),
+            },
+            state: State::Unknown,
+            why: why.clone(),
+        },
+    }
+}
+
+/// `Pod in demo where app=web`.
+fn name(list: &List) -> String {
+    let place = match &*list.namespace {
+        "" => "all namespaces",
+        place => place,
+    };
+    let selectors = [
+        list.labels.as_ref().map(ToString::to_string),
+        list.fields.as_ref().map(ToString::to_string),
+    ];
+    let selectors: Vec<_> = selectors.into_iter().flatten().collect();
+    match selectors.is_empty() {
+        true => format!("{} in {place}", list.gvk.kind),
+        false => format!("{} in {place} where {}", list.gvk.kind, selectors.join(",")),
     }
 }
 
@@ -266,18 +316,10 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
 }
 
 /// Objects of a list that are not Ready, but for the one that asks.
-fn lacking(dependency: &Dependency, asking: &ObjectRef, store: &Store) -> Vec<Read> {
-    let Dependency::List {
-        gvk,
-        cluster,
-        namespace,
-        selector,
-    } = dependency
-    else {
+fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
+    let Found::List(_, objects) = found else {
         return Vec::new();
     };
-    let place = namespace.as_deref().unwrap_or("");
-    let objects = store.list(cluster, gvk, place, selector.as_ref(), None, usize::MAX);
     objects
         .iter()
         .filter(|(key, _)| key != asking)
@@ -443,37 +485,52 @@ mod tests {
         assert!(find(&[], &question("team", None, "a")).is_err());
     }
 
-    fn stored(store: &Store, name: &str, extra: &str) -> ObjectRef {
+    fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<Object>) {
         let json = format!(
-            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"1"{extra}}}"#
+            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"1"{extra}}}{rest}}}"#
         );
-        let json = if json.matches('{').count() > json.matches('}').count() {
-            json + "}"
-        } else {
-            json
-        };
         let (key, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object");
-        store.put(&key, object);
-        key
+        (key, Arc::new(object))
+    }
+
+    fn conditioned(name: &str, status: &str) -> (ObjectRef, Arc<Object>) {
+        let condition = format!(
+            r#","status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"Because","message":"of this"}}]}}"#
+        );
+        object(name, "", &condition)
     }
 
     #[test]
     fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
-        let store = Store::default();
-        let condition = |status: &str| {
-            format!(
-                r#"}},"status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"Because","message":"of this"}}]}}"#
-            )
-        };
-        let ready = stored(&store, "ready", &condition("True"));
-        let not_ready = stored(&store, "not-ready", &condition("False"));
-        let plain = stored(&store, "plain", "");
-        let key = stored(
-            &store,
+        let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
+        let (key, asked) = object(
             "a",
             r#","finalizers":["ostler.dev/held-by-x","other/f"],"annotations":{"ostler.dev/paused":"true"}"#,
+            "",
         );
-        let absent = ObjectRef::new(key.gvk.clone(), "n", "absent");
+        let of_kind = |name: &str| ObjectRef::new(key.gvk.clone(), "n", name);
+        let list = List {
+            gvk: key.gvk.clone(),
+            cluster: "".into(),
+            namespace: "n".into(),
+            labels: crate::selector::Selector::parse("app=web").ok(),
+            fields: None,
+            form: Form::Whole,
+        };
+        let found = vec![
+            there(conditioned("ready", "True")),
+            there(conditioned("not-ready", "False")),
+            there(object("plain", "", "")),
+            Found::Object(of_kind("absent"), None),
+            Found::Unknown(
+                Dependency::Object(of_kind("unknown"), Form::Whole),
+                "forbidden".into(),
+            ),
+            Found::List(
+                list,
+                vec![(key.clone(), asked.clone()), conditioned("listed", "False")],
+            ),
+        ];
         let ledger = crate::facts::Ledger::new(Default::default());
         ledger.seen(&key);
         let turn = Turn {
@@ -482,36 +539,36 @@ mod tests {
             due_in: Some(std::time::Duration::from_millis(1500)),
             then: Some(Cause::Poll),
             causes: vec![Cause::Start; 30],
-            reads: [&ready, &not_ready, &plain, &absent]
-                .map(|k| Dependency::Object(k.clone()))
-                .to_vec(),
+            reads: Vec::new(),
         };
-        let object = store.get(&key).expect("there");
         let facts = ledger.of(&key).expect("facts");
-        let told = explanation(&key, &object, facts, turn, Some("p".into()), &store);
-        let waits: Vec<_> = told
-            .waits_for
-            .iter()
-            .map(|r| (&*r.what, r.state, &*r.why))
-            .collect();
+        let told = explanation(&key, &asked, facts, turn, Some("p".into()), found);
+        let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
-            waits,
+            waits.collect::<Vec<_>>(),
             [
                 ("Thing/n/absent", State::Absent, ""),
-                ("Thing/n/not-ready", State::NotReady, "Because: of this")
+                ("Thing/n/not-ready", State::NotReady, "Because: of this"),
+                ("Thing/n/unknown", State::Unknown, "forbidden"),
+                ("Thing/n/listed", State::NotReady, "Because: of this"),
             ]
         );
-        let states: Vec<_> = told.reads.iter().map(|r| r.state).collect();
+        let reads = told.reads.iter().map(|r| (&*r.what, r.state));
         assert_eq!(
-            states,
-            [State::Absent, State::NotReady, State::Exists, State::Ready]
+            reads.collect::<Vec<_>>(),
+            [
+                ("Thing in n where app=web", State::List(2)),
+                ("Thing/n/absent", State::Absent),
+                ("Thing/n/not-ready", State::NotReady),
+                ("Thing/n/plain", State::Exists),
+                ("Thing/n/ready", State::Ready),
+                ("Thing/n/unknown", State::Unknown),
+            ]
         );
-        assert_eq!(
-            told.holders,
-            [Holder {
-                finalizer: "ostler.dev/held-by-x".into()
-            }]
-        );
+        let holder = Holder {
+            finalizer: "ostler.dev/held-by-x".into(),
+        };
+        assert_eq!(told.holders, [holder]);
         assert_eq!(
             (&*told.state, told.paused, told.woken_by.len()),
             ("Paused", true, CAUSES)

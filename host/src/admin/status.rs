@@ -6,6 +6,7 @@ use super::Admin;
 use crate::{
     facts::{ErrorFact, Facts},
     plugin::Report,
+    scope::Form,
     watch::Synced,
 };
 
@@ -83,6 +84,10 @@ pub struct Watch {
     pub kind: String,
     /// The namespace; empty for all.
     pub namespace: String,
+    /// The label selector; empty for all.
+    pub selector: String,
+    /// Whether only metadata is kept.
+    pub metadata: bool,
     /// `synced`, `listing` or `failing`.
     pub state: String,
     /// Why it fails.
@@ -175,6 +180,8 @@ impl Admin {
                 .map(|(scope, synced)| Watch {
                     kind: scope.gvk.to_string(),
                     namespace: scope.namespace.to_string(),
+                    selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
+                    metadata: scope.form == Form::Metadata,
                     state: match synced {
                         Synced::Yes => "synced",
                         Synced::No => "listing",

@@ -17,6 +17,7 @@ use crate::{
     grants::Access,
     key::{Gvk, ObjectRef},
     metrics::HostCall,
+    scope::Form,
     upstream::{self, SecretKey, UpstreamObject},
 };
 
@@ -60,7 +61,10 @@ impl Host for Call {
     ) -> Result<Option<String>, Error> {
         let (_, services) = self.enter(HostCall::HttpSecretDigest)?;
         let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
-        let value = services.store.get(&secret).and_then(|object| object.data(&key));
+        let value = services
+            .store
+            .get(&secret, Form::Whole)
+            .and_then(|object| object.data(&key));
         Ok(value.map(|value| services.upstreams.digest(&value)))
     }
 
@@ -129,7 +133,7 @@ impl Call {
             method: &request.method,
             path: &request.path_and_query,
         })?;
-        let Some(object) = self.cached(&services, &key).await? else {
+        let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
             return Err(Error::NotFound(format!(
                 "Upstream {namespace}/{} does not exist",
                 key.name
@@ -144,7 +148,7 @@ impl Call {
         }
         for name in upstream.secrets() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
-            self.cached(&services, &secret).await?;
+            self.cached(&services, &secret, Form::Whole).await?;
         }
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
@@ -194,7 +198,7 @@ impl Call {
             name,
         })?;
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, name);
-        self.cached(services, &key).await?;
+        self.cached(services, &key, Form::Whole).await?;
         Ok(key)
     }
 }
@@ -205,7 +209,7 @@ struct Secrets<'a>(&'a Services);
 impl upstream::Secrets for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
-        let object = self.0.store.get(&key)?;
+        let object = self.0.store.get(&key, Form::Whole)?;
         Some(upstream::SecretValue {
             value: upstream::Secret::new(object.data(&secret.key)?),
             version: object.resource_version.to_string(),

@@ -133,6 +133,7 @@ fn reads(title: &str, reads: &[Read]) -> String {
             State::NotReady => ("not Ready".to_owned(), Shade::Waiting),
             State::Ready => ("Ready".to_owned(), Shade::Good),
             State::Terminating => ("being deleted".to_owned(), Shade::Waiting),
+            State::Unknown => ("unknown".to_owned(), Shade::Bad),
             State::List(n) => (format!("{n} objects"), Shade::Plain),
         };
         vec![
