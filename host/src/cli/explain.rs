@@ -72,7 +72,7 @@ fn text(told: &Explanation) -> String {
         ("Why", because, Shade::Plain),
         ("Next run", next, Shade::Plain),
         ("Last run", last, Shade::Plain),
-        ("Woken by", told.woken_by.join(", "), Shade::Plain),
+        ("Woken by", causes(&told.woken_by), Shade::Plain),
         (
             "Reconciles",
             format!("{} ({} failures in a row)", told.reconciles, told.attempts),
@@ -145,6 +145,16 @@ fn reads(title: &str, reads: &[Read]) -> String {
     section(title, &table(&[], rows))
 }
 
+/// Causes, the same in a row once.
+fn causes(causes: &[String]) -> String {
+    let runs = causes.chunk_by(|a, b| a == b);
+    let words = runs.map(|run| match run.len() {
+        1 => run[0].clone(),
+        n => format!("{} ×{n}", run[0]),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
 /// A length of time as people say it.
 fn duration(seconds: f64) -> String {
     match seconds {
@@ -185,7 +195,7 @@ mod tests {
                 in_seconds: Some(28.4),
                 why: "it waits".into(),
             },
-            woken_by: vec!["start".into(), "change".into()],
+            woken_by: vec!["start".into(), "change".into(), "change".into()],
             holders: vec![Holder {
                 finalizer: "ostler.dev/held-by-x".into(),
             }],
@@ -210,7 +220,7 @@ mod tests {
             "InstanceNotReady: ci is not there",
             "in 28.4 s: it waits",
             "took 1 ms",
-            "start, change",
+            "start, change ×2",
             "concourse-team 0123456789ab",
             "Waits for",
             "Instance/demo/ci",

@@ -74,7 +74,14 @@ fn text(told: &Told) -> String {
         };
         vec![
             cell(&w.kind, Shade::Plain),
-            cell(&w.namespace, Shade::Plain),
+            cell(
+                if w.namespace.is_empty() {
+                    "all"
+                } else {
+                    &w.namespace
+                },
+                Shade::Plain,
+            ),
             cell(&w.state, shade),
             cell(&w.message, Shade::Plain),
         ]

@@ -19,6 +19,9 @@ pub enum Shade {
     Faint,
 }
 
+/// Columns below which wrapped tables can't be read.
+const NARROW: u16 = 60;
+
 impl Shade {
     fn colour(self) -> Option<Color> {
         match self {
@@ -43,9 +46,12 @@ pub fn cell(text: impl ToString, shade: Shade) -> Cell {
 /// A table without lines, wrapped to the terminal's width.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
     let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING);
+    table.style_text_only();
+    // Of a terminal that is too narrow, or does not know its width, the terminal makes the best itself.
+    if table.width().is_some_and(|width| width >= NARROW) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
     if !header.is_empty() {
         table.set_header(header.iter().map(|h| cell(h, Shade::Faint)));
     }

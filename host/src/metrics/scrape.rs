@@ -185,7 +185,9 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
         let seconds = running
             .iter()
             .map(|since| now.saturating_duration_since(*since).as_secs_f64());
-        unfinished.get_or_create(&queue).set(seconds.clone().sum());
+        unfinished
+            .get_or_create(&queue)
+            .set(seconds.clone().fold(0.0, std::ops::Add::add));
         longest.get_or_create(&queue).set(seconds.fold(0.0, f64::max));
     }
 }
