@@ -274,23 +274,24 @@ impl Ledger {
 
     /// The facts of all objects, in order of kind, namespace and name.
     pub fn all(&self) -> Vec<Facts> {
-        let objects = self.objects.lock().expect("lock");
-        let mut all: Vec<_> = objects.iter().collect();
-        all.sort_by(|a, b| a.0.cmp(b.0));
-        all.into_iter()
-            .map(|(key, entry)| self.tell(key, entry))
-            .collect()
+        self.keys().iter().filter_map(|key| self.of(key)).collect()
     }
 
     /// The facts of one object.
     pub fn of(&self, key: &ObjectRef) -> Option<Facts> {
+        // Parsed before the lock is taken: reconciles wait for that.
+        let object = self.store.get(key, Form::Whole);
+        let readiness = object.map(|o| o.ready()).unwrap_or_default();
         let objects = self.objects.lock().expect("lock");
-        objects.get(key).map(|entry| self.tell(key, entry))
+        objects.get(key).map(|entry| tell(key, entry, readiness))
     }
 
     /// All objects, in order of kind, namespace and name.
     pub fn keys(&self) -> Vec<ObjectRef> {
-        let mut keys: Vec<_> = self.objects.lock().expect("lock").keys().cloned().collect();
+        let mut keys: Vec<_> = {
+            let objects = self.objects.lock().expect("lock");
+            objects.keys().cloned().collect()
+        };
         keys.sort();
         keys
     }
@@ -330,61 +331,24 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether each object is Ready now. Only those that have changed since their last reconcile are parsed.
+    /// Whether each object is Ready now. Only those that have changed since their last reconcile are parsed,
+    /// and none while reconciles wait for the lock.
     fn readiness(&self) -> Vec<(ObjectRef, bool)> {
-        let objects = self.objects.lock().expect("lock");
-        let ready = |key: &ObjectRef, entry: &Entry| match self.store.get(key, Form::Whole) {
-            Some(object) if object.resource_version == entry.version => entry.ready,
-            Some(object) => object.ready().ready,
-            None => false,
+        let known: Vec<_> = {
+            let objects = self.objects.lock().expect("lock");
+            let known = |(key, entry): (&ObjectRef, &Entry)| (key.clone(), entry.version, entry.ready);
+            objects.iter().map(known).collect()
         };
-        objects
-            .iter()
-            .map(|(key, entry)| (key.clone(), ready(key, entry)))
-            .collect()
-    }
-
-    fn tell(&self, key: &ObjectRef, entry: &Entry) -> Facts {
-        let object = self.store.get(key, Form::Whole);
-        let Readiness {
-            ready,
-            reason,
-            message,
-        } = object.map(|o| o.ready()).unwrap_or_default();
-        let ms = |d: Duration| d.as_micros() as f64 / 1000.0;
-        Facts {
-            kind: key.gvk.kind.to_string(),
-            namespace: key.namespace.to_string(),
-            name: key.name.to_string(),
-            ready,
-            reason,
-            message,
-            ready_ms: entry.ready_after.map(ms),
-            reconciles: entry.reconciles.into(),
-            failures: entry.failures.into(),
-            overlaps: entry.overlaps.into(),
-            api_writes: entry.api_writes.into(),
-            upstream_reads: entry.upstream_reads.into(),
-            upstream_writes: entry.upstream_writes.into(),
-            plugin: entry
-                .build
-                .as_ref()
-                .map(|b| b.plugin.to_string())
-                .unwrap_or_default(),
-            plugin_digest: entry
-                .build
-                .as_ref()
-                .map(|b| b.digest.to_string())
-                .unwrap_or_default(),
-            last_reconcile: entry.ended.map(crate::time::rfc3339),
-            last_ms: entry.ended.map(|_| ms(entry.took)),
-            errors: entry
-                .errors
-                .iter()
-                .flat_map(|e| e.iter())
-                .map(Kept::tell)
-                .collect(),
-        }
+        let now = |(key, version, ready)| {
+            let object = self.store.get(&key, Form::Whole);
+            let ready = match object {
+                Some(object) if object.resource_version == version => ready,
+                Some(object) => object.ready().ready,
+                None => false,
+            };
+            (key, ready)
+        };
+        known.into_iter().map(now).collect()
     }
 
     fn with<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
@@ -393,6 +357,36 @@ impl Ledger {
             return change(entry);
         }
         change(objects.entry(key.clone()).or_insert_with(Entry::new))
+    }
+}
+
+fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
+    let ms = |d: Duration| d.as_micros() as f64 / 1000.0;
+    let build = entry.build.as_ref();
+    Facts {
+        kind: key.gvk.kind.to_string(),
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        ready: readiness.ready,
+        reason: readiness.reason,
+        message: readiness.message,
+        ready_ms: entry.ready_after.map(ms),
+        reconciles: entry.reconciles.into(),
+        failures: entry.failures.into(),
+        overlaps: entry.overlaps.into(),
+        api_writes: entry.api_writes.into(),
+        upstream_reads: entry.upstream_reads.into(),
+        upstream_writes: entry.upstream_writes.into(),
+        plugin: build.map(|b| b.plugin.to_string()).unwrap_or_default(),
+        plugin_digest: build.map(|b| b.digest.to_string()).unwrap_or_default(),
+        last_reconcile: entry.ended.map(crate::time::rfc3339),
+        last_ms: entry.ended.map(|_| ms(entry.took)),
+        errors: entry
+            .errors
+            .iter()
+            .flat_map(|e| e.iter())
+            .map(Kept::tell)
+            .collect(),
     }
 }
 

@@ -11,7 +11,10 @@ use std::{
     env, fmt,
     future::Future,
     pin::Pin,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use anyhow::Context;
@@ -37,6 +40,9 @@ const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 ];
 
+/// What is logged unless `$OSTLER_LOG` says otherwise.
+const LEVELS: &str = "info,wasmtime=warn,opentelemetry=warn";
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -53,7 +59,8 @@ pub struct ReconcileId(u32);
 impl ReconcileId {
     /// One that no other reconcile had lately.
     pub fn next() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Somewhere else at each start, so that the logs of two don't meet.
+        static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(crate::time::unique() as u32));
         // An odd multiplier: every number once before any comes again, and neighbours look different.
         Self(NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B1))
     }
@@ -83,8 +90,7 @@ impl Drop for Telemetry {
 /// Begins to log, and to trace where the environment says so. The level is `$OSTLER_LOG`, in the manner of
 /// `RUST_LOG`.
 pub fn start(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
-    let filter = EnvFilter::try_from_env("OSTLER_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn,opentelemetry=warn"));
+    let filter = EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new(LEVELS));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Pretty => log
@@ -196,5 +202,47 @@ impl HttpClient for Http {
             Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
         });
         Box::pin(async move { sent.await? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn without_a_receiver_there_are_no_spans_and_no_field_is_looked_at() {
+        let looked = std::cell::Cell::new(0);
+        let key = || {
+            looked.set(looked.get() + 1);
+            "Team/demo/a"
+        };
+        let span = || tracing::trace_span!(target: SPANS, "reconcile", object = key());
+        let logs = tracing_subscriber::fmt::layer().with_filter(EnvFilter::new(LEVELS));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(logs), || {
+            assert!(span().is_disabled());
+        });
+        assert_eq!(looked.get(), 0);
+        let traces =
+            tracing_opentelemetry::layer().with_filter(Targets::new().with_target(SPANS, LevelFilter::TRACE));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(traces), || {
+            assert!(!span().is_disabled());
+        });
+        assert_eq!(looked.get(), 1);
+    }
+
+    #[test]
+    fn of_an_error_only_its_kind_is_traced() {
+        assert_eq!(kind("Error::NotReady(NotReady { ref: secret })"), "NotReady");
+        assert_eq!(kind("Denied(\"x\")"), "Denied");
+        assert_eq!(kind(""), "");
+    }
+
+    #[test]
+    fn ids_are_not_repeated() {
+        let ids: HashSet<_> = (0..10_000).map(|_| ReconcileId::next().to_string()).collect();
+        assert_eq!(ids.len(), 10_000);
+        assert!(ids.iter().all(|id| id.len() == 8));
     }
 }
