@@ -1,6 +1,7 @@
 //! The admin server: health for the kubelet, metrics for Prometheus, facts for people and the demo.
 
 pub mod explain;
+pub mod question;
 pub mod status;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -15,7 +16,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::explain::Question;
+use self::question::Question;
 use crate::{
     capabilities::Services,
     facts::Ledger,

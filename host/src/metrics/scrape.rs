@@ -8,7 +8,10 @@ use prometheus_client::{
     registry::{Metric, Registry},
 };
 
-use super::{Labels, Metrics, Own, PluginMetrics};
+use super::{
+    Labels, Metrics,
+    plugin::{Own, PluginMetrics},
+};
 use crate::{
     capabilities::Services,
     facts::Ledger,
@@ -325,7 +328,7 @@ fn signed(n: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::plugin::OWN_SERIES, *};
 
     #[test]
     fn counters_are_named_as_each_format_names_them() {
@@ -361,7 +364,7 @@ mod tests {
         a.add("lag_seconds", 1);
         a.add("Not-a-name", 1);
         a.set("fake_total", 1.0);
-        for i in 0..2 * super::super::OWN_SERIES {
+        for i in 0..2 * OWN_SERIES {
             b.add(&format!("n{i}"), 1);
         }
         let mut registry = Registry::default();
@@ -380,6 +383,6 @@ mod tests {
             !out.contains("ostler_plugin_lag_seconds{"),
             "one type per name: {out}"
         );
-        assert_eq!(b.own.lock().expect("lock").len(), super::super::OWN_SERIES);
+        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES);
     }
 }
