@@ -29,6 +29,7 @@ use crate::{
     engine::Limits,
     events::Recorder,
     facts::Counts,
+    gate::Gate,
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
     memo::Memo,
@@ -61,6 +62,8 @@ pub struct Services {
     pub memo: Memo,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Whether it may write.
+    pub gate: Gate,
     /// How far the host may look.
     pub reach: Reach,
 }
@@ -124,6 +127,8 @@ pub struct Call {
     pub metrics: Option<Arc<PluginMetrics>>,
     /// For its log lines.
     pub id: ReconcileId,
+    /// A life-cycle hook: no reconcile, so that nothing it reads wakes anybody.
+    hook: bool,
     started: Instant,
     host_calls: u32,
     /// How long the component has computed.
@@ -144,12 +149,21 @@ impl Call {
             terms,
             subject,
             id: ReconcileId::next(),
+            hook: false,
             started: Instant::now(),
             host_calls: 0,
             cpu: Duration::ZERO,
             counts: Counts::default(),
             reads: Vec::new(),
             checkpointed: None,
+        }
+    }
+
+    /// A call of a life-cycle hook, about an object or the plugin itself.
+    pub fn hook(terms: Arc<Terms>, subject: Subject) -> Self {
+        Self {
+            hook: true,
+            ..Self::new(terms, Some(subject))
         }
     }
 
@@ -187,6 +201,14 @@ impl Call {
         Ok((subject, subject.services.clone()))
     }
 
+    /// What belongs to a reconcile is not for hooks.
+    fn reconciling(&self, what: &str) -> Result<(), Error> {
+        match self.hook {
+            true => Err(Error::Denied(format!("{what}: not in a life-cycle hook"))),
+            false => Ok(()),
+        }
+    }
+
     /// The one door: every capability asks here.
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
         self.terms
@@ -212,7 +234,9 @@ impl Call {
             && !self.reads.contains(&dependency)
         {
             let services = &subject.services;
-            services.router.reads(&subject.key, dependency.clone());
+            if !self.hook {
+                services.router.reads(&subject.key, dependency.clone());
+            }
             services.informers.ensure(&dependency.scope(&services.reach));
             self.reads.push(dependency);
         }
@@ -305,7 +329,7 @@ impl From<ApiError> for Error {
                 _ => Self::Unavailable(text),
             },
             ApiError::UnknownKind(_) => Self::Unavailable(text),
-            ApiError::Unreachable(_) | ApiError::Garbage(_) => Self::Unavailable(text),
+            ApiError::Unreachable(_) | ApiError::Garbage(_) | ApiError::Deposed(_) => Self::Unavailable(text),
         }
     }
 }

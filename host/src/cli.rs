@@ -20,6 +20,7 @@ use crate::{
     admin::Admin,
     grants::Grants,
     host::{Host, Settings},
+    lease,
     telemetry::{self, LogFormat},
 };
 
@@ -73,6 +74,9 @@ struct Common {
     /// Seconds after which a deletion that is stuck says what can be done.
     #[arg(long, default_value_t = 600)]
     deletion_deadline: u64,
+    /// Seconds that reconciles have to end after SIGTERM or SIGINT; a second signal ends at once.
+    #[arg(long, default_value = "25", value_parser = seconds)]
+    grace_period: Duration,
     /// Directory for compiled code. Only this user may be able to write to it.
     #[arg(long)]
     cache: Option<PathBuf>,
@@ -85,6 +89,12 @@ struct Common {
     /// How log lines look.
     #[arg(long, value_enum, default_value = "pretty")]
     log_format: LogFormat,
+}
+
+/// Seconds, with a fraction if need be.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
@@ -133,7 +143,11 @@ async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 /// Runs a host until a signal, or an error, ends it.
-async fn serve(config: kube::Config, common: Common) -> anyhow::Result<()> {
+async fn serve(
+    config: kube::Config,
+    common: Common,
+    election: Option<lease::Settings>,
+) -> anyhow::Result<()> {
     let grants = match &common.grants {
         None => Grants::default(),
         Some(path) => {
@@ -154,6 +168,7 @@ async fn serve(config: kube::Config, common: Common) -> anyhow::Result<()> {
             .authority()
             .map(ToString::to_string)
             .unwrap_or_default(),
+        election,
         ..Settings::default()
     };
     let client = kube::Client::try_from(config)?;
@@ -179,11 +194,15 @@ async fn serve(config: kube::Config, common: Common) -> anyhow::Result<()> {
             .with_context(|| format!("writing {}", path.display()))?;
     }
     tokio::select! {
-        _ = terminate.recv() => info!("terminated"),
-        _ = interrupt.recv() => info!("interrupted"),
+        _ = terminate.recv() => info!("terminated: draining"),
+        _ = interrupt.recv() => info!("interrupted: draining"),
         e = host.failed() => return Err(e),
     }
-    Ok(())
+    tokio::select! {
+        () = host.drain(common.grace_period) => Ok(()),
+        _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
+        _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
 }
 
 /// A client of the cluster. Its TLS is rustls with ring, wherever it runs.

@@ -15,6 +15,7 @@ use kube::{Client, client::Body};
 use serde::Deserialize;
 
 use crate::{
+    gate::{Deposed, Gate},
     key::{Gvk, ObjectRef},
     metrics::RestClient,
 };
@@ -43,6 +44,9 @@ pub enum ApiError {
     /// The answer made no sense.
     #[error("the API server's answer is not what was expected: {0}")]
     Garbage(String),
+    /// Not sent.
+    #[error(transparent)]
+    Deposed(#[from] Deposed),
 }
 
 impl ApiError {
@@ -119,6 +123,7 @@ pub struct Cluster {
     /// Counts requests, to the host of this name.
     counted: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+    gate: Gate,
 }
 
 impl Cluster {
@@ -128,6 +133,7 @@ impl Cluster {
             client,
             counted: None,
             resources: Arc::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -137,6 +143,11 @@ impl Cluster {
             counted: Some((rest, host.into())),
             ..self
         }
+    }
+
+    /// The same, with every write going through this gate.
+    pub fn gated(self, gate: Gate) -> Self {
+        Self { gate, ..self }
     }
 
     /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
@@ -256,6 +267,9 @@ impl Cluster {
         let request = request
             .body(Body::from(body))
             .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
+        if method != "GET" {
+            self.gate.check()?;
+        }
         let started = Instant::now();
         let response = self.client.send(request).await;
         if let Some((rest, host)) = &self.counted {

@@ -114,6 +114,11 @@ impl Effects {
             .retain(|_, applied| applied.by != *by);
     }
 
+    /// Others have written meanwhile: nothing is remembered as applied.
+    pub fn forget_all(&self) {
+        self.applied.lock().expect("lock").clear();
+    }
+
     /// Creates an object.
     pub async fn create(
         &self,
@@ -183,6 +188,20 @@ impl Effects {
         }});
         let path = self.cluster.resource(&key.gvk).await?.object(key);
         self.merge(key, &path, &patch, true).await
+    }
+
+    /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
+    pub async fn patch_metadata(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        metadata["uid"] = (*object.uid).into();
+        metadata["resourceVersion"] = object.resource_version.to_string().into();
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        self.merge(key, &path, &json!({ "metadata": metadata }), true)
+            .await
     }
 
     /// Patches the status of exactly this object.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     capabilities::Services,
@@ -13,8 +13,11 @@ use crate::{
     engine::{Engine, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
+    gate::Gate,
     grants::Grants,
     key::ObjectRef,
+    lease::{self, Campaign},
+    lifecycle::Hooks,
     memo::Memo,
     metrics::Metrics,
     plugin::{Plugin, Registry},
@@ -55,6 +58,8 @@ pub struct Settings {
     pub cache: Option<PathBuf>,
     /// Host and port of the API server, for the metrics.
     pub api_server: String,
+    /// Campaigns for leadership; none leads always.
+    pub election: Option<lease::Settings>,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -74,6 +79,7 @@ impl Default for Settings {
             linger: Duration::from_secs(60),
             cache: None,
             api_server: String::new(),
+            election: None,
             inspect: None,
         }
     }
@@ -85,14 +91,26 @@ pub struct Host {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
     tasks: JoinSet<anyhow::Result<()>>,
+    workers: JoinSet<()>,
+    campaign: Option<Campaign>,
 }
 
 impl Host {
-    /// Starts reconciling; returns once the plugins there are have been looked at.
+    /// Starts; returns once the plugins there are have been looked at. It reconciles while it leads: until then it
+    /// stands by, with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let metrics = Arc::new(Metrics::default());
-        let cluster = Cluster::new(client).counted(metrics.rest(), &settings.api_server);
+        let gate = match settings.election {
+            Some(_) => Gate::shut(),
+            None => Gate::default(),
+        };
+        if let Some(election) = &settings.election {
+            metrics.stands_for(&election.name, gate.clone());
+        }
+        let cluster = Cluster::new(client)
+            .counted(metrics.rest(), &settings.api_server)
+            .gated(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
@@ -118,9 +136,10 @@ impl Host {
             informers: informers.clone(),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
+            upstreams: Clients::default().gated(gate.clone()),
             memo: Memo::default(),
             metrics,
+            gate: gate.clone(),
             reach: reach.clone(),
         });
         let engine = Engine::new(
@@ -136,21 +155,31 @@ impl Host {
         );
         let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();
+        let hooks = Arc::new(Hooks::new(
+            services.clone(),
+            registry.clone(),
+            engine.clone(),
+            settings.backoff,
+        ));
         let controller = Arc::new(Controller {
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),
             ledger: ledger.clone(),
+            hooks: hooks.clone(),
             settings: settings.clone(),
         });
-        let swapping = services.clone();
+        let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
             engine,
             registry.clone(),
             settings.grants.clone(),
             settings.limits.clone(),
-            Box::new(move |new, before| swapped(&swapping, new, before)),
+            Box::new(move |new, before| {
+                swapped(&swapping, new, before);
+                hooking.swapped();
+            }),
         );
         let (looked, looking) = oneshot::channel();
         tasks.spawn(reloader.run(move || {
@@ -165,18 +194,20 @@ impl Host {
                 letting_go.informers.retain(&needed, linger);
             }
         });
+        let mut workers = JoinSet::new();
         for _ in 0..settings.workers {
-            let controller = controller.clone();
-            tasks.spawn(async move {
-                controller.work().await;
-                Ok(())
-            });
+            workers.spawn(controller.clone().work());
         }
+        workers.spawn(hooks.run());
+        workers.spawn(reigns(services.clone(), registry.clone()));
+        let campaign = settings.election.clone();
         let mut host = Self {
             services,
             registry,
             ledger,
             tasks,
+            workers,
+            campaign: campaign.map(|c| Campaign::start(c, gate)).transpose()?,
         };
         tokio::select! {
             _ = looking => Ok(host),
@@ -189,10 +220,46 @@ impl Host {
 
     /// Runs until a part of the host fails; it never ends by itself.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
-            Some(Ok(Err(e))) => e,
-            Some(Err(e)) => e.into(),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part of the host ended"),
+        let campaigning = async {
+            match &mut self.campaign {
+                Some(campaign) => campaign.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = || anyhow::anyhow!("a part of the host ended");
+        tokio::select! {
+            e = campaigning => e.context("leader election"),
+            task = self.tasks.join_next() => match task {
+                Some(Ok(Err(e))) => e,
+                Some(Err(e)) => e.into(),
+                Some(Ok(Ok(()))) | None => ended(),
+            },
+            worker = self.workers.join_next() => match worker {
+                Some(Err(e)) => e.into(),
+                Some(Ok(())) | None => ended(),
+            },
+        }
+    }
+
+    /// Ends in order: nothing is begun any more, what runs is asked to end early and gets this long, and then
+    /// another may lead. What hasn't ended by then is abandoned, as a crash would; nothing is lost by that.
+    pub async fn drain(mut self, grace: Duration) {
+        self.services.gate.drain();
+        let ending = async { while self.workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, ending).await.is_err() {
+            warn!(
+                "not ended after {grace:?}: {} reconciles abandoned",
+                self.workers.len()
+            );
+            self.workers.shutdown().await;
+        }
+        self.tasks.shutdown().await;
+        self.services.gate.close();
+        if let Some(campaign) = self.campaign {
+            match campaign.resign(RELEASE).await {
+                true => info!("the lease is released"),
+                false => warn!("the lease is not released: it expires by itself"),
+            }
         }
     }
 
@@ -222,6 +289,40 @@ impl Host {
     }
 }
 
+/// How long letting the lease go may take.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// When this host leads no more: others will change what it remembers, so that it looks at everything again when
+/// it leads again.
+async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
+    while let Some(term) = services.gate.opened().await {
+        tokio::select! {
+            () = services.gate.ended(term) => {}
+            () = services.gate.drained() => return,
+        }
+        services.effects.forget_all();
+        services.memo.clear();
+        for plugin in registry.serving() {
+            requeue(&services, &plugin, Cause::Start);
+        }
+    }
+}
+
+/// Queues everything a plugin reconciles, from now on or again.
+fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
+    for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
+        let (serving, _) = services.informers.ensure(&scope);
+        let query = Query {
+            namespace: &scope.namespace,
+            labels: scope.selector.as_ref(),
+            ..Query::default()
+        };
+        for (key, _) in services.store.list(&serving, &query) {
+            services.router.add(&key, Priority::Low, cause.clone());
+        }
+    }
+}
+
 /// Whether every informer has had everything once.
 pub fn synced(services: &Services) -> bool {
     services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
@@ -240,17 +341,7 @@ fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<P
         .iter()
         .flat_map(|k| services.kind_scopes(k))
         .collect();
-    router.assign(plugin.name(), &kinds, scopes.clone(), plugin.max_concurrent);
-    for scope in scopes {
-        let (serving, _) = services.informers.ensure(&scope);
-        let query = Query {
-            namespace: &scope.namespace,
-            labels: scope.selector.as_ref(),
-            ..Query::default()
-        };
-        for (key, _) in services.store.list(&serving, &query) {
-            router.add(&key, Priority::Low, Cause::PluginChange);
-        }
-    }
+    router.assign(plugin.name(), &kinds, scopes, plugin.max_concurrent);
+    requeue(services, plugin, Cause::PluginChange);
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
 }

@@ -38,6 +38,11 @@ pub mod effects;
 pub mod events;
 pub mod reconcile;
 
+pub mod election;
+pub mod gate;
+pub mod lease;
+pub mod lifecycle;
+
 pub mod admin;
 pub mod cli;
 pub mod facts;

@@ -15,7 +15,7 @@ use std::{
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 
@@ -24,6 +24,7 @@ pub use self::{
     plugin::{Ended, HostCall, PluginMetrics, Running, Suppressed, TrapKind},
     scrape::{Format, Scraped},
 };
+use crate::gate::Gate;
 
 /// `controller` of controller-runtime is a plugin here: what has a queue, a concurrency and a result.
 type Labels = Vec<(&'static str, Arc<str>)>;
@@ -45,8 +46,7 @@ pub struct Metrics {
     upstreams: Family<Upstream, Counter>,
     upstream_seconds: Histograms,
     known_upstreams: Mutex<HashSet<Arc<str>>>,
-    leads: Family<Labels, Gauge>,
-    leaders: Mutex<Vec<(Arc<str>, Gauge)>>,
+    leases: Mutex<Vec<(Arc<str>, Gate)>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -147,12 +147,6 @@ impl Default for Metrics {
             "Seconds until an upstream answered",
             upstream_seconds.clone(),
         );
-        let leads = Family::default();
-        registry.register(
-            "leader_election_master_status",
-            "1 while this process holds the lease, 0 while it does not",
-            leads.clone(),
-        );
         Self {
             registry,
             families,
@@ -161,8 +155,7 @@ impl Default for Metrics {
             upstreams,
             upstream_seconds,
             known_upstreams: Mutex::default(),
-            leads,
-            leaders: Mutex::default(),
+            leases: Mutex::default(),
         }
     }
 }
@@ -199,25 +192,15 @@ impl Metrics {
         self.upstreams.get_or_create(&Upstream { upstream, code }).inc();
     }
 
-    /// Whether this process leads, for the lease of this name: told by the elector whenever it changes.
-    pub fn leads(&self, lease: &str, yes: bool) {
-        let mut leaders = self.leaders.lock().expect("lock");
-        let at = leaders.iter().position(|(name, _)| **name == *lease);
-        let at = at.unwrap_or_else(|| {
-            let name: Arc<str> = lease.into();
-            let gauge = self.leads.get_or_create_owned(&vec![("name", name.clone())]);
-            leaders.push((name, gauge));
-            leaders.len() - 1
-        });
-        leaders[at].1.set(i64::from(yes));
+    /// This process stands for the lease of this name, and leads while the gate is open.
+    pub fn stands_for(&self, lease: &str, gate: Gate) {
+        self.leases.lock().expect("lock").push((lease.into(), gate));
     }
 
-    /// The leases this process stands for, and whether it holds each.
-    pub fn leaders(&self) -> Vec<(Arc<str>, bool)> {
-        let leaders = self.leaders.lock().expect("lock");
-        leaders
-            .iter()
-            .map(|(name, gauge)| (name.clone(), gauge.get() == 1))
-            .collect()
+    /// The leases this process stands for, and whether it leads by each.
+    pub fn leases(&self) -> Vec<(Arc<str>, bool)> {
+        let leases = self.leases.lock().expect("lock");
+        let leads = |(name, gate): &(Arc<str>, Gate)| (name.clone(), gate.term().is_some());
+        leases.iter().map(leads).collect()
     }
 }

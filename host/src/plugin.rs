@@ -42,6 +42,8 @@ pub struct Plugin {
     pub kinds: Vec<Kind>,
     /// Reconciles at the same time at most; 0 for no limit of its own.
     pub max_concurrent: u32,
+    /// Whether it has life-cycle hooks.
+    pub lifecycle: bool,
     /// What is called.
     pub compiled: Compiled,
 }
@@ -91,6 +93,7 @@ pub async fn load(
         digest,
         kinds,
         max_concurrent: descriptor.max_concurrent,
+        lifecycle: inspection.lifecycle,
         compiled,
     })
 }
@@ -176,6 +179,8 @@ pub struct Report {
     pub served: u64,
     /// Builds that did not.
     pub refused: u64,
+    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
+    pub hooks: String,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
 }
@@ -194,6 +199,7 @@ struct Slot {
     swapped: Option<Duration>,
     served: u64,
     refused: u64,
+    hooks: String,
 }
 
 impl Registry {
@@ -202,6 +208,12 @@ impl Registry {
         let slots = self.slots.read().expect("lock");
         let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
         serving.find(|p| p.kind(gvk).is_some()).cloned()
+    }
+
+    /// The builds that serve now.
+    pub fn serving(&self) -> Vec<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.values().filter_map(|s| s.serving.clone()).collect()
     }
 
     /// Whether this content of a file has been dealt with.
@@ -237,6 +249,11 @@ impl Registry {
         }
         let (served, refused) = slots.get(file).map_or((0, 0), |s| (s.served, s.refused));
         let slot = Slot {
+            hooks: if plugin.lifecycle {
+                "pending".into()
+            } else {
+                String::new()
+            },
             serving: Some(plugin),
             seen: digest.into(),
             message: String::new(),
@@ -258,10 +275,20 @@ impl Registry {
             swapped: None,
             served: 0,
             refused: 0,
+            hooks: String::new(),
         });
         slot.refused += 1;
         slot.seen = digest.into();
         slot.message = message;
+    }
+
+    /// How far the hooks of a plugin are.
+    pub fn hooks(&self, plugin: &str, hooks: String) {
+        let mut slots = self.slots.write().expect("lock");
+        let of_plugin = |s: &&mut Slot| s.serving.as_ref().is_some_and(|p| **p.name() == *plugin);
+        if let Some(slot) = slots.values_mut().find(of_plugin) {
+            slot.hooks = hooks;
+        }
     }
 
     /// The file is gone; gives what served.
@@ -297,6 +324,7 @@ impl Registry {
                     (None, _) => "failed",
                 },
                 message: slot.message.clone(),
+                hooks: slot.hooks.clone(),
                 swapped_ms: slot.swapped.map(|d| d.as_micros() as f64 / 1000.0),
                 served: slot.served,
                 refused: slot.refused,

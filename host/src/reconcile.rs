@@ -1,6 +1,9 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
@@ -12,8 +15,10 @@ use crate::{
     dependencies::Dependency,
     engine::{Engine, Trap},
     facts::Ledger,
+    gate::Deposed,
     host::Settings,
     key::ObjectRef,
+    lifecycle::Hooks,
     metrics::{Ended, Suppressed},
     object::Object,
     plugin::{Plugin, Registry},
@@ -30,6 +35,9 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// When to look again at what is about to be held.
+const SOON: Duration = Duration::from_millis(20);
+
 /// What workers share.
 pub struct Controller {
     /// What calls work with.
@@ -40,6 +48,8 @@ pub struct Controller {
     pub engine: Arc<Engine>,
     /// What happened.
     pub ledger: Arc<Ledger>,
+    /// What comes before the first reconcile.
+    pub hooks: Arc<Hooks>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
 }
@@ -82,31 +92,48 @@ enum Answer {
 }
 
 impl Controller {
-    /// Takes work from the queue until cancelled.
+    /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
-        loop {
-            match self.services.router.pop() {
+        let Services { router, gate, .. } = &*self.services;
+        while let Some(term) = gate.opened().await {
+            match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
                     let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
-                    let end = self.reconcile(&work).instrument(span.clone()).await;
-                    let ended = end.as_ref().map_or(Ended::Success, End::ended);
-                    running.ended(ended);
-                    span.record("result", ended.word());
-                    if matches!(ended, Ended::Error | Ended::TerminalError) {
-                        span.record("otel.status_code", "ERROR");
+                    let reconcile = self.reconcile(&work).instrument(span.clone());
+                    let ended = gate.during(term, reconcile).await;
+                    if let Ok(end) = &ended {
+                        let how = end.as_ref().map_or(Ended::Success, End::ended);
+                        running.ended(how);
+                        span.record("result", how.word());
+                        if matches!(how, Ended::Error | Ended::TerminalError) {
+                            span.record("otel.status_code", "ERROR");
+                        }
                     }
-                    match end {
-                        Some(end) => self.services.router.done(&key, end.next, end.reads),
-                        None => self.services.router.forget(&key),
+                    match ended {
+                        Ok(Some(end)) => router.done(&key, end.next, end.reads),
+                        Ok(None) => router.forget(&key),
+                        // Somebody else's from here on; ours again if we lead again.
+                        Err(Deposed) => {
+                            debug!(object = %key, "abandoned: {Deposed}");
+                            let again = Next::Yield(router.now(), Cause::Retry);
+                            router.done(&key, again, Vec::new());
+                        }
                     }
                 }
                 Err(wait) => {
-                    let work = self.services.router.work.notified();
-                    match wait {
-                        Some(wait) => drop(tokio::time::timeout(wait, work).await),
-                        None => work.await,
+                    let wait = async {
+                        match wait {
+                            Some(wait) => tokio::time::sleep(wait).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = router.work.notified() => {}
+                        () = wait => {}
+                        () = gate.drained() => {}
+                        () = gate.ended(term) => {}
                     }
                 }
             }
@@ -125,6 +152,14 @@ impl Controller {
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
             return Some(End::settled());
         };
+        if !self.hooks.done(&plugin) {
+            // A new build, whose objects are about to be held.
+            let again = self.services.router.now() + SOON;
+            return Some(End {
+                next: Next::Yield(again, Cause::PluginChange),
+                reads: Vec::new(),
+            });
+        }
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(End::settled());
         };
@@ -217,6 +252,7 @@ impl Controller {
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
@@ -418,6 +454,7 @@ impl Controller {
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
                 code: 409 | 422,

@@ -186,6 +186,12 @@ impl Router {
         }
     }
 
+    /// Lets the objects of a plugin wait, or go on.
+    pub fn hold(&self, plugin: &Arc<str>, held: bool) {
+        self.inner.lock().expect("lock").queue.hold(plugin.clone(), held);
+        self.work.notify_one();
+    }
+
     /// Whether some plugin reconciles a kind.
     pub fn reconciles(&self, gvk: &Gvk) -> bool {
         self.inner.lock().expect("lock").lanes.contains_key(gvk)

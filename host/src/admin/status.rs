@@ -60,6 +60,8 @@ pub struct Plugin {
     pub state: String,
     /// What is wrong with the newest file.
     pub message: String,
+    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
+    pub hooks: String,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
 }
@@ -72,6 +74,7 @@ impl From<Report> for Plugin {
             digest: report.digest,
             state: report.state.to_owned(),
             message: report.message,
+            hooks: report.hooks,
             kinds: report.kinds,
         }
     }
@@ -167,7 +170,7 @@ impl Admin {
             version: env!("CARGO_PKG_VERSION").into(),
             leases: services
                 .metrics
-                .leaders()
+                .leases()
                 .into_iter()
                 .map(|(name, leads)| Lease {
                     name: name.to_string(),

@@ -240,6 +240,9 @@ impl Call {
             }
         }
         if owned {
+            if subject.object.uid.is_empty() {
+                return Err(invalid("nothing to be owned by: `initialize` is about no object"));
+            }
             let owner = &subject.key;
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
                 return Err(invalid(&format!(

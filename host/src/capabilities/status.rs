@@ -18,6 +18,7 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
+        self.reconciling("status.checkpoint")?;
         let (subject, services) = self.enter(HostCall::StatusCheckpoint)?;
         let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
         let fields: Value =

@@ -32,6 +32,6 @@ impl Dev {
         std::fs::write(&self.kubeconfig, server.kubeconfig())
             .with_context(|| format!("writing {}", self.kubeconfig.display()))?;
         info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "API server");
-        serve(config(Some(self.kubeconfig)).await?, self.common).await
+        serve(config(Some(self.kubeconfig)).await?, self.common, None).await
     }
 }

@@ -6,7 +6,7 @@ use super::{
     ask::Ask,
     table::{Shade, cell, section, table, why},
 };
-use crate::admin::status::Status as Told;
+use crate::admin::status::{Plugin, Status as Told};
 
 /// Arguments of `ostler status`.
 #[derive(Args)]
@@ -49,7 +49,7 @@ fn text(told: &Told) -> String {
             cell(&p.state, shade),
             cell(queue.map_or(0, |q| q.due), Shade::Plain),
             cell(queue.map_or(0, |q| q.running), Shade::Plain),
-            cell(&p.message, Shade::Bad),
+            cell(trouble(p), Shade::Bad),
         ]
     });
     let header = ["PLUGIN", "VERSION", "DIGEST", "STATE", "DUE", "RUNNING", ""];
@@ -118,6 +118,15 @@ fn text(told: &Told) -> String {
         errors.collect(),
     ));
     out
+}
+
+/// What is wrong with a plugin.
+fn trouble(plugin: &Plugin) -> String {
+    match (&*plugin.message, &*plugin.hooks) {
+        (message, "" | "done") => message.to_owned(),
+        ("", hooks) => format!("hooks: {hooks}"),
+        (message, hooks) => format!("{message}; hooks: {hooks}"),
+    }
 }
 
 fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {

@@ -208,6 +208,15 @@ fn number(priority: Priority) -> &'static str {
 fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
     let services = scraped.services;
+    let leads = register(
+        r,
+        "leader_election_master_status",
+        "1 while this process leads, 0 while it stands by",
+        Gauges::<i64>::default(),
+    );
+    for (name, yes) in services.metrics.leases() {
+        leads.get_or_create(&vec![("name", name)]).set(i64::from(yes));
+    }
     let (objects, bytes) = services.store.size();
     register(
         r,

@@ -6,6 +6,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use ostler::{
     admin::{
         Admin,
@@ -13,8 +14,10 @@ use ostler::{
         question::Question,
         status::Status,
     },
+    election::Timing,
     grants::Grants,
     key::Gvk,
+    lease,
     queue::Priority,
     router::Cause,
 };
@@ -26,6 +29,7 @@ scenarios!(
     a_status_is_written_once_and_only_when_it_differs,
     traps_and_what_a_plugin_measures_are_counted,
     an_object_that_talks_too_much_is_cut_short,
+    who_leads_is_told,
     a_waiting_child_is_explained,
     status_and_explain_on_the_command_line
 );
@@ -341,6 +345,41 @@ async fn an_object_that_talks_too_much_is_cut_short(mut lab: Lab) {
         .await
         .get(r#"ostler_events_dropped_total{reason="rate_limited"}"#);
     assert_eq!(dropped, 15.0);
+}
+
+async fn who_leads_is_told(mut lab: Lab) {
+    let read = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(read, &options)
+        .await
+        .expect("a configuration");
+    let lease = |identity: &str| lease::Settings {
+        config: config.clone(),
+        namespace: lab.namespace.clone(),
+        name: "observed".into(),
+        identity: identity.into(),
+        timing: Timing::default(),
+    };
+    let (first, second) = (lease("first"), lease("second"));
+    lab.settings.election = Some(first);
+    lab.start_host().await;
+    let (leader, leading) = serve(&lab).await;
+    let status = r#"leader_election_master_status{name="observed"}"#;
+    lab.until("it leads", async || {
+        Samples::of(&leading).await.get(status) == 1.0
+    })
+    .await;
+    assert!(leader.status().leases[0].leads);
+    // Beside it another, which goes on being told while it stands by.
+    lab.settings.election = Some(second);
+    let leads = lab.host.take();
+    lab.start_host().await;
+    let (standby, standing) = serve(&lab).await;
+    assert_eq!(Samples::of(&standing).await.get(status), 0.0);
+    assert_eq!(Samples::of(&leading).await.get(status), 1.0);
+    let leases = standby.status().leases;
+    assert!(leases[0].name == "observed" && !leases[0].leads);
+    drop(leads);
 }
 
 fn question(lab: &Lab, kind: &str, name: &str) -> Question {

@@ -97,7 +97,13 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let log = std::fs::File::create(lab.path().join("ostler.log")).expect("a log");
     let process = Command::new(binary())
         .args(["run", "--log-format", "json", "--admin", "127.0.0.1:0"])
-        .args(["--namespace", &lab.namespace, "--kubeconfig"])
+        .args([
+            "--leader-elect",
+            "false",
+            "--namespace",
+            &lab.namespace,
+            "--kubeconfig",
+        ])
         .arg(&lab.kubeconfig)
         .arg("--plugins")
         .arg(&lab.settings.plugins)
