@@ -237,9 +237,9 @@ impl Elector {
         };
         self.stale = matches!(answer, Answer::Conflict | Answer::Failed);
         match answer {
-            // Who was faster is to be known at once.
-            Answer::Conflict => self.next = now,
-            Answer::Failed => self.next = now.max(sent + self.timing.retry),
+            // Who holds it has little time to find out by whom it was changed; who lost a race has much.
+            Answer::Conflict if self.until.is_some() || self.resigned => self.next = now,
+            Answer::Conflict | Answer::Failed => self.next = now.max(sent + self.timing.retry),
             Answer::Missing => {
                 match &mut self.seen {
                     Some(seen) => seen.version = None,
