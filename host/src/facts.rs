@@ -208,6 +208,11 @@ impl Ledger {
         }
     }
 
+    /// A reconcile was abandoned: it has not ended, and runs no more.
+    pub fn abandoned(&self, key: &ObjectRef) {
+        self.with(key, |entry| entry.running = false);
+    }
+
     /// What a reconcile cost.
     pub fn count(&self, key: &ObjectRef, counts: Counts) {
         if counts == Counts::default() {

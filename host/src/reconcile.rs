@@ -117,7 +117,7 @@ impl Controller {
                         // Somebody else's from here on; ours again if we lead again.
                         Err(Deposed) => {
                             debug!(object = %key, "abandoned: {Deposed}");
-                            self.ledger.ended(&key, false);
+                            self.ledger.abandoned(&key);
                             let again = Next::Yield(router.now(), Cause::Retry);
                             router.done(&key, again, Vec::new());
                         }
