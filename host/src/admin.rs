@@ -1,12 +1,29 @@
-//! The admin server: health for the kubelet, facts for people and the demo.
+//! The admin server: health for the kubelet, metrics for Prometheus, facts for people and the demo.
+
+pub mod explain;
+pub mod question;
+pub mod status;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+use axum::{
+    Json, Router,
+    extract::{Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{capabilities::Services, facts::Ledger, host::synced, plugin::Registry};
+use self::question::Question;
+use crate::{
+    capabilities::Services,
+    facts::Ledger,
+    host::synced,
+    metrics::{Format, Scraped},
+    plugin::Registry,
+};
 
 /// What the admin server tells of.
 #[derive(Clone)]
@@ -17,6 +34,8 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// For `/objects`.
     pub ledger: Arc<Ledger>,
+    /// Reconciles at the same time.
+    pub workers: u32,
 }
 
 impl Admin {
@@ -36,6 +55,12 @@ impl Admin {
                 get(async |State(admin): State<Self>| Json(admin.registry.reports())),
             )
             .route("/store", get(store))
+            .route("/metrics", get(metrics))
+            .route(
+                "/status",
+                get(async |State(admin): State<Self>| Json(admin.status())),
+            )
+            .route("/explain", get(explain))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(bound)
@@ -57,6 +82,28 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
         StatusCode::SERVICE_UNAVAILABLE,
         format!("not synced: {}", waiting.join(", ")),
     )
+}
+
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    let format = Format::negotiated(accept.unwrap_or_default());
+    let scraped = Scraped {
+        services: &admin.services,
+        registry: &admin.registry,
+        ledger: &admin.ledger,
+        workers: admin.workers,
+    };
+    match admin.services.metrics.text(format, &scraped) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
+        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
+    }
+}
+
+async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
+    match admin.explain(&question) {
+        Ok(explanation) => Json(explanation).into_response(),
+        Err(message) => (StatusCode::NOT_FOUND, Json(json!({ "message": message }))).into_response(),
+    }
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
