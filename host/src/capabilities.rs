@@ -14,6 +14,7 @@ mod references;
 mod status;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -132,6 +133,10 @@ pub struct Call {
     pub counts: Counts,
     /// What it read.
     pub reads: Vec<Dependency>,
+    /// What it wrote to the API server.
+    pub wrote: BTreeSet<ObjectRef>,
+    /// What it holds.
+    pub holds: BTreeSet<ObjectRef>,
     /// The status it has checkpointed, if it has.
     pub checkpointed: Option<Arc<Object>>,
 }
@@ -149,6 +154,8 @@ impl Call {
             cpu: Duration::ZERO,
             counts: Counts::default(),
             reads: Vec::new(),
+            wrote: BTreeSet::new(),
+            holds: BTreeSet::new(),
             checkpointed: None,
         }
     }

@@ -267,6 +267,8 @@ impl Store {
             return Put::Known;
         }
         let latest = kind.latest(key, form);
+        // The watch of the whole objects tells, where there is one.
+        let whole = form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, &object.labels));
         let mut kept = latest.is_some();
         for collection in kind.of(form) {
             let newer = collection.get(key).is_none_or(|o| o.resource_version < version);
@@ -280,6 +282,7 @@ impl Store {
             }
         }
         match latest {
+            _ if whole => Put::Known,
             Some(latest) => match version.cmp(&latest.resource_version) {
                 Ordering::Less => Put::Overtaken(latest),
                 Ordering::Equal => Put::Known,
@@ -314,7 +317,12 @@ impl Store {
         if all {
             kind.bury(uid, version);
         }
-        if kind.latest(key, scope.form).is_some() {
+        // It goes on elsewhere, or the watch of the whole objects will tell.
+        if kind
+            .latest(key, scope.form)
+            .or_else(|| kind.latest(key, Form::Whole))
+            .is_some()
+        {
             return None;
         }
         Some(Change {
