@@ -188,7 +188,7 @@ fn explanation(
     plugin: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
-    let paused = object.annotation(PAUSED).as_deref() == Some("true");
+    let paused = object.annotation(PAUSED) == Some("true");
     let state = match () {
         () if object.deleting() => "Terminating",
         () if paused => "Paused",
