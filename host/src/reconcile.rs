@@ -272,7 +272,13 @@ impl Controller {
     }
 
     /// Says so where an object keeps changing what it reads.
-    fn looping(&self, plugin: &Plugin, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, mut result: Answer) -> Answer {
+    fn looping(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        wrote: BTreeSet<ObjectRef>,
+        mut result: Answer,
+    ) -> Answer {
         let now = self.services.router.now();
         let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
             return result;

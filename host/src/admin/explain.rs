@@ -12,14 +12,12 @@ use crate::{
     object::Object,
     queue::{Place, Priority},
     reconcile::PAUSED,
+    references,
     router::{Cause, Explanation as Turn},
     scope::{Form, Scope},
     store::Query,
     watch::Synced,
 };
-
-/// Finalizers of this prefix say that another object holds this one; what follows says which.
-pub const HELD_BY: &str = "ostler.dev/held-by";
 
 /// Causes told, the newest.
 const CAUSES: usize = 10;
@@ -52,7 +50,9 @@ pub struct Explanation {
     /// What woke it lately, oldest first.
     pub woken_by: Vec<String>,
     /// Who holds it: it can't go before they let go.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<String>,
+    /// What it holds itself.
+    pub holds: Vec<String>,
     /// What stands in the way of its deletion, when that was asked for.
     pub finalizers: Vec<String>,
     /// Whether it is annotated to be left alone.
@@ -113,13 +113,6 @@ pub struct NextRun {
     pub in_seconds: Option<f64>,
     /// For people: when and why.
     pub why: String,
-}
-
-/// Who holds an object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// The finalizer that says so.
-    pub finalizer: String,
 }
 
 impl Admin {
@@ -217,9 +210,13 @@ fn explanation(
         reads,
         next: next(&turn, plugin.is_some()),
         woken_by: causes.map(ToString::to_string).collect(),
-        holders: finalizers()
-            .filter(|f| f.starts_with(HELD_BY))
-            .map(|finalizer| Holder { finalizer })
+        holders: references::holders(object)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        holds: references::holds(object)
+            .iter()
+            .map(ToString::to_string)
             .collect(),
         finalizers: finalizers().filter(|_| object.deleting()).collect(),
         paused,
@@ -376,7 +373,7 @@ mod tests {
         let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
-            r#","finalizers":["ostler.dev/held-by-x","other/f"],"annotations":{"ostler.dev/paused":"true"}"#,
+            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x"}"#,
             "",
         );
         let of_kind = |name: &str| ObjectRef::new(key.gvk.clone(), "n", name);
@@ -436,10 +433,7 @@ mod tests {
                 ("Thing/n/unknown", State::Unknown),
             ]
         );
-        let holder = Holder {
-            finalizer: "ostler.dev/held-by-x".into(),
-        };
-        assert_eq!(told.holders, [holder]);
+        assert_eq!(told.holders, ["Thing/n/x"]);
         assert_eq!(
             (&*told.state, told.paused, told.woken_by.len()),
             ("Paused", true, CAUSES)

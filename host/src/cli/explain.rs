@@ -93,13 +93,11 @@ fn text(told: &Explanation) -> String {
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
     out.push_str(&reads("Waits for", &told.waits_for));
-    let holders: Vec<_> = told
-        .holders
-        .iter()
-        .map(|h| vec![cell(&h.finalizer, Shade::Waiting)])
-        .collect();
-    if !holders.is_empty() {
-        out.push_str(&section("Held by", &table(&[], holders)));
+    for (title, objects) in [("Held by", &told.holders), ("Holds", &told.holds)] {
+        if !objects.is_empty() {
+            let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
+            out.push_str(&section(title, &table(&[], rows)));
+        }
     }
     if !told.finalizers.is_empty() {
         let rows = told.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
@@ -169,10 +167,7 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        admin::explain::{Holder, NextRun},
-        facts::ErrorFact,
-    };
+    use crate::{admin::explain::NextRun, facts::ErrorFact};
 
     #[test]
     fn what_matters_most_stands_first() {
@@ -196,9 +191,8 @@ mod tests {
                 why: "it waits".into(),
             },
             woken_by: vec!["start".into(), "change".into(), "change".into()],
-            holders: vec![Holder {
-                finalizer: "ostler.dev/held-by-x".into(),
-            }],
+            holders: vec!["Thing/n/x".into()],
+            holds: Vec::new(),
             finalizers: Vec::new(),
             paused: false,
             plugin: "concourse-team".into(),
@@ -225,7 +219,7 @@ mod tests {
             "Waits for",
             "Instance/demo/ci",
             "absent",
-            "ostler.dev/held-by-x",
+            "Thing/n/x",
             "Failed: once",
         ]
         .map(|words| text.find(words).unwrap_or_else(|| panic!("{words} in\n{text}")))

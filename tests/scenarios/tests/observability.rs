@@ -450,20 +450,31 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
     lab.patch(
         &kind("Team"),
         "platform",
-        json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["ostler.dev/held-by-x", "concourse-ci.org/team-finalizer"]}}),
+        json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["example.org/other", "held-by.ostler.dev/1", "concourse-ci.org/team-finalizer"]}}),
     )
     .await;
     lab.until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
         .await;
     let told = ask().expect("explained");
     assert!(
-        told.holders.iter().any(|h| h.finalizer == "ostler.dev/held-by-x"),
+        told.holders.iter().any(|h| h.contains("uid 1")),
         "{:?}",
         told.holders
     );
     lab.delete(&kind("Team"), "platform").await;
+    lab.until("it is told that it is held", async || {
+        ask().is_ok_and(|t| t.state == "Terminating" && t.reason == "Held")
+    })
+    .await;
+    let finalizers = json!(["example.org/other", "concourse-ci.org/team-finalizer"]);
+    lab.patch(
+        &kind("Team"),
+        "platform",
+        json!({"metadata": {"finalizers": finalizers}}),
+    )
+    .await;
     lab.until("it is told what it still has", async || {
-        ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["ostler.dev/held-by-x"])
+        ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["example.org/other"])
     })
     .await;
     lab.patch(&kind("Team"), "platform", json!({"metadata": {"finalizers": []}}))
