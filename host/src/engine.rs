@@ -30,7 +30,7 @@ use crate::{
 const TICK: Duration = Duration::from_millis(10);
 
 /// Memory of an instance that stays with the process between calls.
-const KEPT: usize = 1 << 20;
+const KEPT: usize = 256 << 10;
 
 /// The interface of the hooks.
 const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
