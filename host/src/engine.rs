@@ -14,8 +14,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use wasmtime::{
-    Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits, StoreLimitsBuilder,
-    UpdateDeadline,
+    Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
+    StoreLimitsBuilder, UpdateDeadline,
     component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};

@@ -83,7 +83,12 @@ pub struct Lab {
 impl Lab {
     /// A lab on an embedded API server of its own.
     pub async fn embedded() -> Self {
-        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default())
+        Self::embedded_with(ostler_apiserver::Options::default()).await
+    }
+
+    /// The same with an API server started otherwise.
+    pub async fn embedded_with(options: ostler_apiserver::Options) -> Self {
+        let server = ostler_apiserver::Server::start(options)
             .await
             .expect("the embedded API server starts");
         let directory = tempfile::tempdir().expect("a temporary directory");

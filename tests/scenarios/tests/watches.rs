@@ -230,3 +230,24 @@ async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
         assert_eq!(reconciles() - before, 2, "two changes, two reconciles");
     }
 }
+
+mod tls {
+    mod embedded {
+        /// The embedded API server speaks HTTPS, too: to the host and to any other client of its kubeconfig.
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn over_https() {
+            let options = ostler_apiserver::Options {
+                tls: true,
+                ..Default::default()
+            };
+            let lab = ostler_test_harness::Lab::embedded_with(options).await;
+            let url = lab
+                .embedded
+                .as_ref()
+                .map(|server| server.url())
+                .unwrap_or_default();
+            assert!(url.starts_with("https://"), "{url}");
+            super::super::what_was_absent(lab).await;
+        }
+    }
+}
