@@ -41,7 +41,8 @@ const ENDPOINTS: [&str; 2] = [
 ];
 
 /// What is logged unless `$OSTLER_LOG` says otherwise.
-const LEVELS: &str = "info,wasmtime=warn,opentelemetry=warn";
+// The clients below tell by their errors what we log in words of our own.
+const LEVELS: &str = "info,wasmtime=warn,opentelemetry=warn,notify=warn,kube_client=off";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

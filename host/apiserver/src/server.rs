@@ -125,7 +125,7 @@ impl Server {
             format!("    certificate-authority-data: {encoded}\n")
         });
         format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\n{}users:\n- name: ostler\n  user: {{}}\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
+            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\n{}users:\n- name: ostler\n  user:\n    token: anybody\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
             self.url(),
             trusted.unwrap_or_default()
         )
