@@ -12,7 +12,7 @@ wasmtime::component::bindgen!({
     additional_derives: [PartialEq],
 });
 
-pub use exports::ostler::plugin::reconciler;
 pub use self::ostler::plugin::{
     clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status, types,
 };
+pub use exports::ostler::plugin::reconciler;

@@ -112,9 +112,18 @@ fn activity(line: &str) -> Option<String> {
 
 /// Builds binaries of the workspace; gives the path of each by name.
 pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let step = Step::new("Building the host");
+    build_binaries(Step::new("Building the host"), packages, &[])
+}
+
+/// The same, optimised.
+pub fn release_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let step = Step::new("Building the host, optimised (minutes the first time)");
+    build_binaries(step, packages, &["--release"])
+}
+
+fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = command();
-    command.args(["build", "--bins"]);
+    command.args(["build", "--bins"]).args(flags);
     for package in packages {
         command.args(["--package", package]);
     }
