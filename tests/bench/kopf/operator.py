@@ -5,12 +5,10 @@ import datetime
 import kopf
 from kubernetes_asyncio import client, config
 
-WORKERS = 16
-
 
 @kopf.on.startup()
 async def configure(settings: kopf.OperatorSettings, memo: kopf.Memo, **_):
-    settings.batching.worker_limit = WORKERS
+    # No `worker_limit`: it would be one of objects, each of which keeps its worker for seconds.
     # An Event per handler would be one request more for each object.
     settings.posting.enabled = False
     await config.load_kube_config()

@@ -109,6 +109,8 @@ fn perform(
         .arg(running.kubeconfig())
         .arg("--folder")
         .arg(logs.join(play.title().replace(' ', "-")))
+        // Its errors say where; a trace of the driver itself tells nothing more.
+        .env("RUST_LIB_BACKTRACE", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut driver = Child::spawn("bench-driver", command)?;

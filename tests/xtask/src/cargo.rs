@@ -115,10 +115,12 @@ pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     build_binaries(Step::new("Building the host"), packages, &[])
 }
 
-/// The same, optimised.
-pub fn release_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let step = Step::new("Building the host, optimised (minutes the first time)");
-    build_binaries(step, packages, &["--release"])
+/// Builds the binary of one package, optimised. Of one at a time, so that its dependencies have the
+/// features it asks for, and no other's.
+pub fn release_binary(package: &str) -> Result<PathBuf> {
+    let step = Step::new(format!("Building {package}, optimised"));
+    let mut built = build_binaries(step, &[package], &["--release"])?;
+    built.remove(package).context("it was built")
 }
 
 fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {

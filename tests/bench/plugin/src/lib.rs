@@ -26,12 +26,7 @@ impl Reconciler for Sampler {
     fn reconcile(&self, ctx: &Context, sample: &Sample) -> Result<Outcome, Failure> {
         let mut data = json!({ "text": sample.spec.text });
         if let Some(config) = &sample.spec.config {
-            let reference = ostler_sdk::ObjectRef {
-                gvk: gvk("v1", "ConfigMap"),
-                cluster: None,
-                namespace: Some(sample.namespace().into()),
-                name: config.clone(),
-            };
+            let reference = gvk("", "v1", "ConfigMap").named(sample.namespace(), config);
             let Some(config) = ctx.get_json(&reference)? else {
                 return Err(Failure::yield_("NoConfig", "The ConfigMap does not exist"));
             };

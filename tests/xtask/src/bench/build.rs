@@ -37,24 +37,15 @@ impl Programs {
         let mut program = |flag: &str, path: &Path| {
             arguments.extend([format!("--{flag}"), path.display().to_string()]);
         };
-        let mut packages = vec!["bench-driver"];
         if needs("ostler") {
-            packages.push("ostler");
             let built = components::build(|guest| guest.name == "bench-plugin")?;
             let component = built.first().context("the bench's plugin is built")?;
             program("component", &component.path);
             program("grants", &bench.join("grants.yaml"));
+            program("ostler", &cargo::release_binary("ostler")?);
         }
         if needs("kube-rs") {
-            packages.push("bench-kube-rs");
-        }
-        let binaries = cargo::release_binaries(&packages)?;
-        let binary = |name: &str| binaries.get(name).with_context(|| format!("{name} is built"));
-        if needs("ostler") {
-            program("ostler", binary("ostler")?);
-        }
-        if needs("kube-rs") {
-            program("kube-rs", binary("bench-kube-rs")?);
+            program("kube-rs", &cargo::release_binary("bench-kube-rs")?);
         }
         if needs("controller-runtime") {
             program("controller-runtime", &go(&bench.join("controller-runtime"))?);
@@ -64,7 +55,7 @@ impl Programs {
             program("kopf-operator", &bench.join("kopf/operator.py"));
         }
         Ok(Self {
-            driver: binary("bench-driver")?.clone(),
+            driver: cargo::release_binary("bench-driver")?,
             arguments,
         })
     }
