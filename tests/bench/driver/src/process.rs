@@ -75,11 +75,6 @@ impl Process {
         })
     }
 
-    /// Counts the peak from now on.
-    pub fn reset_peak(&self) -> Result<()> {
-        Ok(fs::write(format!("/proc/{}/clear_refs", self.pid), "5")?)
-    }
-
     /// Waits until it has next to nothing to do: less than a twentieth of a core for a second.
     pub async fn idle(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();

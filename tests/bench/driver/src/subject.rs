@@ -47,6 +47,9 @@ pub struct Programs {
     /// What the plugin may do.
     #[arg(long)]
     grants: Option<PathBuf>,
+    /// What counts the bytes of Ostler's store.
+    #[arg(long)]
+    pub store: Option<PathBuf>,
     /// The controller-runtime operator.
     #[arg(long)]
     controller_runtime: Option<PathBuf>,

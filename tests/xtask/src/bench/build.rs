@@ -43,6 +43,7 @@ impl Programs {
             program("component", &component.path);
             program("grants", &bench.join("grants.yaml"));
             program("ostler", &cargo::release_binary("ostler")?);
+            program("store", &cargo::release_binary("bench-store")?);
         }
         if needs("kube-rs") {
             program("kube-rs", &cargo::release_binary("bench-kube-rs")?);

@@ -1,6 +1,7 @@
 //! Objects that are only kept: an operator that reads one ConfigMap has all of them in its cache.
 
 use anyhow::{Result, bail};
+use tokio::process::Command;
 
 use super::Stage;
 use crate::{
@@ -96,9 +97,28 @@ async fn tell(
         report.value("cpu_seconds", usage.cpu_seconds, "s");
         if let Some((objects, bytes)) = running.store().await? {
             report.value("json_bytes_per_object", bytes / objects.max(1), "bytes");
+            if let Some(bytes) = counted(stage, step).await? {
+                report.value("heap_bytes_per_object", bytes, "bytes");
+            }
         }
     }
     Ok(())
+}
+
+/// What Ostler's store allocates for an object like those, counted in a process of its own.
+async fn counted(stage: &Stage, objects: usize) -> Result<Option<i64>> {
+    let Some(program) = &stage.programs.store else {
+        return Ok(None);
+    };
+    let path = format!("{}/{}", config_maps(BALLAST), work::name("kept", 0));
+    let file = stage.folder.join("kept.json");
+    std::fs::write(&file, stage.cluster.get(&path).await?.to_string())?;
+    let mut counting = Command::new(program);
+    let output = counting.arg(file).arg(objects.to_string()).output().await?;
+    if !output.status.success() {
+        bail!("counting: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?))
 }
 
 fn note(stage: &Stage, subject: Subject, note: &str) {
