@@ -8,7 +8,6 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Where the objects of a bench are.
@@ -139,22 +138,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lines of a watch from now on.
+    /// The version of a collection, now.
+    pub async fn version(&self, path: &str) -> Result<String> {
+        let list = self.get(&format!("{path}?limit=1")).await?;
+        let version = list["metadata"]["resourceVersion"].as_str();
+        Ok(version.context("a list has a version")?.to_owned())
+    }
+
+    /// Lines of a watch from a version on.
     pub async fn watch(
         &self,
         path: &str,
+        from: &str,
     ) -> Result<impl futures::Stream<Item = Result<String>> + Send + use<>> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Meta {
-            resource_version: String,
-        }
-        let list = self.get(&format!("{path}?limit=1")).await?;
-        let meta: Meta = serde_json::from_value(list["metadata"].clone())?;
-        let query = format!(
-            "{path}?watch=true&timeoutSeconds=3600&resourceVersion={}",
-            meta.resource_version
-        );
+        let query = format!("{path}?watch=true&timeoutSeconds=3600&resourceVersion={from}");
         let request = http::Request::get(query).body(Vec::new())?;
         let body = self.client.request_stream(request).await?;
         Ok(futures::AsyncBufReadExt::lines(body).map_err(Into::into))

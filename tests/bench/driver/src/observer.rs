@@ -11,7 +11,7 @@ use futures::StreamExt;
 use serde::Deserialize;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::api::Cluster;
+use crate::{api::Cluster, report::say};
 
 /// What an observer looks at.
 #[derive(Deserialize, Default)]
@@ -74,31 +74,58 @@ impl Drop for Observer {
     }
 }
 
+/// Sees what changes from a version on, until the watch breaks.
+async fn follow(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Event {
+        object: Object,
+    }
+    let mut lines = Box::pin(cluster.watch(path, &from).await?);
+    while let Some(line) = lines.next().await {
+        let line = line?;
+        let event: Event = serde_json::from_str(&line).with_context(|| format!("the server said {line}"))?;
+        see(event.object);
+    }
+    bail!("it has ended")
+}
+
+/// Sees what is there; gives the version to follow from.
+async fn caught_up(cluster: &Cluster, path: &str, see: &impl Fn(Object)) -> Result<String> {
+    let list = cluster.get(path).await?;
+    for item in list["items"].as_array().into_iter().flatten() {
+        see(Object::deserialize(item)?);
+    }
+    let version = &list["metadata"]["resourceVersion"];
+    Ok(version.as_str().context("a list has a version")?.to_owned())
+}
+
 impl Observer {
     /// Watches a collection from now on.
     pub async fn start(
         cluster: &Cluster,
         path: &str,
-        right: impl Fn(&Object) -> bool + Send + 'static,
+        right: impl Fn(&Object) -> bool + Send + Sync + 'static,
     ) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Event {
-            object: Object,
-        }
-        let mut lines = Box::pin(cluster.watch(path).await?);
+        let (cluster, path) = (cluster.clone(), path.to_owned());
+        let version = cluster.version(&path).await?;
         let seen = Arc::new(Mutex::new(HashMap::new()));
         let (sender, count) = watch::channel(0);
         let keeping = seen.clone();
+        let see = move |object: Object| {
+            if right(&object) {
+                let mut seen = keeping.lock().expect("lock");
+                seen.entry(object.metadata.name).or_insert_with(Instant::now);
+                sender.send_replace(seen.len());
+            }
+        };
         let task = tokio::spawn(async move {
-            while let Some(Ok(line)) = lines.next().await {
-                let Ok(Event { object }) = serde_json::from_str(&line) else {
-                    break;
+            let mut from = version;
+            while let Err(e) = follow(&cluster, &path, from, &see).await {
+                say(format!("watching {path} anew: {e:#}"));
+                from = match caught_up(&cluster, &path, &see).await {
+                    Ok(version) => version,
+                    Err(e) => return say(format!("{e:#}")),
                 };
-                if right(&object) {
-                    let mut seen = keeping.lock().expect("lock");
-                    seen.entry(object.metadata.name).or_insert_with(Instant::now);
-                    sender.send_replace(seen.len());
-                }
             }
         });
         Ok(Self {
