@@ -33,10 +33,12 @@ use crate::{
     key::{Gvk, ObjectRef},
     memo::Memo,
     object::Object,
+    plugin::Kind,
     router::Router,
+    scope::{Form, Reach, Scope},
     store::Store,
     upstream::Clients,
-    watch::{Informers, Scope},
+    watch::Informers,
 };
 
 /// Everything the capabilities work with: shared by all calls.
@@ -57,21 +59,23 @@ pub struct Services {
     pub memo: Memo,
     /// Counters and gauges of plugins, by plugin and name.
     pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
-    /// Namespaces the host is confined to; empty for all.
-    pub namespaces: Vec<Arc<str>>,
+    /// How far the host may look.
+    pub reach: Reach,
 }
 
 impl Services {
-    /// The informer that covers a namespace of a kind. Secrets are never watched beyond the namespace
-    /// somebody asked for, and a confined host watches nothing cluster-wide.
-    pub fn scope(&self, gvk: &Gvk, cluster: &Arc<str>, namespace: &str) -> Scope {
-        let secret = gvk.group.is_empty() && *gvk.kind == *"Secret";
-        let narrow = secret || !self.namespaces.is_empty();
-        Scope {
-            gvk: gvk.clone(),
-            cluster: cluster.clone(),
-            namespace: if narrow { namespace.into() } else { "".into() },
-        }
+    /// The watches of a kind that is reconciled: one, or one in each namespace of a confined host.
+    pub fn kind_scopes(&self, kind: &Kind) -> Vec<Scope> {
+        let namespaces = match self.reach.namespaces.as_slice() {
+            [] => vec!["".into()],
+            some => some.to_vec(),
+        };
+        let selector = kind.selector.as_ref();
+        let scope = |namespace: &Arc<str>| {
+            self.reach
+                .of(&kind.gvk, &"".into(), namespace, selector, Form::Whole)
+        };
+        namespaces.iter().map(scope).collect()
     }
 }
 
@@ -181,30 +185,26 @@ impl Call {
             && !self.reads.contains(&dependency)
         {
             let services = &subject.services;
-            let scope = match &dependency {
-                Dependency::Object(key) => services.scope(&key.gvk, &key.cluster, &key.namespace),
-                Dependency::List {
-                    gvk,
-                    cluster,
-                    namespace,
-                    ..
-                } => services.scope(gvk, cluster, namespace.as_deref().unwrap_or("")),
-            };
-            services.informers.ensure(&scope);
             services.router.reads(&subject.key, dependency.clone());
+            services.informers.ensure(&dependency.scope(&services.reach));
             self.reads.push(dependency);
         }
     }
 
     /// One object from the shared cache, remembered as read.
-    async fn cached(&mut self, services: &Services, key: &ObjectRef) -> Result<Option<Arc<Object>>, Error> {
-        let scope = services.scope(&key.gvk, &key.cluster, &key.namespace);
-        let synced = services
-            .informers
-            .synced(&scope, self.left().min(Duration::from_secs(10)));
+    async fn cached(
+        &mut self,
+        services: &Services,
+        key: &ObjectRef,
+        form: Form,
+    ) -> Result<Option<Arc<Object>>, Error> {
+        // First the edge: a watch that is needed is not let go.
+        self.read(Dependency::Object(key.clone(), form));
+        let scope = services.reach.object(key, form);
+        let patience = self.left().min(Duration::from_secs(10));
+        let synced = services.informers.synced(&scope, patience);
         synced.await.map_err(Error::Unavailable)?;
-        self.read(Dependency::Object(key.clone()));
-        Ok(services.store.get(key))
+        Ok(services.store.get(key, form))
     }
 
     /// A reference as the contract has it, as the host has it.

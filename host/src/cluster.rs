@@ -90,6 +90,24 @@ pub enum Patch {
     Apply,
 }
 
+/// Which metadata-only answer is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum As {
+    /// `PartialObjectMetadata`, or a watch of them.
+    Object,
+    /// `PartialObjectMetadataList`.
+    List,
+}
+
+impl As {
+    fn accept(self) -> &'static str {
+        match self {
+            Self::Object => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            Self::List => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        }
+    }
+}
+
 /// One cluster's API server.
 #[derive(Clone)]
 pub struct Cluster {
@@ -154,18 +172,26 @@ impl Cluster {
 
     /// GETs a path (with its query).
     pub async fn get(&self, path: &str) -> Result<Bytes, ApiError> {
-        self.send("GET", path, None, Vec::new()).await
+        self.get_as(path, None).await
+    }
+
+    /// The same of metadata alone, where asked for.
+    pub async fn get_as(&self, path: &str, form: Option<As>) -> Result<Bytes, ApiError> {
+        self.send("GET", path, form.map(|f| ("accept", f.accept())), Vec::new())
+            .await
     }
 
     /// Opens a watch; the body is JSON lines.
-    pub async fn watch(&self, path: &str) -> Result<Body, ApiError> {
-        let response = self.respond("GET", path, None, Vec::new()).await?;
+    pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
+        let header = form.map(|f| ("accept", f.accept()));
+        let response = self.respond("GET", path, header, Vec::new()).await?;
         Ok(response.into_body())
     }
 
     /// POSTs a new object.
     pub async fn create(&self, path: &str, object: Vec<u8>) -> Result<Bytes, ApiError> {
-        self.send("POST", path, Some("application/json"), object).await
+        self.send("POST", path, Some(("content-type", "application/json")), object)
+            .await
     }
 
     /// Patches an object or a subresource.
@@ -174,22 +200,29 @@ impl Cluster {
             Patch::Merge => "application/merge-patch+json",
             Patch::Apply => "application/apply-patch+yaml",
         };
-        self.send("PATCH", path, Some(content_type), body).await
+        self.send("PATCH", path, Some(("content-type", content_type)), body)
+            .await
     }
 
     /// Deletes an object, with `DeleteOptions` as the body.
     pub async fn delete(&self, path: &str, options: Vec<u8>) -> Result<Bytes, ApiError> {
-        self.send("DELETE", path, Some("application/json"), options).await
+        self.send(
+            "DELETE",
+            path,
+            Some(("content-type", "application/json")),
+            options,
+        )
+        .await
     }
 
     async fn send(
         &self,
         method: &str,
         path: &str,
-        content_type: Option<&str>,
+        header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let response = self.respond(method, path, content_type, body).await?;
+        let response = self.respond(method, path, header, body).await?;
         let body = response.into_body().collect().await;
         Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
     }
@@ -198,12 +231,12 @@ impl Cluster {
         &self,
         method: &str,
         path: &str,
-        content_type: Option<&str>,
+        header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<http::Response<Body>, ApiError> {
         let mut request = http::Request::builder().method(method).uri(path);
-        if let Some(content_type) = content_type {
-            request = request.header("content-type", content_type);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         let request = request
             .body(Body::from(body))

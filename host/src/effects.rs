@@ -13,6 +13,7 @@ use crate::{
     key::{Gvk, ObjectRef},
     object::Object,
     router::{Router, Writing},
+    scope::Form,
     store::{Put, Store},
     watch::Origin,
 };
@@ -76,7 +77,7 @@ impl Effects {
             .get(&slot)
             .is_some_and(|a| a.digest == digest);
         if applied_before
-            && let Some(live) = self.store.get(key)
+            && let Some(live) = self.store.get(key, Form::Whole)
             && contains(&live.value(), object)
         {
             return Ok(Written {
@@ -240,7 +241,7 @@ impl Effects {
         let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
         let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
         let version = object.resource_version;
-        let kept = match self.store.put(&key, object) {
+        let kept = match self.store.put(&key, object, Form::Whole) {
             Put::News(change) => {
                 // A status write changes nobody's intent: if that differs, somebody else's edit came with the
                 // answer, and the reconcile has not seen it.
@@ -252,8 +253,9 @@ impl Effects {
                 change.new
             }
             // The watch was faster, or has something newer still.
-            Put::Known => self.store.get(&key),
+            Put::Known => self.store.get(&key, Form::Whole),
             Put::Overtaken(newer) => Some(newer),
+            Put::Stray(object) => Some(object),
         };
         writing.done(version);
         match kept {

@@ -20,6 +20,8 @@ pub enum Verb {
     Create,
     /// Delete.
     Delete,
+    /// Keep from going while it is used.
+    Hold,
 }
 
 impl fmt::Display for Verb {
@@ -30,6 +32,7 @@ impl fmt::Display for Verb {
             Self::Apply => "apply",
             Self::Create => "create",
             Self::Delete => "delete",
+            Self::Hold => "hold",
         })
     }
 }

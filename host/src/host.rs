@@ -25,7 +25,8 @@ use crate::{
     reconcile::Controller,
     reload::Reloader,
     router::{Cause, Router},
-    store::Store,
+    scope::Reach,
+    store::{Query, Store},
     upstream::Clients,
     watch::{Informers, Synced},
 };
@@ -51,6 +52,8 @@ pub struct Settings {
     pub deletion_deadline: Duration,
     /// First and longest delay between failing attempts.
     pub backoff: (Duration, Duration),
+    /// How long a watch that nobody needs any more is kept.
+    pub linger: Duration,
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
     /// Looks at the memory of components after each call. For tests.
@@ -69,6 +72,7 @@ impl Default for Settings {
             yield_every: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
+            linger: Duration::from_secs(60),
             cache: None,
             inspect: None,
         }
@@ -91,7 +95,10 @@ impl Host {
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
-        let router = Arc::new(Router::new(queue));
+        let reach = Reach {
+            namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
+        };
+        let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::default());
         let (listening, seeing) = (router.clone(), ledger.clone());
         let informers = Arc::new(Informers::new(
@@ -113,7 +120,7 @@ impl Host {
             upstreams: Clients::default(),
             memo: Memo::default(),
             metrics: Mutex::default(),
-            namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
+            reach: reach.clone(),
         });
         let engine = Engine::new(
             settings.workers * 2,
@@ -148,6 +155,15 @@ impl Host {
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
         }));
+        let (letting_go, linger) = (services.clone(), settings.linger);
+        tasks.spawn(async move {
+            let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
+            loop {
+                sweep.tick().await;
+                let needed = letting_go.router.scopes();
+                letting_go.informers.retain(&needed, linger);
+            }
+        });
         for _ in 0..settings.workers {
             let controller = controller.clone();
             tasks.spawn(async move {
@@ -214,27 +230,25 @@ pub fn synced(services: &Services) -> bool {
 fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
-        router.assign(gone.name(), &[], 0);
+        router.assign(gone.name(), &[], Vec::new(), 0);
     }
     let Some(plugin) = new else { return };
     let kinds: Vec<_> = plugin.kinds.iter().map(|k| k.gvk.clone()).collect();
-    router.assign(plugin.name(), &kinds, plugin.max_concurrent);
-    let cluster: Arc<str> = "".into();
-    let namespaces = match services.namespaces.as_slice() {
-        [] => vec!["".into()],
-        some => some.to_vec(),
-    };
-    for gvk in &kinds {
-        for namespace in &namespaces {
-            services
-                .informers
-                .ensure(&services.scope(gvk, &cluster, namespace));
-            for (key, _) in services
-                .store
-                .list(&cluster, gvk, namespace, None, None, usize::MAX)
-            {
-                router.add(&key, Priority::Low, Cause::PluginChange);
-            }
+    let scopes: Vec<_> = plugin
+        .kinds
+        .iter()
+        .flat_map(|k| services.kind_scopes(k))
+        .collect();
+    router.assign(plugin.name(), &kinds, scopes.clone(), plugin.max_concurrent);
+    for scope in scopes {
+        let (serving, _) = services.informers.ensure(&scope);
+        let query = Query {
+            namespace: &scope.namespace,
+            labels: scope.selector.as_ref(),
+            ..Query::default()
+        };
+        for (key, _) in services.store.list(&serving, &query) {
+            router.add(&key, Priority::Low, Cause::PluginChange);
         }
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");

@@ -1,26 +1,54 @@
 //! How kinds and objects are named everywhere in the host.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::Arc,
+};
 
-/// A Kubernetes kind: group (empty for the core group), version and kind.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Gvk {
+/// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone: it is in every key.
+#[derive(Clone, Debug, Eq, PartialOrd, Ord)]
+pub struct Gvk(Arc<Names>);
+
+/// The parts of a [`Gvk`].
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Names {
     /// API group; empty for the core group.
-    pub group: Arc<str>,
+    pub group: Box<str>,
     /// API version, for example `v1alpha1`.
-    pub version: Arc<str>,
+    pub version: Box<str>,
     /// Kind, for example `Team`.
-    pub kind: Arc<str>,
+    pub kind: Box<str>,
+}
+
+impl Deref for Gvk {
+    type Target = Names;
+    fn deref(&self) -> &Names {
+        &self.0
+    }
+}
+
+impl PartialEq for Gvk {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for Gvk {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
 }
 
 impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self {
+        Self(Arc::new(Names {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
-        }
+        }))
     }
 
     /// `group/version`, or `version` alone for the core group, as in an object's `apiVersion`.

@@ -13,6 +13,7 @@
 
 pub mod key;
 pub mod object;
+pub mod scope;
 pub mod selector;
 
 pub mod cluster;

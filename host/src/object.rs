@@ -15,8 +15,37 @@ use serde_json::{Value, value::RawValue};
 
 use crate::key::{Gvk, ObjectRef};
 
-/// Label keys and values.
-pub type Labels = BTreeMap<Box<str>, Box<str>>;
+/// Label keys and values, in order of the keys and in one piece: there are many of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels(Box<str>);
+
+impl Labels {
+    /// The value of a label.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.iter().find(|(k, _)| *k == key).map(|(_, value)| value)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().filter_map(|line| line.split_once('='))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
+        let sorted: BTreeMap<_, _> = pairs.into_iter().collect();
+        // Neither `=` nor a line's end is in a key or value that an API server takes.
+        let lines: Vec<String> = sorted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        Self(lines.join("\n").into())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = Option::<BTreeMap<Cow<'de, str>, Cow<'de, str>>>::deserialize(deserializer)?;
+        Ok(map.iter().flatten().map(|(k, v)| (&**k, &**v)).collect())
+    }
+}
 
 /// An object: its JSON without `managedFields`, and what the host asks of it often.
 #[derive(Debug)]
@@ -32,7 +61,7 @@ pub struct Object {
     /// Its labels.
     pub labels: Labels,
     /// Its finalizers.
-    pub finalizers: Vec<Box<str>>,
+    pub finalizers: Box<[Box<str>]>,
     /// When its deletion was asked for (RFC 3339).
     pub deletion_timestamp: Option<Box<str>>,
     /// A digest of all that people and other controllers say: everything but
@@ -156,6 +185,26 @@ impl Object {
         partial.metadata.annotations.remove(name)
     }
 
+    /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
+    /// isn't there.
+    pub fn field(&self, path: &str) -> String {
+        fn at(json: &str, path: &[&str]) -> Option<String> {
+            let Some((first, rest)) = path.split_first() else {
+                return match json.as_bytes().first()? {
+                    b'"' => serde_json::from_str(json).ok(),
+                    b'{' | b'[' | b'n' => None,
+                    _ => Some(json.to_owned()),
+                };
+            };
+            let entries: Entries = serde_json::from_str(json).ok()?;
+            let found = entries.0.iter().find(|(key, _)| key == first)?;
+            at(found.1.get(), rest)
+        }
+        let path: Vec<&str> = path.split('.').collect();
+        let json = std::str::from_utf8(&self.json).unwrap_or_default();
+        at(json, &path).unwrap_or_default()
+    }
+
     /// `data[key]` of a Secret, decoded; or of a ConfigMap, as it is.
     pub fn data(&self, key: &str) -> Option<Vec<u8>> {
         use base64::Engine;
@@ -234,7 +283,7 @@ struct Meta {
     resource_version: String,
     generation: i64,
     labels: Labels,
-    finalizers: Vec<Box<str>>,
+    finalizers: Box<[Box<str>]>,
     deletion_timestamp: Option<Box<str>>,
 }
 
@@ -246,7 +295,7 @@ impl Meta {
             "uid" => self.uid = serde_json::from_str(json)?,
             "resourceVersion" => self.resource_version = serde_json::from_str(json)?,
             "generation" => self.generation = serde_json::from_str(json)?,
-            "labels" => self.labels = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
+            "labels" => self.labels = serde_json::from_str(json)?,
             "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
             "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
             _ => {}
@@ -299,6 +348,24 @@ mod tests {
                 .ready()
                 .ready
         );
+    }
+
+    #[test]
+    fn fields_by_path() {
+        let (_, object) = team(r#","status":{"n":3,"s":"x","l":[1],"z":null}"#);
+        for (path, value) in [
+            ("metadata.name", "a"),
+            ("spec.b", "1"),
+            ("status.n", "3"),
+            ("status.s", "x"),
+            ("status.l", ""),
+            ("status.z", ""),
+            ("status.none.deeper", ""),
+            ("", ""),
+        ] {
+            assert_eq!(object.field(path), value, "{path}");
+        }
+        assert_eq!(object.labels.get("x"), Some("y"));
     }
 
     #[test]

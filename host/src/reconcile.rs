@@ -18,6 +18,7 @@ use crate::{
     plugin::{Plugin, Registry},
     queue::{Next, Work},
     router::Cause,
+    scope::Form,
 };
 
 /// Skips reconciles of an object while `true`; its cleanup still runs.
@@ -96,7 +97,7 @@ impl Controller {
     /// Reconciles one object. None when it is gone.
     async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
-        let Some(object) = self.services.store.get(key) else {
+        let Some(object) = self.services.store.get(key, Form::Whole) else {
             self.ledger.forget(key);
             self.services.memo.forget(key);
             self.services.effects.forget(key);
@@ -124,7 +125,7 @@ impl Controller {
         }
         let object = match finalizer {
             Some(finalizer) if !held => {
-                let mut finalizers = object.finalizers.clone();
+                let mut finalizers = object.finalizers.to_vec();
                 finalizers.push(finalizer.into());
                 match self.set_finalizers(key, &object, &finalizers).await {
                     Ok(object) => object,

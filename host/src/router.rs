@@ -13,6 +13,7 @@ use crate::{
     dependencies::{Dependency, Graph},
     key::{Gvk, ObjectRef},
     queue::{Next, Priority, Queue, Work},
+    scope::{Reach, Scope},
     store::Change,
     watch::Origin,
 };
@@ -77,6 +78,8 @@ struct Inner {
     queue: Queue<ObjectRef, Cause>,
     graph: Graph<ObjectRef>,
     lanes: HashMap<Gvk, Arc<str>>,
+    /// The watches of what each plugin reconciles.
+    scopes: HashMap<Arc<str>, Vec<Scope>>,
     /// What woke whom, newest last, for people who ask why.
     history: VecDeque<(ObjectRef, Cause)>,
     /// Writes on their way, by the object that is written.
@@ -133,13 +136,14 @@ impl Drop for Writing {
 
 impl Router {
     /// An empty queue and no plugins.
-    pub fn new(queue: Queue<ObjectRef, Cause>) -> Self {
+    pub fn new(queue: Queue<ObjectRef, Cause>, reach: Reach) -> Self {
         Self {
             started: Instant::now(),
             inner: Mutex::new(Inner {
                 queue,
-                graph: Graph::default(),
+                graph: Graph::new(reach),
                 lanes: HashMap::new(),
+                scopes: HashMap::new(),
                 history: VecDeque::new(),
                 writes: HashMap::new(),
                 tickets: 0,
@@ -154,10 +158,12 @@ impl Router {
     }
 
     /// From now on `plugin` reconciles exactly these kinds, so many objects at the same time (0: no limit).
-    pub fn assign(&self, plugin: &Arc<str>, kinds: &[Gvk], concurrency: u32) {
+    /// `scopes` are the watches of these kinds.
+    pub fn assign(&self, plugin: &Arc<str>, kinds: &[Gvk], scopes: Vec<Scope>, concurrency: u32) {
         let mut inner = self.inner.lock().expect("lock");
         inner.queue.limit(plugin.clone(), concurrency as usize);
         inner.lanes.retain(|_, lane| lane != plugin);
+        inner.scopes.insert(plugin.clone(), scopes);
         for gvk in kinds {
             inner.lanes.insert(gvk.clone(), plugin.clone());
         }
@@ -184,8 +190,7 @@ impl Router {
             };
             inner.wake(&change.key, &change.key, version, priority, cause, now);
         }
-        let old = change.old.as_ref().map(|o| &o.labels);
-        let new = change.new.as_ref().map(|o| &o.labels);
+        let (old, new) = (change.old.as_deref(), change.new.as_deref());
         let dependants = inner.graph.dependants(&change.key, old, new);
         for dependant in dependants {
             if Some(&dependant) != by && dependant != change.key {
@@ -270,6 +275,13 @@ impl Router {
         self.inner.lock().expect("lock").graph.add(key, dependency);
     }
 
+    /// The watches that are needed: of what is reconciled, and of what was read.
+    pub fn scopes(&self) -> Vec<Scope> {
+        let inner = self.inner.lock().expect("lock");
+        let reconciled = inner.scopes.values().flatten();
+        reconciled.chain(inner.graph.scopes()).cloned().collect()
+    }
+
     /// Everything that woke an object, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
         let inner = self.inner.lock().expect("lock");
@@ -315,7 +327,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{object::Object, queue::Config};
+    use crate::{object::Object, queue::Config, scope::Form};
 
     fn change(version: u64) -> Change {
         let json = format!(
@@ -335,14 +347,11 @@ mod tests {
         let owner = Gvk::new("g", "v1", "Owner");
         let by = ObjectRef::new(owner.clone(), "n", "o");
         for (seen, woken) in [(vec![7], false), (vec![6, 7], true), (vec![8], true)] {
-            let router = Arc::new(Router::new(Queue::new(Config::new(
-                Duration::ZERO,
-                Duration::ZERO,
-                1,
-            ))));
-            router.assign(&"p".into(), std::slice::from_ref(&owner), 0);
+            let queue = Queue::new(Config::new(Duration::ZERO, Duration::ZERO, 1));
+            let router = Arc::new(Router::new(queue, Reach::default()));
+            router.assign(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let child = change(0).key;
-            router.reads(&by, Dependency::Object(child.clone()));
+            router.reads(&by, Dependency::Object(child.clone(), Form::Whole));
             let writing = router.writing(&child, &by);
             for version in &seen {
                 router.changed(&change(*version), Origin::Watched, None);

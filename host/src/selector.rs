@@ -1,10 +1,12 @@
-//! Kubernetes label selectors.
+//! Kubernetes selectors: by label, and by field.
 //!
-//! Syntax: <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors>.
+//! Syntax: <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors> and
+//! <https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/>. A field selector
+//! here takes any scalar field of any kind: it is the host that compares.
 
 use std::fmt;
 
-use crate::object::Labels;
+use crate::object::{Labels, Object};
 
 /// A conjunction of requirements on labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -20,7 +22,9 @@ enum Requirement {
 
 /// Why a text is no selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} at `{at}`: a label selector is like `app=web,tier in (a, b),!old`")]
+#[error(
+    "{what} at `{at}`: selectors are like `app=web,tier in (a, b),!old` (labels) or `spec.x=1,status.y!=z` (fields)"
+)]
 pub struct ParseError {
     what: &'static str,
     at: String,
@@ -39,10 +43,20 @@ impl Selector {
     /// Whether an object with these labels is selected.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|r| match r {
-            Requirement::In(key, values) => labels.get(key).is_some_and(|v| values.contains(v)),
-            Requirement::NotIn(key, values) => labels.get(key).is_none_or(|v| !values.contains(v)),
-            Requirement::Exists(key) => labels.contains_key(key),
-            Requirement::Absent(key) => !labels.contains_key(key),
+            Requirement::In(key, values) => labels.get(key).is_some_and(|v| values.iter().any(|x| **x == *v)),
+            Requirement::NotIn(key, values) => {
+                labels.get(key).is_none_or(|v| !values.iter().any(|x| **x == *v))
+            }
+            Requirement::Exists(key) => labels.get(key).is_some(),
+            Requirement::Absent(key) => labels.get(key).is_none(),
+        })
+    }
+
+    /// A label and the one value it must have, when there is such a requirement: what an index can answer.
+    pub fn equality(&self) -> Option<(&str, &str)> {
+        self.0.iter().find_map(|r| match r {
+            Requirement::In(key, values) if values.len() == 1 => Some((&**key, &*values[0])),
+            _ => None,
         })
     }
 }
@@ -61,6 +75,65 @@ impl fmt::Display for Selector {
                 Requirement::Exists(key) => write!(f, "{key}")?,
                 Requirement::Absent(key) => write!(f, "!{key}")?,
             }
+        }
+        Ok(())
+    }
+}
+
+/// A conjunction of comparisons of fields.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct FieldSelector(Vec<Comparison>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Comparison {
+    path: Box<str>,
+    equal: bool,
+    value: Box<str>,
+}
+
+impl FieldSelector {
+    /// Parses a selector; the empty text selects everything.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut comparisons = Vec::new();
+        for part in text.split(',').filter(|_| !text.trim().is_empty()) {
+            let (path, equal, value) = match (part.split_once("!="), part.split_once('=')) {
+                (Some((path, value)), _) => (path, false, value),
+                (None, Some((path, value))) => (path, true, value.strip_prefix('=').unwrap_or(value)),
+                (None, None) => return error("`=` or `!=` is missing", part),
+            };
+            let path = path.trim();
+            if path.is_empty() || path.split('.').any(str::is_empty) || path.contains(char::is_whitespace) {
+                return error("not the path of a field", part);
+            }
+            comparisons.push(Comparison {
+                path: path.into(),
+                equal,
+                value: value.trim().into(),
+            });
+        }
+        Ok(Self(comparisons))
+    }
+
+    /// Whether an object is selected.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.0
+            .iter()
+            .all(|c| (object.field(&c.path) == *c.value) == c.equal)
+    }
+
+    /// A field and the value it must have, when there is such a comparison: what an index can answer.
+    pub fn equality(&self) -> Option<(&str, &str)> {
+        let mut equal = self.0.iter().filter(|c| c.equal);
+        equal.next().map(|c| (&*c.path, &*c.value))
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, c) in self.0.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            let operator = if c.equal { "=" } else { "!=" };
+            write!(f, "{comma}{}{operator}{}", c.path, c.value)?;
         }
         Ok(())
     }
@@ -159,7 +232,7 @@ mod tests {
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
-        pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
+        pairs.iter().copied().collect()
     }
 
     #[test]
@@ -178,6 +251,31 @@ mod tests {
             let selector = Selector::parse(text).expect(text);
             assert_eq!(selector.matches(&web), selected, "{text}");
             assert_eq!(Selector::parse(&selector.to_string()), Ok(selector), "{text}");
+        }
+    }
+
+    #[test]
+    fn selects_by_field() {
+        let json = br#"{"metadata":{"name":"a"},"spec":{"team":{"name":"x"},"n":2}}"#;
+        let (_, object) = Object::parse(&crate::key::Gvk::new("", "v1", "K"), json).expect("an object");
+        for (text, selected) in [
+            ("", true),
+            ("spec.team.name=x", true),
+            ("spec.team.name==x,spec.n=2", true),
+            ("spec.n!=2", false),
+            ("spec.none=", true),
+            ("spec.none!=x", true),
+        ] {
+            let selector = FieldSelector::parse(text).expect(text);
+            assert_eq!(selector.matches(&object), selected, "{text}");
+            assert_eq!(
+                FieldSelector::parse(&selector.to_string()),
+                Ok(selector),
+                "{text}"
+            );
+        }
+        for text in ["spec.a", "=x", "a..b=1", "a b=1"] {
+            assert!(FieldSelector::parse(text).is_err(), "{text}");
         }
     }
 

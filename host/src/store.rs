@@ -2,10 +2,13 @@
 //!
 //! Watches and the host's own writes both put objects in; whichever is newer
 //! stays, so a write is readable at once and its echo in the watch is no change.
+//!
+//! Each watch has a collection. Where two overlap, both have the object (it is shared, not copied), and
+//! a change is told once.
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
     sync::{Arc, RwLock},
 };
@@ -13,7 +16,8 @@ use std::{
 use crate::{
     key::{Gvk, ObjectRef},
     object::Object,
-    selector::Selector,
+    scope::{Form, Scope},
+    selector::{FieldSelector, Selector},
 };
 
 /// What a put or a removal changed.
@@ -37,24 +41,59 @@ pub enum Put {
     /// It has a newer version already, from a write of the host's own: somebody else's version in between
     /// was never seen. What is kept now is given.
     Overtaken(Arc<Object>),
+    /// No watch covers it: it is not kept.
+    Stray(Arc<Object>),
 }
 
-impl Put {
-    /// The change, if it was one.
-    pub fn news(self) -> Option<Change> {
+/// Which objects of a scope are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Query<'a> {
+    /// The namespace; empty for all of the scope.
+    pub namespace: &'a str,
+    /// By label.
+    pub labels: Option<&'a Selector>,
+    /// By field.
+    pub fields: Option<&'a FieldSelector>,
+    /// Only what comes after this namespace and name.
+    pub after: Option<&'a Name>,
+    /// So many at most; none for all.
+    pub limit: Option<usize>,
+}
+
+/// Namespace and name.
+pub type Name = (Arc<str>, Arc<str>);
+
+/// What an index goes by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Term {
+    Label(Box<str>),
+    Field(Box<str>),
+}
+
+impl Term {
+    fn value(&self, object: &Object) -> Option<Box<str>> {
         match self {
-            Self::News(change) => Some(change),
-            Self::Known | Self::Overtaken(_) => None,
+            Self::Label(key) => object.labels.get(key).map(Into::into),
+            Self::Field(path) => Some(object.field(path).into()),
         }
     }
 }
 
-type Name = (Arc<str>, Arc<str>);
+type Index = HashMap<Box<str>, BTreeSet<Name>>;
 
-/// Objects of one kind in one cluster, ordered by namespace and name.
-#[derive(Default)]
+/// The objects of one watch, ordered by namespace and name.
 struct Collection {
-    objects: BTreeMap<Name, Arc<Object>>,
+    scope: Scope,
+    objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Object>>>,
+    /// Made when a list first asks by a label or a field, and kept up from then on.
+    indexes: HashMap<Term, Index>,
+    len: usize,
+}
+
+/// All collections of one kind in one cluster.
+#[derive(Default)]
+struct Kind {
+    collections: Vec<Collection>,
     /// Resource versions of deletions not long ago: a late echo of a write must not bring an object back.
     buried: HashMap<Box<str>, u64>,
 }
@@ -62,99 +101,278 @@ struct Collection {
 /// The shared store.
 #[derive(Default)]
 pub struct Store {
-    collections: RwLock<HashMap<(Arc<str>, Gvk), Collection>>,
+    kinds: RwLock<HashMap<(Arc<str>, Gvk), Kind>>,
 }
 
 /// More tombstones than this are not kept: echoes come within milliseconds.
 const BURIED: usize = 4096;
 
-impl Store {
-    /// Takes an object in, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object) -> Put {
-        let mut collections = self.collections.write().expect("lock");
-        let collection = collections
-            .entry((key.cluster.clone(), key.gvk.clone()))
-            .or_default();
-        if collection.buried.contains_key(&object.uid) {
-            return Put::Known;
-        }
-        let name = (key.namespace.clone(), key.name.clone());
-        if let Some(old) = collection.objects.get(&name) {
-            match object.resource_version.cmp(&old.resource_version) {
-                Ordering::Less => return Put::Overtaken(old.clone()),
-                Ordering::Equal => return Put::Known,
-                Ordering::Greater => {}
-            }
-        }
-        let new = Arc::new(object);
-        let old = collection.objects.insert(name, new.clone());
-        Put::News(Change {
-            key: key.clone(),
-            old,
-            new: Some(new),
-        })
+/// Collections smaller than this are searched faster than indexed.
+const INDEXED: usize = 64;
+
+impl Collection {
+    fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
+        self.objects.get(&key.namespace)?.get(&key.name)
     }
 
-    /// Forgets an object. `uid` tells which: another of that name stays.
-    pub fn remove(&self, key: &ObjectRef, uid: Option<&str>) -> Option<Change> {
-        let mut collections = self.collections.write().expect("lock");
-        let collection = collections.get_mut(&(key.cluster.clone(), key.gvk.clone()))?;
+    fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
+        self.remove(key);
+        // One copy of a namespace's name for all that are in it.
+        let namespace = match self.objects.get_key_value(&key.namespace) {
+            Some((namespace, _)) => namespace.clone(),
+            None => key.namespace.clone(),
+        };
+        for (term, index) in &mut self.indexes {
+            enter(index, term, object, (namespace.clone(), key.name.clone()));
+        }
+        let names = self.objects.entry(namespace).or_default();
+        names.insert(key.name.clone(), object.clone());
+        self.len += 1;
+    }
+
+    fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
+        let names = self.objects.get_mut(&key.namespace)?;
+        let object = names.remove(&key.name)?;
+        if names.is_empty() {
+            self.objects.remove(&key.namespace);
+        }
         let name = (key.namespace.clone(), key.name.clone());
-        let there = collection.objects.get(&name)?;
-        if uid.is_some_and(|uid| *uid != *there.uid) {
+        for (term, index) in &mut self.indexes {
+            let Some(value) = term.value(&object) else {
+                continue;
+            };
+            if let Some(names) = index.get_mut(&value) {
+                names.remove(&name);
+                if names.is_empty() {
+                    index.remove(&value);
+                }
+            }
+        }
+        self.len -= 1;
+        Some(object)
+    }
+
+    fn index(&mut self, term: Term) {
+        let mut index = Index::new();
+        for (namespace, names) in &self.objects {
+            for (name, object) in names {
+                enter(&mut index, &term, object, (namespace.clone(), name.clone()));
+            }
+        }
+        self.indexes.insert(term, index);
+    }
+
+    /// Objects in order, from the index where there is one for the query, else from all.
+    fn search<'a>(
+        &'a self,
+        query: &Query<'a>,
+        term: Option<&(Term, &str)>,
+    ) -> Box<dyn Iterator<Item = (&'a Arc<str>, &'a Arc<str>, &'a Arc<Object>)> + 'a> {
+        let from = match query.after {
+            Some(name) => Bound::Excluded(name.clone()),
+            None => Bound::Included((Arc::from(query.namespace), Arc::from(""))),
+        };
+        let namespace = query.namespace;
+        let here = move |ns: &str| namespace.is_empty() || ns == namespace;
+        if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
+            let names = index.get(*value).into_iter();
+            let names = names.flat_map(move |names| names.range((from.clone(), Bound::Unbounded)));
+            return Box::new(
+                names
+                    .take_while(move |(ns, _)| here(ns))
+                    .filter_map(|(ns, name)| Some((ns, name, self.objects.get(ns)?.get(name)?))),
+            );
+        }
+        let start = match &from {
+            Bound::Excluded((ns, _)) | Bound::Included((ns, _)) => ns.clone(),
+            Bound::Unbounded => "".into(),
+        };
+        let namespaces = self
+            .objects
+            .range(start.clone()..)
+            .take_while(move |(ns, _)| here(ns));
+        Box::new(namespaces.flat_map(move |(ns, names)| {
+            let first = match &from {
+                Bound::Excluded((at, name)) if at == ns => Bound::Excluded(name.clone()),
+                _ => Bound::Unbounded,
+            };
+            let names = names.range((first, Bound::Unbounded));
+            names.map(move |(name, object)| (ns, name, object))
+        }))
+    }
+}
+
+fn enter(index: &mut Index, term: &Term, object: &Object, name: Name) {
+    if let Some(value) = term.value(object) {
+        index.entry(value).or_default().insert(name);
+    }
+}
+
+impl Kind {
+    fn of(&mut self, form: Form) -> impl Iterator<Item = &mut Collection> {
+        self.collections.iter_mut().filter(move |c| c.scope.form == form)
+    }
+
+    /// The newest that any watch of this form has.
+    fn latest(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
+        let of_form = self.collections.iter().filter(|c| c.scope.form == form);
+        let found = of_form.filter_map(|c| c.get(key));
+        found.max_by_key(|o| o.resource_version).cloned()
+    }
+
+    fn bury(&mut self, uid: &str, version: u64) {
+        if self.buried.len() >= BURIED {
+            self.buried.clear();
+        }
+        let newest = self.buried.entry(uid.into()).or_default();
+        *newest = version.max(*newest);
+    }
+}
+
+impl Store {
+    /// Makes room for what a watch will bring.
+    pub fn open(&self, scope: &Scope) {
+        let mut kinds = self.kinds.write().expect("lock");
+        let kind = kinds.entry(id(&scope.cluster, &scope.gvk)).or_default();
+        if kind.collections.iter().all(|c| c.scope != *scope) {
+            kind.collections.push(Collection {
+                scope: scope.clone(),
+                objects: BTreeMap::new(),
+                indexes: HashMap::new(),
+                len: 0,
+            });
+        }
+    }
+
+    /// Forgets what a watch brought. Nobody is told: nobody reads it.
+    pub fn close(&self, scope: &Scope) {
+        let mut kinds = self.kinds.write().expect("lock");
+        let id = id(&scope.cluster, &scope.gvk);
+        let Some(kind) = kinds.get_mut(&id) else { return };
+        kind.collections.retain(|c| c.scope != *scope);
+        if kind.collections.is_empty() {
+            kinds.remove(&id);
+        }
+    }
+
+    /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
+    pub fn put(&self, key: &ObjectRef, object: Object, form: Form) -> Put {
+        let object = Arc::new(object);
+        let mut kinds = self.kinds.write().expect("lock");
+        let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
+            return Put::Stray(object);
+        };
+        let version = object.resource_version;
+        if kind.buried.get(&object.uid).is_some_and(|v| *v >= version) {
+            return Put::Known;
+        }
+        let latest = kind.latest(key, form);
+        let mut kept = latest.is_some();
+        for collection in kind.of(form) {
+            let newer = collection.get(key).is_none_or(|o| o.resource_version < version);
+            if collection.scope.has(key, &object.labels) {
+                if newer && latest.as_ref().is_none_or(|l| l.resource_version <= version) {
+                    collection.insert(key, &object);
+                }
+                kept = true;
+            } else if newer {
+                collection.remove(key);
+            }
+        }
+        match latest {
+            Some(latest) => match version.cmp(&latest.resource_version) {
+                Ordering::Less => Put::Overtaken(latest),
+                Ordering::Equal => Put::Known,
+                Ordering::Greater => Put::News(Change {
+                    key: key.clone(),
+                    old: Some(latest),
+                    new: Some(object),
+                }),
+            },
+            None if kept => Put::News(Change {
+                key: key.clone(),
+                old: None,
+                new: Some(object),
+            }),
+            None => Put::Stray(object),
+        }
+    }
+
+    /// A watch says that an object is not in its scope any more, as of a version. `uid` tells which: another
+    /// of that name stays. Where labels decide what is in the scope the object may go on elsewhere.
+    pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &str, version: u64) -> Option<Change> {
+        let mut kinds = self.kinds.write().expect("lock");
+        let kind = kinds.get_mut(&id(&key.cluster, &key.gvk))?;
+        let all = scope.selector.is_none();
+        let mut old = None;
+        for collection in kind.of(scope.form).filter(|c| all || c.scope == *scope) {
+            let there = collection.get(key);
+            if there.is_some_and(|o| *o.uid == *uid && o.resource_version <= version) {
+                old = collection.remove(key).or(old);
+            }
+        }
+        if all {
+            kind.bury(uid, version);
+        }
+        if kind.latest(key, scope.form).is_some() {
             return None;
         }
-        let old = collection.objects.remove(&name)?;
-        if collection.buried.len() >= BURIED {
-            collection.buried.clear();
-        }
-        collection.buried.insert(old.uid.clone(), old.resource_version);
         Some(Change {
             key: key.clone(),
-            old: Some(old),
+            old: Some(old?),
             new: None,
         })
     }
 
-    /// One object.
-    pub fn get(&self, key: &ObjectRef) -> Option<Arc<Object>> {
-        let collections = self.collections.read().expect("lock");
-        collections
-            .get(&(key.cluster.clone(), key.gvk.clone()))?
-            .objects
-            .get(&(key.namespace.clone(), key.name.clone()))
-            .cloned()
+    /// One object, as whole as any watch has it; at least in this form.
+    pub fn get(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
+        let kinds = self.kinds.read().expect("lock");
+        let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
+        let whole = kind.latest(key, Form::Whole);
+        whole.or_else(|| kind.latest(key, form))
     }
 
-    /// Objects of a kind in order, after `after` (a namespace and name), at most `limit` of them.
-    /// An empty namespace means all.
-    pub fn list(
-        &self,
-        cluster: &Arc<str>,
-        gvk: &Gvk,
-        namespace: &str,
-        selector: Option<&Selector>,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Vec<(ObjectRef, Arc<Object>)> {
-        let collections = self.collections.read().expect("lock");
-        let Some(collection) = collections.get(&(cluster.clone(), gvk.clone())) else {
+    /// Objects of a scope that a watch has, in order of namespace and name.
+    pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
+        let label = query.labels.and_then(Selector::equality);
+        let field = || query.fields.and_then(FieldSelector::equality);
+        let term = match label {
+            Some((key, value)) => Some((Term::Label(key.into()), value)),
+            None => field().map(|(path, value)| (Term::Field(path.into()), value)),
+        };
+        let id = id(&scope.cluster, &scope.gvk);
+        let kinds = self.kinds.read().expect("lock");
+        let find = |kinds: &HashMap<_, Kind>| {
+            let collections = &kinds.get(&id)?.collections;
+            collections.iter().position(|c| c.scope == *scope)
+        };
+        let Some(at) = find(&kinds) else {
             return Vec::new();
         };
-        let start = match after {
-            Some(name) => Bound::Excluded(name.clone()),
-            None => Bound::Included((Arc::from(namespace), Arc::from(""))),
-        };
-        collection
-            .objects
-            .range((start, Bound::Unbounded))
-            .take_while(|((ns, _), _)| namespace.is_empty() || **ns == *namespace)
-            .filter(|(_, object)| selector.is_none_or(|s| s.matches(&object.labels)))
-            .take(limit)
-            .map(|((namespace, name), object)| {
+        let collection = &kinds[&id].collections[at];
+        let wanted = term
+            .as_ref()
+            .filter(|(term, _)| collection.len >= INDEXED && !collection.indexes.contains_key(term));
+        if let Some((term, _)) = wanted {
+            drop(kinds);
+            let mut kinds = self.kinds.write().expect("lock");
+            if let Some(at) = find(&kinds)
+                && let Some(kind) = kinds.get_mut(&id)
+            {
+                kind.collections[at].index(term.clone());
+            }
+            drop(kinds);
+            return self.list(scope, query);
+        }
+        let found = collection.search(query, term.as_ref());
+        found
+            .filter(|(_, _, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
+            .filter(|(_, _, object)| query.fields.is_none_or(|s| s.matches(object)))
+            .take(query.limit.unwrap_or(usize::MAX))
+            .map(|(namespace, name, object)| {
                 let key = ObjectRef {
-                    gvk: gvk.clone(),
-                    cluster: cluster.clone(),
+                    gvk: scope.gvk.clone(),
+                    cluster: scope.cluster.clone(),
                     namespace: namespace.clone(),
                     name: name.clone(),
                 };
@@ -165,64 +383,16 @@ impl Store {
 
     /// Number of objects and bytes of JSON kept.
     pub fn size(&self) -> (usize, usize) {
-        let collections = self.collections.read().expect("lock");
-        let objects = collections.values().flat_map(|c| c.objects.values());
+        let kinds = self.kinds.read().expect("lock");
+        let collections = kinds.values().flat_map(|k| &k.collections);
+        let objects = collections.flat_map(|c| c.objects.values().flat_map(BTreeMap::values));
         objects.fold((0, 0), |(n, bytes), o| (n + 1, bytes + o.json.len()))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(name: &str, uid: &str, version: u64) -> (ObjectRef, Object) {
-        let json = format!(
-            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{uid}","resourceVersion":"{version}"}}}}"#
-        );
-        Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).unwrap()
-    }
-
-    fn put(store: &Store, name: &str, uid: &str, version: u64) -> Option<Change> {
-        let (key, object) = object(name, uid, version);
-        store.put(&key, object).news()
-    }
-
-    #[test]
-    fn an_echo_is_no_change() {
-        let store = Store::default();
-        assert!(put(&store, "a", "1", 5).is_some());
-        assert!(put(&store, "a", "1", 5).is_none());
-        let (key, older) = object("a", "1", 4);
-        assert!(matches!(store.put(&key, older), Put::Overtaken(_)));
-        assert!(put(&store, "a", "1", 6).is_some());
-    }
-
-    #[test]
-    fn what_is_deleted_stays_so_but_its_name_can_be_used_again() {
-        let store = Store::default();
-        put(&store, "a", "1", 5);
-        let key = object("a", "1", 0).0;
-        assert!(store.remove(&key, Some("other")).is_none());
-        assert!(store.remove(&key, Some("1")).is_some());
-        assert!(
-            put(&store, "a", "1", 9).is_none(),
-            "a late echo of the deleted one"
-        );
-        assert!(put(&store, "a", "2", 10).is_some());
-    }
-
-    #[test]
-    fn lists_in_order_and_pages() {
-        let store = Store::default();
-        for (i, name) in ["c", "a", "b"].iter().enumerate() {
-            put(&store, name, name, i as u64 + 1);
-        }
-        let gvk = Gvk::new("", "v1", "ConfigMap");
-        let names = |after: Option<&Name>, limit| -> Vec<String> {
-            let page = store.list(&"".into(), &gvk, "n", None, after, limit);
-            page.iter().map(|(k, _)| k.name.to_string()).collect()
-        };
-        assert_eq!(names(None, 2), ["a", "b"]);
-        assert_eq!(names(Some(&("n".into(), "b".into())), 2), ["c"]);
-    }
+fn id(cluster: &Arc<str>, gvk: &Gvk) -> (Arc<str>, Gvk) {
+    (cluster.clone(), gvk.clone())
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use crate::{
     },
     grants::Access,
     key::{Gvk, ObjectRef},
+    scope::Form,
     upstream::{self, SecretKey, UpstreamObject},
 };
 
@@ -40,7 +41,10 @@ impl Host for Call {
     ) -> Result<Option<String>, Error> {
         let (_, services) = self.enter()?;
         let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
-        let value = services.store.get(&secret).and_then(|object| object.data(&key));
+        let value = services
+            .store
+            .get(&secret, Form::Whole)
+            .and_then(|object| object.data(&key));
         Ok(value.map(|value| services.upstreams.digest(&value)))
     }
 
@@ -90,7 +94,7 @@ impl Call {
             method: &request.method,
             path: &request.path_and_query,
         })?;
-        let Some(object) = self.cached(&services, &key).await? else {
+        let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
             return Err(Error::NotFound(format!(
                 "Upstream {namespace}/{} does not exist",
                 key.name
@@ -105,7 +109,7 @@ impl Call {
         }
         for name in upstream.secrets() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
-            self.cached(&services, &secret).await?;
+            self.cached(&services, &secret, Form::Whole).await?;
         }
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
@@ -155,7 +159,7 @@ impl Call {
             name,
         })?;
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, name);
-        self.cached(services, &key).await?;
+        self.cached(services, &key, Form::Whole).await?;
         Ok(key)
     }
 }
@@ -166,7 +170,7 @@ struct Secrets<'a>(&'a Services);
 impl upstream::Secrets for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
-        let object = self.0.store.get(&key)?;
+        let object = self.0.store.get(&key, Form::Whole)?;
         Some(upstream::SecretValue {
             value: upstream::Secret::new(object.data(&secret.key)?),
             version: object.resource_version.to_string(),

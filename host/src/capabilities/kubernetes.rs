@@ -10,11 +10,13 @@ use crate::{
         kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
         types::{self, Error},
     },
-    dependencies::Dependency,
+    dependencies::{Dependency, List},
     grants::{Access, Verb},
     key::{Gvk, ObjectRef},
     object::Object,
-    selector::Selector,
+    scope::Form,
+    selector::{FieldSelector, Selector},
+    store::Query,
 };
 
 /// Objects in one page at most.
@@ -26,12 +28,13 @@ impl Host for Call {
         let by = subject.key.clone();
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        let form = form(&options.fields);
         let object = if options.live {
             let live = services.effects.read(&key, &by).await?;
-            self.read(Dependency::Object(key));
+            self.read(Dependency::Object(key, form));
             live
         } else {
-            self.cached(&services, &key).await?
+            self.cached(&services, &key, form).await?
         };
         Ok(object.map(|object| masked(&object, &options.fields)))
     }
@@ -55,6 +58,12 @@ impl Host for Call {
                 Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?)
             }
         };
+        let fields = match options.field_selector.as_deref() {
+            None | Some("") => None,
+            Some(text) => {
+                Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
+            }
+        };
         let after = match options.continue_token.as_deref() {
             None => None,
             Some(token) => match token.split_once('/') {
@@ -62,10 +71,9 @@ impl Host for Call {
                 None => return Err(Error::Invalid("continue-token is not one of this host's".into())),
             },
         };
-        let cluster: Arc<str> = "".into();
-        let namespaces = match (namespace, services.namespaces.as_slice()) {
+        let namespaces = match (namespace, services.reach.namespaces.as_slice()) {
             // A confined host lists each of its namespaces.
-            ("", [_, ..]) => services.namespaces.clone(),
+            ("", [_, ..]) => services.reach.namespaces.clone(),
             _ => vec![namespace.into()],
         };
         let limit = match options.limit {
@@ -74,24 +82,30 @@ impl Host for Call {
         };
         let mut found = Vec::new();
         for namespace in namespaces {
-            let scope = services.scope(&gvk, &cluster, &namespace);
-            let synced = services.informers.synced(&scope, self.left());
-            synced.await.map_err(Error::Unavailable)?;
-            self.read(Dependency::List {
+            let list = List {
                 gvk: gvk.clone(),
-                cluster: cluster.clone(),
-                namespace: Some(namespace.clone()).filter(|n| !n.is_empty()),
-                selector: selector.clone(),
-            });
-            let more = limit + 1 - found.len().min(limit + 1);
-            found.extend(services.store.list(
-                &cluster,
-                &gvk,
-                &namespace,
-                selector.as_ref(),
-                after.as_ref(),
-                more,
-            ));
+                cluster: "".into(),
+                namespace: namespace.clone(),
+                labels: selector.clone(),
+                fields: fields.clone(),
+                // What a field selector looks at may be anywhere in the object.
+                form: fields
+                    .as_ref()
+                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
+            };
+            let dependency = Dependency::List(list);
+            let scope = dependency.scope(&services.reach);
+            self.read(dependency);
+            let synced = services.informers.synced(&scope, self.left()).await;
+            let scope = synced.map_err(Error::Unavailable)?;
+            let query = Query {
+                namespace: &namespace,
+                labels: selector.as_ref(),
+                fields: fields.as_ref(),
+                after: after.as_ref(),
+                limit: Some(limit + 1 - found.len().min(limit + 1)),
+            };
+            found.extend(services.store.list(&scope, &query));
         }
         let continue_token = (found.len() > limit).then(|| {
             found.truncate(limit);
@@ -114,7 +128,7 @@ impl Host for Call {
         let (_, services) = self.enter()?;
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
-        let object = self.cached(&services, &key).await?;
+        let object = self.cached(&services, &key, Form::Whole).await?;
         let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
         match object {
             Some(object) if readiness.ready => Ok(object.json.to_vec()),
@@ -135,7 +149,7 @@ impl Host for Call {
             .apply(self.writer(&by), &key, &object, options.force)
             .await?;
         self.counts.api_writes += u64::from(written.sent);
-        self.read(Dependency::Object(key));
+        self.read(Dependency::Object(key, Form::Whole));
         Ok(written.object.json.to_vec())
     }
 
@@ -144,7 +158,7 @@ impl Host for Call {
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         let written = services.effects.create(self.writer(&by), &key, &object).await?;
         self.counts.api_writes += 1;
-        self.read(Dependency::Object(key));
+        self.read(Dependency::Object(key, Form::Whole));
         Ok(written.object.json.to_vec())
     }
 
@@ -157,7 +171,7 @@ impl Host for Call {
             .delete(&key, options.propagation.as_deref(), options.uid.as_deref())
             .await?;
         self.counts.api_writes += 1;
-        self.read(Dependency::Object(key));
+        self.read(Dependency::Object(key, Form::Whole));
         Ok(())
     }
 }
@@ -223,6 +237,16 @@ impl Call {
             }]);
         }
         Ok((key, object))
+    }
+}
+
+/// How much of the objects a read needs.
+fn form(fields: &[String]) -> Form {
+    let metadata = |field: &String| field.split('.').next() == Some("metadata");
+    if !fields.is_empty() && fields.iter().all(metadata) {
+        Form::Metadata
+    } else {
+        Form::Whole
     }
 }
 

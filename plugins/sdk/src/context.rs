@@ -11,6 +11,17 @@ use crate::bindings::ostler::plugin::{
 use crate::outcome::json;
 use crate::{DeleteOptions, Error, Failure, Gvk, Level, Object, ObjectRef, Request, Resource, Upstream};
 
+/// Which objects a list gives; all of them by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selection<'a> {
+    /// In one namespace; none for every one the plugin may see.
+    pub namespace: Option<&'a str>,
+    /// Kubernetes label selector syntax.
+    pub labels: Option<&'a str>,
+    /// Kubernetes field selector syntax, of any scalar field.
+    pub fields: Option<&'a str>,
+}
+
 /// The host, as one reconcile sees it.
 pub struct Context<'a> {
     #[cfg(not(target_arch = "wasm32"))]
@@ -43,6 +54,19 @@ impl Context<'_> {
         bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
     }
 
+    /// The metadata of one object of any kind: all that is kept of it, where nobody reads more.
+    ///
+    /// # Errors
+    /// As `kubernetes.get`.
+    pub fn get_metadata(&self, reference: &ObjectRef) -> Result<Option<Value>, Error> {
+        let options = GetOptions {
+            live: false,
+            fields: vec!["metadata".into()],
+        };
+        let bytes = self.kubernetes_get(reference, &options)?;
+        bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
+    }
+
     fn read(&self, reference: &ObjectRef) -> Result<Option<Vec<u8>>, Error> {
         let options = GetOptions {
             live: false,
@@ -51,40 +75,32 @@ impl Context<'_> {
         self.kubernetes_get(reference, &options)
     }
 
-    /// All objects of a typed kind, in one namespace or (none) in all of them.
+    /// The objects of a typed kind that are selected.
     ///
     /// # Errors
     /// As `kubernetes.list`; `invalid` when one is not of the type.
-    pub fn list<S: Resource>(&self, namespace: Option<&str>) -> Result<Vec<Object<S>>, Error> {
-        let items = self.items(&S::gvk(), namespace, None)?;
+    pub fn list<S: Resource>(&self, selection: &Selection) -> Result<Vec<Object<S>>, Error> {
+        let items = self.items(&S::gvk(), selection, &[])?;
         items.iter().map(|bytes| object(bytes)).collect()
     }
 
-    /// All objects of any kind as JSON, narrowed by a label selector.
+    /// The objects of any kind that are selected, as JSON. `only` names the parts to read (`metadata`,
+    /// `spec.x`); empty for the whole objects.
     ///
     /// # Errors
     /// As `kubernetes.list`.
-    pub fn list_json(
-        &self,
-        gvk: &Gvk,
-        namespace: Option<&str>,
-        label_selector: Option<&str>,
-    ) -> Result<Vec<Value>, Error> {
-        let items = self.items(gvk, namespace, label_selector)?;
+    pub fn list_json(&self, gvk: &Gvk, selection: &Selection, only: &[&str]) -> Result<Vec<Value>, Error> {
+        let items = self.items(gvk, selection, only)?;
         items.iter().map(|bytes| value(bytes, gvk)).collect()
     }
 
-    fn items(
-        &self,
-        gvk: &Gvk,
-        namespace: Option<&str>,
-        label_selector: Option<&str>,
-    ) -> Result<Vec<Vec<u8>>, Error> {
+    fn items(&self, gvk: &Gvk, selection: &Selection, only: &[&str]) -> Result<Vec<Vec<u8>>, Error> {
         let mut options = ListOptions {
             cluster: None,
-            namespace: namespace.map(Into::into),
-            label_selector: label_selector.map(Into::into),
-            fields: Vec::new(),
+            namespace: selection.namespace.map(Into::into),
+            label_selector: selection.labels.map(Into::into),
+            field_selector: selection.fields.map(Into::into),
+            fields: only.iter().map(|field| (*field).to_owned()).collect(),
             limit: 0,
             continue_token: None,
             live: false,

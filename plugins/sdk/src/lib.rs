@@ -55,7 +55,7 @@ pub use bindings::ostler::plugin::log::Level;
 pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, ObjectRef, TriState};
 #[cfg(not(target_arch = "wasm32"))]
 pub use capabilities::Capabilities;
-pub use context::Context;
+pub use context::{Context, Selection};
 pub use http::{RequestBuilder, Response, Upstream};
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Resource, gvk};
 pub use ostler_sdk_macros::{api, resource};

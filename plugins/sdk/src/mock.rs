@@ -301,12 +301,22 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-fn matches(object: &Value, selector: &str) -> bool {
-    selector.split(',').all(|term| {
+/// Whether an object is selected by `key=value` terms; `at` finds what a key names.
+fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
+    let terms = selector
+        .into_iter()
+        .flat_map(|s| s.split(','))
+        .filter(|t| !t.is_empty());
+    terms.into_iter().all(|term| {
         let (key, value) = term
             .split_once('=')
             .expect("the mock knows key=value selectors only");
-        object["metadata"]["labels"][key.trim()] == value.trim()
+        let found = match at(key.trim()) {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        found == value.trim()
     })
 }
 
@@ -323,7 +333,12 @@ impl Capabilities for Host {
             key.0 == gvk.group
                 && key.1 == gvk.kind
                 && options.namespace.as_ref().is_none_or(|ns| *ns == key.2)
-                && options.label_selector.as_ref().is_none_or(|s| matches(object, s))
+                && matches(options.label_selector.as_deref(), |key| {
+                    &object["metadata"]["labels"][key]
+                })
+                && matches(options.field_selector.as_deref(), |path| {
+                    path.split('.').fold(*object, |value, key| &value[key])
+                })
         };
         let items = state
             .objects

@@ -122,7 +122,8 @@ impl Lab {
         std::fs::create_dir(&plugins).expect("plugin directory");
         let settings = Settings {
             plugins,
-            grants: Grants::parse(GRANTS, "grants.yaml").expect("the tests' grants parse"),
+            grants: Grants::parse(&[GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
+                .expect("the tests' grants parse"),
             namespaces: vec![namespace.clone()],
             workers: 8,
             cache: Some(workspace().join("target/compiled")),
@@ -140,7 +141,9 @@ impl Lab {
         };
         let crds = std::fs::read_dir(workspace().join("crds")).expect("crds/");
         let crds = crds.map(|entry| entry.expect("an entry").path());
-        for path in crds.chain([workspace().join("tests/hostile/crd.yaml")]) {
+        for path in
+            crds.chain(["hostile", "probe"].map(|test| workspace().join(format!("tests/{test}/crd.yaml"))))
+        {
             lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
                 .await;
         }
@@ -409,6 +412,16 @@ pub fn rebuilt(wasm: &[u8], note: &str) -> Vec<u8> {
 
 /// The grants the tests run with: what deploy/grants.yaml gives the packs, and the examples'.
 pub const GRANTS: &str = include_str!("../../../deploy/grants.yaml");
+
+/// What the probe may do, below `plugins:`.
+const PROBE_GRANTS: &str = "
+  probe:
+    kubernetes:
+    - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}
+    - {group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}
+    secretsAreReadable: true
+    events: true
+";
 
 static LOGS: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
 

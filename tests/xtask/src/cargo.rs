@@ -41,6 +41,13 @@ pub struct Artifact {
     pub filenames: Vec<PathBuf>,
     /// The binary, when it is one.
     pub executable: Option<PathBuf>,
+    /// How it was built.
+    profile: Profile,
+}
+
+#[derive(Debug, Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 /// A target of a package.
@@ -129,11 +136,7 @@ fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTree
     for package in packages {
         command.args(["--package", package]);
     }
-    let artifacts = build(command, &step)?;
-    let found: BTreeMap<_, _> = artifacts
-        .into_iter()
-        .filter_map(|a| Some((a.target.name, a.executable?)))
-        .collect();
+    let found = executables(build(command, &step)?);
     for package in packages {
         if !found.contains_key(*package) {
             bail!("the package {package} has no binary of its name");
@@ -141,6 +144,25 @@ fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTree
     }
     step.done("");
     Ok(found)
+}
+
+/// Builds the tests of the whole workspace and the binaries they run: all at once, so that what they
+/// depend on is built with one set of features, and once.
+pub fn tests() -> Result<BTreeMap<String, PathBuf>> {
+    let step = Step::new("Building the host and the tests");
+    let mut command = command();
+    command.args(["test", "--workspace", "--no-run"]);
+    let found = executables(build(command, &step)?);
+    step.done("");
+    Ok(found)
+}
+
+/// The binaries among what was built, tests left out, by name.
+fn executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
+    let binaries = artifacts.into_iter().filter(|a| !a.profile.test);
+    binaries
+        .filter_map(|a| Some((a.target.name, a.executable?)))
+        .collect()
 }
 
 /// Writes (or checks) the CRDs of packs and host.

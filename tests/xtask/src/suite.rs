@@ -14,7 +14,7 @@ use crate::{
     cargo, components,
     control_plane::{self, ControlPlane},
     paths,
-    progress::{Step, print, say},
+    progress::{print, say},
 };
 
 /// A tier of tests. A test's module says which it belongs to.
@@ -116,21 +116,11 @@ fn prepare(tiers: &[Tier]) -> Result<BTreeMap<&'static str, PathBuf>> {
     if tiers != [Tier::Pure] {
         components::build(|_| true)?;
         environment.insert("OSTLER_COMPONENTS", paths::target("components")?);
-        let binaries = cargo::binaries(&["ostler", "ostler-apiserver", "concourse-simulator"])?;
-        for (name, binary) in binaries {
-            match name.as_str() {
-                "ostler" => environment.insert("OSTLER_BIN", binary),
-                "ostler-apiserver" => environment.insert("OSTLER_APISERVER_BIN", binary),
-                "concourse-simulator" => environment.insert("CONCOURSE_SIMULATOR_BIN", binary),
-                _ => None,
-            };
-        }
     }
-    let step = Step::new("Building the tests");
-    let mut command = cargo::command();
-    command.args(["test", "--workspace", "--no-run"]);
-    cargo::build(command, &step)?;
-    step.done("");
+    let mut binaries = cargo::tests()?;
+    if let Some(binary) = binaries.remove("ostler") {
+        environment.insert("OSTLER_BIN", binary);
+    }
     Ok(environment)
 }
 

@@ -2,7 +2,7 @@
 
 use ostler_sdk::{
     Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response, ResultExt,
-    gvk, serde_json::Value,
+    Selection, gvk, serde_json::Value,
 };
 
 use crate::{InstanceSpec, Reference};
@@ -117,7 +117,7 @@ pub fn first_line(text: &str) -> String {
 /// # Errors
 /// As `kubernetes.list`.
 pub fn remaining(ctx: &Context, kind: &Gvk, field: &str, of: &ObjectMeta) -> Result<Vec<String>, Error> {
-    let all = ctx.list_json(kind, None, None)?;
+    let all = ctx.list_json(kind, &Selection::default(), &[])?;
     let refers = |object: &&Value| target(object, field) == (&*of.namespace, &*of.name);
     let name = |object: &Value| {
         let part = |field| object["metadata"][field].as_str().unwrap_or_default();

@@ -1,0 +1,211 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn gvk() -> Gvk {
+    Gvk::new("", "v1", "ConfigMap")
+}
+
+fn scope(namespace: &str, selector: Option<&str>, form: Form) -> Scope {
+    Scope {
+        gvk: gvk(),
+        cluster: "".into(),
+        namespace: namespace.into(),
+        selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+        form,
+    }
+}
+
+fn all() -> Scope {
+    scope("", None, Form::Whole)
+}
+
+fn watching(scopes: &[Scope]) -> Store {
+    let store = Store::default();
+    for scope in scopes {
+        store.open(scope);
+    }
+    store
+}
+
+fn object(name: &str, uid: &str, version: u64) -> (ObjectRef, Object) {
+    labelled(name, uid, version, "a")
+}
+
+fn labelled(name: &str, uid: &str, version: u64, label: &str) -> (ObjectRef, Object) {
+    let json = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{uid}","resourceVersion":"{version}",
+            "labels":{{"l":"{label}"}}}},"data":{{"f":"{label}"}}}}"#
+    );
+    Object::parse(&gvk(), json.as_bytes()).expect("an object")
+}
+
+fn put(store: &Store, name: &str, uid: &str, version: u64) -> Put {
+    let (key, object) = object(name, uid, version);
+    store.put(&key, object, Form::Whole)
+}
+
+fn names(found: Vec<(ObjectRef, Arc<Object>)>) -> Vec<String> {
+    found.iter().map(|(key, _)| key.name.to_string()).collect()
+}
+
+#[test]
+fn an_echo_is_no_change() {
+    let store = watching(&[all()]);
+    assert!(matches!(put(&store, "a", "1", 5), Put::News(_)));
+    assert!(matches!(put(&store, "a", "1", 5), Put::Known));
+    assert!(matches!(put(&store, "a", "1", 4), Put::Overtaken(_)));
+    assert!(matches!(put(&store, "a", "1", 6), Put::News(_)));
+}
+
+#[test]
+fn what_nobody_watches_is_not_kept() {
+    let store = watching(&[scope("other", None, Form::Whole)]);
+    assert!(matches!(put(&store, "a", "1", 5), Put::Stray(_)));
+    assert_eq!(store.size().0, 0);
+}
+
+#[test]
+fn what_is_deleted_stays_so_but_its_name_can_be_used_again() {
+    let store = watching(&[all()]);
+    put(&store, "a", "1", 5);
+    let key = object("a", "1", 0).0;
+    assert!(store.remove(&all(), &key, "other", 7).is_none());
+    assert!(
+        store.remove(&all(), &key, "1", 4).is_none(),
+        "it is newer than that"
+    );
+    assert!(store.remove(&all(), &key, "1", 7).is_some());
+    assert!(
+        matches!(put(&store, "a", "1", 6), Put::Known),
+        "a late echo of the deleted one"
+    );
+    assert!(matches!(put(&store, "a", "2", 10), Put::News(_)));
+}
+
+#[test]
+fn lists_in_order_and_pages() {
+    let store = watching(&[all()]);
+    for (i, name) in ["c", "a", "b"].iter().enumerate() {
+        put(&store, name, name, i as u64 + 1);
+    }
+    let list = |after: Option<&Name>, limit| {
+        let query = Query {
+            namespace: "n",
+            after,
+            limit: Some(limit),
+            ..Query::default()
+        };
+        names(store.list(&all(), &query))
+    };
+    assert_eq!(list(None, 2), ["a", "b"]);
+    assert_eq!(list(Some(&("n".into(), "b".into())), 2), ["c"]);
+}
+
+#[test]
+fn overlapping_watches_tell_a_change_once_and_both_have_it() {
+    let (x, y) = (
+        scope("", Some("l in (a,b)"), Form::Whole),
+        scope("", Some("l in (b,c)"), Form::Whole),
+    );
+    let store = watching(&[x.clone(), y.clone()]);
+    let put = |version, label| {
+        let (key, object) = labelled("o", "1", version, label);
+        store.put(&key, object, Form::Whole)
+    };
+    let has = |scope: &Scope| store.list(scope, &Query::default()).len();
+    assert!(matches!(put(1, "a"), Put::News(_)));
+    assert_eq!((has(&x), has(&y)), (1, 0));
+    // Seen by the watch of `x`, then by that of `y`.
+    assert!(matches!(put(2, "b"), Put::News(_)));
+    assert!(matches!(put(2, "b"), Put::Known));
+    assert_eq!((has(&x), has(&y)), (1, 1));
+    assert!(matches!(put(3, "c"), Put::News(_)));
+    assert_eq!((has(&x), has(&y)), (0, 1), "its labels moved it out");
+    let key = labelled("o", "1", 0, "").0;
+    assert!(
+        store.remove(&x, &key, "1", 3).is_none(),
+        "it goes on in the other"
+    );
+    assert!(store.remove(&y, &key, "1", 4).is_some());
+    assert!(
+        matches!(put(5, "b"), Put::News(_)),
+        "back by its labels, not from the dead"
+    );
+}
+
+#[test]
+fn metadata_alone_is_no_whole_object() {
+    let (whole, meta) = (scope("m", None, Form::Whole), scope("", None, Form::Metadata));
+    let store = watching(&[whole, meta]);
+    let (key, object) = object("a", "1", 1);
+    assert!(matches!(store.put(&key, object, Form::Metadata), Put::News(_)));
+    assert!(store.get(&key, Form::Whole).is_none());
+    assert!(store.get(&key, Form::Metadata).is_some());
+}
+
+#[test]
+fn indexes_are_dropped_with_their_objects() {
+    let store = watching(&[all()]);
+    for i in 0..100 {
+        let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, &(i % 3).to_string());
+        store.put(&key, object, Form::Whole);
+    }
+    let labels = Selector::parse("l=1").expect("a selector");
+    let query = Query {
+        labels: Some(&labels),
+        ..Query::default()
+    };
+    assert_eq!(store.list(&all(), &query).len(), 33);
+    for i in 0..100 {
+        let key = labelled(&format!("o{i}"), "", 0, "").0;
+        store.remove(&all(), &key, &i.to_string(), 1000);
+    }
+    let kinds = store.kinds.read().expect("lock");
+    let collection = &kinds.values().next().expect("a kind").collections[0];
+    assert_eq!((collection.len, collection.objects.len()), (0, 0));
+    assert!(collection.indexes.values().all(HashMap::is_empty) && !collection.indexes.is_empty());
+}
+
+proptest! {
+    /// With an index or without, by label or by field, in pages or at once: the same objects in the same order.
+    #[test]
+    fn an_index_answers_as_a_search_does(
+        steps in prop::collection::vec((0..90u8, 0..4u8, any::<bool>()), 60..400),
+        asked in 0..4u8, page in 1..7usize,
+    ) {
+        let store = watching(&[all()]);
+        let labels = Selector::parse(&format!("l={asked}")).expect("a selector");
+        let fields = FieldSelector::parse(&format!("data.f={asked}")).expect("a selector");
+        let by_label = Query { labels: Some(&labels), ..Query::default() };
+        let by_field = Query { fields: Some(&fields), ..Query::default() };
+        let mut model: BTreeMap<String, u8> = BTreeMap::new();
+        for (version, (name, label, remove)) in steps.into_iter().enumerate() {
+            let (key, object) = labelled(&name.to_string(), &name.to_string(), version as u64 + 1, &label.to_string());
+            if remove {
+                store.remove(&all(), &key, &name.to_string(), version as u64 + 1);
+                model.remove(&name.to_string());
+            } else {
+                store.put(&key, object, Form::Whole);
+                model.insert(name.to_string(), label);
+            }
+            if version == 100 {
+                // From here on with indexes.
+                store.list(&all(), &by_label);
+                store.list(&all(), &by_field);
+            }
+        }
+        let expected: Vec<String> = model.iter().filter(|(_, l)| **l == asked).map(|(n, _)| n.clone()).collect();
+        prop_assert_eq!(&names(store.list(&all(), &by_label)), &expected);
+        prop_assert_eq!(&names(store.list(&all(), &by_field)), &expected);
+        let mut paged = Vec::new();
+        let mut after: Option<Name> = None;
+        loop {
+            let found = store.list(&all(), &Query { after: after.as_ref(), limit: Some(page), ..by_label.clone() });
+            let Some((last, _)) = found.last() else { break };
+            after = Some((last.namespace.clone(), last.name.clone()));
+            paged.extend(names(found));
+        }
+        prop_assert_eq!(paged, expected);
+    }
+}
