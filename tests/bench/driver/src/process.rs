@@ -25,6 +25,8 @@ pub struct Usage {
     pub cpu_seconds: f64,
     /// Resident now, in bytes.
     pub rss: u64,
+    /// Of that, what is its own: without the pages of its binary.
+    pub rss_anon: u64,
     /// Resident at most, in bytes.
     pub rss_peak: u64,
 }
@@ -71,6 +73,7 @@ impl Process {
         Ok(Usage {
             cpu_seconds: (user + system) as f64 / rustix::param::clock_ticks_per_second() as f64,
             rss: kib("VmRSS:")? * 1024,
+            rss_anon: kib("RssAnon:")? * 1024,
             rss_peak: kib("VmHWM:")? * 1024,
         })
     }

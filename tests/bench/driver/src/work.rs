@@ -6,7 +6,7 @@ use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
-use crate::api::{BALLAST, Cluster, NAMESPACE, config_maps, samples};
+use crate::api::{Cluster, NAMESPACE, config_maps, samples};
 
 /// The ConfigMap that samples read.
 pub const SHARED: &str = "shared";
@@ -40,7 +40,7 @@ pub fn shared(value: &str) -> Value {
 pub fn ballast(n: usize, padding: usize) -> Value {
     let tier = ["web", "worker", "batch"][n % 3];
     json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": name("kept", n), "namespace": BALLAST,
+        "metadata": {"name": name("kept", n), "namespace": NAMESPACE,
             "labels": {"app.kubernetes.io/name": "kept", "app.kubernetes.io/instance": name("kept", n),
                 "app.kubernetes.io/managed-by": "bench", "tier": tier},
             "annotations": {"bench.ostler.dev/purpose": "is there, and nobody asks for it"}},
@@ -52,7 +52,7 @@ pub fn ballast(n: usize, padding: usize) -> Value {
 pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
     let mut object = ballast(999_999, 0);
     object["metadata"]["name"] = "measured".into();
-    let mut kept = cluster.create(&config_maps(BALLAST), &object).await?;
+    let mut kept = cluster.create(&config_maps(), &object).await?;
     if let Some(metadata) = kept["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
@@ -70,7 +70,7 @@ pub async fn raw(cluster: &Cluster, samples_there: &[Value], workers: usize, app
                 "apiVersion": "bench.ostler.dev/v1", "kind": "Sample", "name": name, "uid": uid,
                 "controller": true, "blockOwnerDeletion": true}]},
             "data": {"text": sample["spec"]["text"]}});
-        let path = config_maps(NAMESPACE);
+        let path = config_maps();
         if apply {
             cluster.apply(&format!("{path}/{name}"), &child).await?;
         } else {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use ostler::{
     key::Gvk,
     object::Object,
+    scope::{Form, Scope},
     store::{Put, Store},
 };
 use serde_json::Value;
@@ -24,6 +25,13 @@ fn main() -> Result<()> {
     let gvk = Gvk::from_api_version(&text("apiVersion"), &text("kind"));
 
     let store = Store::default();
+    store.open(&Scope {
+        gvk: gvk.clone(),
+        cluster: "".into(),
+        namespace: "".into(),
+        selector: None,
+        form: Form::Whole,
+    });
     let region = Region::new(ALLOCATOR);
     for i in 0..n {
         let metadata = &mut object["metadata"];
@@ -31,7 +39,7 @@ fn main() -> Result<()> {
         metadata["uid"] = format!("00000000-0000-4000-8000-{i:012}").into();
         metadata["resourceVersion"] = (i + 1).to_string().into();
         let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
-        if !matches!(store.put(&key, parsed), Put::News(_)) {
+        if !matches!(store.put(&key, parsed, Form::Whole), Put::News(_)) {
             bail!("object {i} was not taken in");
         }
     }

@@ -52,6 +52,7 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("start_s", "start to first"),
             ("total_s", "start to all"),
             ("rss_peak", "memory, peak"),
+            ("rss_anon", "without the binary"),
             ("cpu_seconds", "CPU"),
             ("api_requests", "requests"),
         ],

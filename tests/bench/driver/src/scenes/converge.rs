@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Stage, told};
 use crate::{
-    api::{NAMESPACE, config_maps, samples, since},
+    api::{config_maps, samples, since},
     observer::{Object, Observer},
     report::{Report, say},
     subject::{Running, Subject},
@@ -48,6 +48,7 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
         report.value("start_s", (first - started).as_secs_f64(), "s");
         report.value("total_s", (last - started).as_secs_f64(), "s");
         report.value("rss_peak", usage.rss_peak, "bytes");
+        report.value("rss_anon", usage.rss_anon, "bytes");
         report.value("cpu_seconds", usage.cpu_seconds, "s");
         told(report, &requests);
     }
@@ -130,7 +131,7 @@ async fn noop(
         let wanted = done + n as u64;
         while last.0 < wanted {
             // Asking costs the subject time, too.
-            tokio::time::sleep(Duration::from_millis(25)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
             let now = running.reconciles().await?;
             if now != last.0 {
                 last = (now, Instant::now());
@@ -158,7 +159,7 @@ async fn noop(
 /// Something that `n` objects read changes.
 async fn fanout(stage: &Stage, running: &mut Running, report: Report<'_>, n: usize) -> Result<()> {
     let cluster = &stage.cluster;
-    let shared = config_maps(NAMESPACE);
+    let shared = config_maps();
     cluster.create(&shared, &work::shared("before")).await?;
     let ready = Observer::start(cluster, &samples(), |o| {
         o.metadata.name.starts_with("f-") && o.ready()

@@ -5,7 +5,7 @@ use tokio::process::Command;
 
 use super::Stage;
 use crate::{
-    api::{BALLAST, NAMESPACE, config_maps, samples},
+    api::{config_maps, samples},
     observer::{Object, Observer},
     process::Usage,
     report::{Report, say},
@@ -16,16 +16,14 @@ use crate::{
 /// Measures each subject at each number of objects.
 pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result<()> {
     let cluster = &stage.cluster;
-    cluster
-        .create(&config_maps(NAMESPACE), &work::shared("there"))
-        .await?;
+    cluster.create(&config_maps(), &work::shared("there")).await?;
     let padding = work::ballast_padding(cluster).await?;
     let mut there = 0;
     let mut empty: Vec<(Subject, Usage)> = Vec::new();
     for &step in [0].iter().chain(steps) {
         let making = (there..step).map(|i| work::ballast(i, padding));
         let told = |done| say(format!("{} objects made", there + done));
-        cluster.create_all(&config_maps(BALLAST), making, told).await?;
+        cluster.create_all(&config_maps(), making, told).await?;
         there = step;
         for &subject in subjects {
             let base = empty.iter().find(|(s, _)| *s == subject).map(|(_, usage)| *usage);
@@ -110,7 +108,7 @@ async fn counted(stage: &Stage, objects: usize) -> Result<Option<i64>> {
     let Some(program) = &stage.programs.store else {
         return Ok(None);
     };
-    let path = format!("{}/{}", config_maps(BALLAST), work::name("kept", 0));
+    let path = format!("{}/{}", config_maps(), work::name("kept", 0));
     let file = stage.folder.join("kept.json");
     std::fs::write(&file, stage.cluster.get(&path).await?.to_string())?;
     let mut counting = Command::new(program);
