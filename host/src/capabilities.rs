@@ -14,7 +14,7 @@ mod references;
 mod status;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -111,6 +111,10 @@ pub struct Call {
     pub counts: Counts,
     /// What it read.
     pub reads: Vec<Dependency>,
+    /// What it wrote to the API server.
+    pub wrote: BTreeSet<ObjectRef>,
+    /// What it holds.
+    pub holds: BTreeSet<ObjectRef>,
     /// The status it has checkpointed, if it has.
     pub checkpointed: Option<Arc<Object>>,
 }
@@ -125,6 +129,8 @@ impl Call {
             host_calls: 0,
             counts: Counts::default(),
             reads: Vec::new(),
+            wrote: BTreeSet::new(),
+            holds: BTreeSet::new(),
             checkpointed: None,
         }
     }

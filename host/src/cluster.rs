@@ -12,8 +12,12 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use crate::key::{Gvk, ObjectRef};
+use crate::{
+    key::{Gvk, ObjectRef},
+    selector::Selector,
+};
 
 /// What the API server said no to, or why it could not be asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -181,6 +185,78 @@ impl Cluster {
             .await
     }
 
+    /// Path and query of a collection, ending so that more of the query can follow.
+    pub async fn query(
+        &self,
+        gvk: &Gvk,
+        namespace: &str,
+        labels: Option<&Selector>,
+    ) -> Result<String, ApiError> {
+        let mut path = format!("{}?", self.resource(gvk).await?.collection(namespace));
+        if let Some(selector) = labels {
+            path.push_str("labelSelector=");
+            path.extend(percent(&selector.to_string()));
+            path.push('&');
+        }
+        Ok(path)
+    }
+
+    /// One page of a list, item by item; `query` is of [`Cluster::query`]. Gives the list's version and the token
+    /// of the next page, empty after the last.
+    pub async fn page(
+        &self,
+        query: &str,
+        limit: usize,
+        token: &str,
+        form: Option<As>,
+        mut each: impl FnMut(&str),
+    ) -> Result<(String, String), ApiError> {
+        #[derive(Deserialize)]
+        struct Page<'a> {
+            metadata: Meta,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            #[serde(default)]
+            resource_version: String,
+            #[serde(default)]
+            r#continue: String,
+        }
+        let mut path = format!("{query}limit={limit}");
+        if !token.is_empty() {
+            path.push_str("&continue=");
+            path.extend(percent(token));
+        }
+        let bytes = self.get_as(&path, form).await?;
+        let page: Page = parse(&bytes)?;
+        for item in page.items.iter().flatten() {
+            each(item.get());
+        }
+        Ok((page.metadata.resource_version, page.metadata.r#continue))
+    }
+
+    /// The version of a kind that the server prefers.
+    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
+        if group.is_empty() {
+            return Ok(Gvk::new("", "v1", kind));
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Group {
+            preferred_version: Version,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let bytes = self.get(&format!("/apis/{group}")).await?;
+        let found: Group = parse(&bytes)?;
+        Ok(Gvk::new(group, &found.preferred_version.version, kind))
+    }
+
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
         let header = form.map(|f| ("accept", f.accept()));
@@ -283,6 +359,18 @@ pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiErro
         reason: status.reason,
         retry_after,
     }
+}
+
+/// In a query: everything but letters and digits is escaped.
+fn percent(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.bytes().flat_map(|b| {
+        let escaped = if b.is_ascii_alphanumeric() {
+            vec![char::from(b)]
+        } else {
+            format!("%{b:02X}").chars().collect()
+        };
+        escaped.into_iter()
+    })
 }
 
 /// Parses an answer of the API server.

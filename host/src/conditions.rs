@@ -70,7 +70,7 @@ pub fn after_failure(
     stay.retain(|c| {
         !matches!(
             c["type"].as_str(),
-            Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked")
+            Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked" | "HotLoop")
         )
     });
     assemble(old, &conditions, &stay, fields, moment)

@@ -1,7 +1,7 @@
 //! Writes to the API server: each suppressed when it would change nothing, and readable at once.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex},
 };
@@ -9,11 +9,13 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{ApiError, Cluster, Patch, Resource, parse},
+    cluster::{ApiError, As, Cluster, Patch, Resource, parse},
     key::{Gvk, ObjectRef},
     object::Object,
+    references::{self, HOLDS},
     router::{Router, Writing},
     scope::Form,
+    selector::Selector,
     store::{Put, Store},
     watch::Origin,
 };
@@ -40,13 +42,17 @@ pub struct Effects {
     cluster: Cluster,
     store: Arc<Store>,
     router: Arc<Router>,
-    /// What each manager applied last, as a digest: fields it no longer names must go.
-    applied: Mutex<HashMap<(String, ObjectRef), Applied>>,
+    /// What the reconciles of each object applied last.
+    applied: Mutex<HashMap<ObjectRef, HashMap<ObjectRef, Applied>>>,
 }
 
+/// What was applied, and what the server made of it; as digests.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Applied {
-    digest: u64,
-    by: ObjectRef,
+    /// Of the fields sent: fields that are no longer named must go.
+    sent: u64,
+    /// Of the same fields as they were after it, defaulted and normalized by the server.
+    live: u64,
 }
 
 impl Effects {
@@ -60,7 +66,8 @@ impl Effects {
         }
     }
 
-    /// Server-side apply. Not sent when this manager applied just this before and the live object still has it all.
+    /// Server-side apply. Not sent when the same reconciled object applied just this before and the fields are
+    /// live as they were left then.
     pub async fn apply(
         &self,
         writer: Writer<'_>,
@@ -68,17 +75,16 @@ impl Effects {
         object: &Value,
         force: bool,
     ) -> Result<Written, ApiError> {
-        let digest = digest(object);
-        let slot = (writer.manager.to_owned(), key.clone());
-        let applied_before = self
-            .applied
-            .lock()
-            .expect("lock")
-            .get(&slot)
-            .is_some_and(|a| a.digest == digest);
-        if applied_before
+        let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
+        let sent = digest(|hasher| body.hash(hasher));
+        let before = {
+            let applied = self.applied.lock().expect("lock");
+            applied.get(writer.by).and_then(|of| of.get(key)).copied()
+        };
+        if let Some(before) = before
+            && before.sent == sent
             && let Some(live) = self.store.get(key, Form::Whole)
-            && contains(&live.value(), object)
+            && before.live == fingerprint(&live.value(), object)
         {
             return Ok(Written {
                 object: live,
@@ -90,28 +96,23 @@ impl Effects {
             self.cluster.resource(&key.gvk).await?.object(key),
             writer.manager
         );
-        let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
         let writing = self.router.writing(key, writer.by);
         let answer = self.cluster.patch(&path, Patch::Apply, body).await?;
-        self.applied.lock().expect("lock").insert(
-            slot,
-            Applied {
-                digest,
-                by: writer.by.clone(),
-            },
-        );
+        let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
+        let answered: Value = parse(&answer)?;
+        let live = fingerprint(&answered, object);
+        let mut applied = self.applied.lock().expect("lock");
+        let of = applied.entry(writer.by.clone()).or_default();
+        of.insert(key.clone(), Applied { sent, live });
         Ok(Written {
-            object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
+            object: object_now,
             sent: true,
         })
     }
 
     /// An object is gone: what its reconciles applied need not be remembered.
     pub fn forget(&self, by: &ObjectRef) {
-        self.applied
-            .lock()
-            .expect("lock")
-            .retain(|_, applied| applied.by != *by);
+        self.applied.lock().expect("lock").remove(by);
     }
 
     /// Creates an object.
@@ -182,7 +183,97 @@ impl Effects {
             "finalizers": finalizers,
         }});
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(key, &path, &patch, true).await
+        self.merge(key, &path, &patch, key, true).await
+    }
+
+    /// Writes into an annotation of exactly this object what it holds; none takes the annotation away.
+    pub async fn set_holds(
+        &self,
+        holder: &ObjectRef,
+        uid: &str,
+        held: &BTreeSet<ObjectRef>,
+    ) -> Result<(), ApiError> {
+        let text = Some(references::names(held)).filter(|text| !text.is_empty());
+        let patch = json!({"metadata": {"uid": uid, "annotations": {HOLDS: text}}});
+        let path = self.cluster.resource(&holder.gvk).await?.object(holder);
+        self.merge(holder, &path, &patch, holder, true).await.map(drop)
+    }
+
+    /// Puts a holder's mark on an object or takes it off, whoever else writes to it meanwhile. Gives whether
+    /// something had to be sent; an object that is gone needs nothing.
+    pub async fn mark(
+        &self,
+        key: &ObjectRef,
+        holder: &ObjectRef,
+        uid: &str,
+        on: bool,
+    ) -> Result<bool, ApiError> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let mark = references::mark(uid);
+        let mut attempts = 0;
+        loop {
+            let (_, object) = match self.cluster.get(&path).await {
+                Ok(bytes) => Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?,
+                Err(e) if e.code() == 404 && !on => return Ok(false),
+                Err(e) => return Err(e),
+            };
+            if references::marked(&object, uid) == on {
+                return Ok(false);
+            }
+            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            finalizers.retain(|f| *f != mark);
+            if on {
+                finalizers.push(&mark);
+            }
+            let text = on.then(|| references::name(holder));
+            let patch = json!({"metadata": {
+                "uid": &*object.uid,
+                "resourceVersion": object.resource_version.to_string(),
+                "finalizers": finalizers,
+                "annotations": {&mark: text},
+            }});
+            attempts += 1;
+            match self.merge(key, &path, &patch, holder, true).await {
+                Err(e) if e.code() == 409 && attempts < 5 => {}
+                Err(e) if e.code() == 404 && !on => return Ok(false),
+                done => return done.map(|_| true),
+            }
+        }
+    }
+
+    /// Whether exactly this object exists.
+    pub async fn exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
+        let path = match self.cluster.resource(&key.gvk).await {
+            Ok(resource) => resource.object(key),
+            // Its CRD is gone, and with it every object of the kind.
+            Err(ApiError::UnknownKind(_)) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        match self.cluster.get_as(&path, Some(As::Object)).await {
+            Ok(bytes) => Ok(Object::parse(&key.gvk, &bytes).is_ok_and(|(_, o)| *o.uid == *uid)),
+            Err(e) if e.code() == 404 => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A page of a list from the API server itself: the objects, and the token of the next page (empty after
+    /// the last).
+    pub async fn page(
+        &self,
+        gvk: &Gvk,
+        namespace: &str,
+        labels: Option<&Selector>,
+        limit: usize,
+        token: &str,
+    ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, String), ApiError> {
+        let query = self.cluster.query(gvk, namespace, labels).await?;
+        let mut objects = Vec::new();
+        let page = self.cluster.page(&query, limit, token, None, |item| {
+            objects.extend(Object::parse(gvk, item.as_bytes()).ok());
+        });
+        let (_, next) = page.await?;
+        let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
+        Ok((objects.collect(), next))
     }
 
     /// Patches the status of exactly this object.
@@ -198,7 +289,7 @@ impl Effects {
             false => resource.object(key),
         };
         let patch = json!({"metadata": {"uid": uid}, "status": status});
-        self.merge(key, &path, &patch, false).await
+        self.merge(key, &path, &patch, key, false).await
     }
 
     async fn merge(
@@ -206,15 +297,16 @@ impl Effects {
         key: &ObjectRef,
         path: &str,
         patch: &Value,
+        by: &ObjectRef,
         own_intent: bool,
     ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
-        let writing = self.router.writing(key, key);
+        let writing = self.router.writing(key, by);
         let answer = self
             .cluster
             .patch(&path, Patch::Merge, patch.to_string().into_bytes())
             .await?;
-        self.keep(&key.gvk, &answer, key, own_intent, writing)
+        self.keep(&key.gvk, &answer, by, own_intent, writing)
     }
 
     /// Reads one object from the API server itself; the store has it from then on.
@@ -264,6 +356,11 @@ impl Effects {
         }
     }
 
+    /// The version of a kind that the server prefers.
+    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
+        self.cluster.preferred(group, kind).await
+    }
+
     /// The resource of a kind, for callers that check the scope.
     pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
         self.cluster.resource(gvk).await
@@ -285,23 +382,31 @@ impl Effects {
     }
 }
 
-/// Whether `live` has everything `applied` says. Lists must be equal in length, entry by entry:
-/// a list the server added to is sent again rather than guessed about.
-fn contains(live: &Value, applied: &Value) -> bool {
-    match (live, applied) {
-        (Value::Object(live), Value::Object(applied)) => applied
-            .iter()
-            .all(|(k, v)| live.get(k).is_some_and(|l| contains(l, v))),
-        (Value::Array(live), Value::Array(applied)) => {
-            live.len() == applied.len() && live.iter().zip(applied).all(|(l, a)| contains(l, a))
+/// A digest of those fields of `live` that `applied` names. In a list that the server made longer or shorter
+/// nothing can be told apart, so all of it counts.
+fn fingerprint(live: &Value, applied: &Value) -> u64 {
+    fn walk(live: Option<&Value>, applied: &Value, hasher: &mut DefaultHasher) {
+        match (live, applied) {
+            (Some(Value::Object(live)), Value::Object(applied)) => {
+                for (key, value) in applied {
+                    key.hash(hasher);
+                    walk(live.get(key), value, hasher);
+                }
+            }
+            (Some(Value::Array(live)), Value::Array(applied)) if live.len() == applied.len() => {
+                for (live, applied) in live.iter().zip(applied) {
+                    walk(Some(live), applied, hasher);
+                }
+            }
+            (live, _) => live.hash(hasher),
         }
-        (live, applied) => live == applied,
     }
+    digest(|hasher| walk(Some(live), applied, hasher))
 }
 
-fn digest(object: &Value) -> u64 {
+fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    object.to_string().hash(&mut hasher);
+    hash(&mut hasher);
     hasher.finish()
 }
 
@@ -310,11 +415,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_of_the_server_do_not_make_a_difference() {
-        let live = json!({"spec": {"a": 1, "defaulted": true, "l": [{"n": "x", "d": 1}]}});
-        assert!(contains(&live, &json!({"spec": {"a": 1, "l": [{"n": "x"}]}})));
-        assert!(!contains(&live, &json!({"spec": {"a": 2}})));
-        assert!(!contains(&live, &json!({"spec": {"l": []}})));
-        assert!(!contains(&live, &json!({"spec": {"b": null}})));
+    fn what_the_server_defaults_or_normalizes_makes_no_difference_and_every_change_of_it_does() {
+        let applied = json!({"spec": {"a": "1000m", "l": [{"n": "x"}], "injected": [1]}});
+        let live =
+            json!({"spec": {"a": "1", "defaulted": true, "l": [{"n": "x", "d": 1}], "injected": [1, 2]}});
+        let left = fingerprint(&live, &applied);
+        let changed = |path: &str, value: Value| {
+            let mut other = live.clone();
+            *other.pointer_mut(path).expect("a field") = value;
+            fingerprint(&other, &applied) != left
+        };
+        assert!(!changed("/spec/defaulted", json!(false)), "not ours");
+        assert!(!changed("/spec/l/0/d", json!(2)), "not ours");
+        assert!(changed("/spec/a", json!("2")));
+        assert!(changed("/spec/l/0/n", json!("y")));
+        assert!(changed("/spec/l", json!([])));
+        assert!(changed("/spec/injected/1", json!(3)));
+        assert!(changed("/spec", json!({})));
     }
 }

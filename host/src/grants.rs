@@ -1,8 +1,9 @@
 //! What each plugin may do: deny by default, one check for every effect.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use serde::Deserialize;
+use k8s_openapi::jiff::SignedDuration;
+use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::key::Gvk;
 
@@ -106,6 +107,34 @@ struct PluginGrantSpec {
     /// Secrets may be read by the plugin itself, as `kubernetes` grants say. Without this no grant covers Secrets.
     #[serde(default)]
     secrets_are_readable: bool,
+    /// How its reconciles are paced.
+    #[serde(default)]
+    pace: Pace,
+}
+
+/// How a plugin's reconciles are paced; the host's own settings where nothing is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Pace {
+    /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
+    #[serde(default, deserialize_with = "interval")]
+    pub poll: Option<Duration>,
+    /// Up to so many per cent more, so that objects that were made together don't poll together for ever.
+    pub jitter: Option<u8>,
+    /// Reconciles at the same time at most, when that is less than the plugin itself wants.
+    pub concurrency: Option<u32>,
+}
+
+/// `30s`, `5m`, `1h30m`.
+fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parsed: Option<Duration> = text.parse().ok().and_then(|d: SignedDuration| d.try_into().ok());
+    match parsed.filter(|d| !d.is_zero()) {
+        Some(interval) => Ok(Some(interval)),
+        None => Err(D::Error::custom(format!(
+            "`{text}` is no interval: it is like 30s, 5m or 1h30m"
+        ))),
+    }
 }
 
 fn everywhere() -> Vec<String> {
@@ -168,6 +197,22 @@ impl Grants {
 }
 
 impl PluginGrants {
+    /// How its reconciles are paced, where the file says so.
+    pub fn pace(&self) -> Pace {
+        self.spec.pace.clone()
+    }
+
+    /// Groups and kinds it may hold. A pattern names none.
+    pub fn holdable(&self) -> impl Iterator<Item = (&str, &str)> {
+        let holding = self
+            .spec
+            .kubernetes
+            .iter()
+            .filter(|g| g.verbs.contains(&Verb::Hold));
+        let kinds = holding.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
+        kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
+    }
+
     /// The one check. `Err` says what is missing.
     pub fn check(&self, access: &Access<'_>) -> Result<(), Denied> {
         let spec = &self.spec;
@@ -314,6 +359,21 @@ plugins:
             path: "/api/v1/x?y=/z",
         };
         assert_eq!(team.check(&query), Ok(()));
+    }
+
+    #[test]
+    fn pace() {
+        let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
+        let pace = Grants::parse(text, "g.yaml").expect("parses").of("team").pace();
+        assert_eq!(
+            (pace.poll, pace.jitter),
+            (Some(Duration::from_secs(5400)), Some(5))
+        );
+        for wrong in ["soon", "0s", "-5m"] {
+            let text = format!("plugins: {{team: {{pace: {{poll: {wrong}}}}}}}");
+            let error = Grants::parse(&text, "g.yaml").unwrap_err();
+            assert!(error.contains("interval") && error.contains(wrong), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     capabilities::Services,
@@ -25,7 +25,7 @@ use crate::{
     reconcile::Controller,
     reload::Reloader,
     router::{Cause, Router},
-    scope::Reach,
+    scope::{Form, Reach},
     store::{Query, Store},
     upstream::Clients,
     watch::{Informers, Synced},
@@ -95,9 +95,7 @@ impl Host {
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
-        let reach = Reach {
-            namespaces: settings.namespaces.iter().map(|n| n.as_str().into()).collect(),
-        };
+        let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::default());
         let (listening, seeing) = (router.clone(), ledger.clone());
@@ -141,6 +139,9 @@ impl Host {
             engine: engine.clone(),
             ledger: ledger.clone(),
             settings: settings.clone(),
+            dropped: Mutex::default(),
+            loops: Mutex::default(),
+            holding: Mutex::default(),
         });
         let swapping = services.clone();
         let reloader = Reloader::new(
@@ -227,19 +228,30 @@ pub fn synced(services: &Services) -> bool {
 }
 
 /// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
-fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
+fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
     }
     let Some(plugin) = new else { return };
+    let same_build = before.is_some_and(|b| b.digest == plugin.digest);
+    let cause = if same_build {
+        Cause::ConfigChange
+    } else {
+        Cause::PluginChange
+    };
     let kinds: Vec<_> = plugin.kinds.iter().map(|k| k.gvk.clone()).collect();
     let scopes: Vec<_> = plugin
         .kinds
         .iter()
         .flat_map(|k| services.kind_scopes(k))
         .collect();
-    router.assign(plugin.name(), &kinds, scopes.clone(), plugin.max_concurrent);
+    let concurrent = [
+        plugin.terms.grants.pace().concurrency.unwrap_or(0),
+        plugin.max_concurrent,
+    ];
+    let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    router.assign(plugin.name(), &kinds, scopes.clone(), concurrent);
     for scope in scopes {
         let (serving, _) = services.informers.ensure(&scope);
         let query = Query {
@@ -248,8 +260,40 @@ fn swapped(services: &Services, new: Option<&Arc<Plugin>>, before: Option<&Arc<P
             ..Query::default()
         };
         for (key, _) in services.store.list(&serving, &query) {
-            router.add(&key, Priority::Low, Cause::PluginChange);
+            router.add(&key, Priority::Low, cause.clone());
         }
     }
+    let holdable: Vec<_> = plugin.terms.grants.holdable().collect();
+    if !holdable.is_empty() {
+        tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
+    }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
+}
+
+/// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
+/// must not wait for ever.
+async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
+    let namespaces = match services.reach.namespaces.as_slice() {
+        [] => vec!["".into()],
+        some => some.to_vec(),
+    };
+    for (group, kind) in plugin.terms.grants.holdable() {
+        let gvk = match services.effects.preferred(group, kind).await {
+            Ok(gvk) => gvk,
+            Err(e) => {
+                warn!(
+                    plugin = &**plugin.name(),
+                    kind, group, "what is held of it is not followed: {e}"
+                );
+                continue;
+            }
+        };
+        for namespace in &namespaces {
+            let scope = services
+                .reach
+                .of(&gvk, &"".into(), namespace, None, Form::Metadata);
+            services.router.also(plugin.name(), scope.clone());
+            services.informers.ensure(&scope);
+        }
+    }
 }

@@ -21,6 +21,7 @@ pub mod store;
 pub mod watch;
 
 pub mod dependencies;
+pub mod hotloop;
 pub mod queue;
 pub mod router;
 
@@ -37,6 +38,7 @@ pub mod conditions;
 pub mod effects;
 pub mod events;
 pub mod reconcile;
+pub mod references;
 
 pub mod admin;
 pub mod cli;

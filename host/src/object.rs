@@ -64,6 +64,8 @@ pub struct Object {
     pub finalizers: Box<[Box<str>]>,
     /// When its deletion was asked for (RFC 3339).
     pub deletion_timestamp: Option<Box<str>>,
+    /// Those of its annotations that speak to the host.
+    annotations: Box<[(Box<str>, Box<str>)]>,
     /// A digest of all that people and other controllers say: everything but
     /// `status` and the bookkeeping in `metadata`. A status write leaves it alone.
     pub intent: u64,
@@ -155,6 +157,7 @@ impl Object {
             labels: meta.labels,
             finalizers: meta.finalizers,
             deletion_timestamp: meta.deletion_timestamp,
+            annotations: meta.annotations,
             intent: intent.finish(),
         };
         Ok((ObjectRef::new(gvk.clone(), &meta.namespace, &meta.name), object))
@@ -170,19 +173,10 @@ impl Object {
         serde_json::from_slice(&self.json).expect("was parsed on the way in")
     }
 
-    /// An annotation of the object.
-    pub fn annotation(&self, name: &str) -> Option<String> {
-        #[derive(Deserialize)]
-        struct Partial {
-            metadata: Annotated,
-        }
-        #[derive(Deserialize)]
-        struct Annotated {
-            #[serde(default)]
-            annotations: BTreeMap<String, String>,
-        }
-        let mut partial: Partial = serde_json::from_slice(&self.json).ok()?;
-        partial.metadata.annotations.remove(name)
+    /// An annotation of the host's own (`ostler.dev/…`).
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        let found = self.annotations.iter().find(|(key, _)| **key == *name);
+        found.map(|(_, value)| &**value)
     }
 
     /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
@@ -285,6 +279,7 @@ struct Meta {
     labels: Labels,
     finalizers: Box<[Box<str>]>,
     deletion_timestamp: Option<Box<str>>,
+    annotations: Box<[(Box<str>, Box<str>)]>,
 }
 
 impl Meta {
@@ -297,6 +292,11 @@ impl Meta {
             "generation" => self.generation = serde_json::from_str(json)?,
             "labels" => self.labels = serde_json::from_str(json)?,
             "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
+            "annotations" if json.contains("ostler.dev/") => {
+                let all: BTreeMap<Box<str>, Box<str>> = serde_json::from_str(json)?;
+                let ours = all.into_iter().filter(|(key, _)| key.contains("ostler.dev/"));
+                self.annotations = ours.collect();
+            }
             "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
             _ => {}
         }

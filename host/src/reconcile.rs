@@ -1,7 +1,14 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
-use std::{sync::Arc, time::Instant};
+mod holding;
 
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -13,10 +20,12 @@ use crate::{
     engine::{Engine, Trap},
     facts::Ledger,
     host::Settings,
+    hotloop::Loops,
     key::ObjectRef,
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
+    references,
     router::Cause,
     scope::Form,
 };
@@ -40,26 +49,41 @@ pub struct Controller {
     pub ledger: Arc<Ledger>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
+    /// Statuses that were not kept whole: as wanted, and as kept.
+    pub dropped: Mutex<HashMap<ObjectRef, (Value, Value)>>,
+    /// Who keeps changing what it reads.
+    pub loops: Mutex<Loops>,
+    /// What objects hold, by uid: known for when one is gone.
+    pub holding: Mutex<HashMap<ObjectRef, (Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
 /// How a reconcile ended, for the queue.
 struct End {
     next: Next<Cause>,
-    reads: Vec<Dependency>,
+    /// What it read; none where it did not come to that, and what it read before counts on.
+    reads: Option<Vec<Dependency>>,
 }
 
 impl End {
     fn settled() -> Self {
         Self {
             next: Next::Settled,
-            reads: Vec::new(),
+            reads: Some(Vec::new()),
         }
     }
 
     fn retry() -> Self {
         Self {
             next: Next::Retry(Cause::Retry),
-            reads: Vec::new(),
+            reads: None,
+        }
+    }
+
+    /// Waits for a change, and looks again at this time at the latest.
+    fn wait(until: Duration, cause: Cause) -> Self {
+        Self {
+            next: Next::Yield(until, cause),
+            reads: None,
         }
     }
 }
@@ -97,15 +121,15 @@ impl Controller {
     /// Reconciles one object. None when it is gone.
     async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
-            self.ledger.forget(key);
-            self.services.memo.forget(key);
-            self.services.effects.forget(key);
-            return None;
-        };
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
-            return Some(End::settled());
+            return Some(self.others(key).await);
         };
+        let Some(object) = self.services.store.get(key, Form::Whole) else {
+            return self.gone(key).await;
+        };
+        if let Some(until) = self.slowed(work) {
+            return Some(End::wait(until, Cause::Retry));
+        }
         let Some(kind) = plugin.kind(&key.gvk) else {
             return Some(End::settled());
         };
@@ -115,12 +139,17 @@ impl Controller {
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
         if object.deleting() {
+            if references::held(&object)
+                && let Some(end) = self.held(key, &object, Some(&plugin)).await
+            {
+                return Some(end);
+            }
             return match finalizer {
                 Some(finalizer) if held => Some(self.delete(work, &plugin, &object, finalizer).await),
                 _ => Some(End::settled()),
             };
         }
-        if object.annotation(PAUSED).as_deref() == Some("true") {
+        if object.annotation(PAUSED) == Some("true") {
             return Some(self.pause(&plugin, key, &object).await);
         }
         let object = match finalizer {
@@ -137,6 +166,49 @@ impl Controller {
         Some(self.call(work, &plugin, &object, None).await)
     }
 
+    /// The object is gone: so are its facts, and what it held.
+    async fn gone(&self, key: &ObjectRef) -> Option<End> {
+        if let Err(end) = self.dropped(key).await {
+            return Some(end);
+        }
+        self.ledger.forget(key);
+        self.services.memo.forget(key);
+        self.services.effects.forget(key);
+        self.loops.lock().expect("lock").forget(key);
+        self.dropped.lock().expect("lock").remove(key);
+        None
+    }
+
+    /// Until when an object has to wait because it goes round in circles.
+    fn slowed(&self, work: &Work<ObjectRef, Cause>) -> Option<Duration> {
+        let by = work.causes.iter().filter_map(|cause| match cause {
+            Cause::Dependency(on) => Some(on),
+            _ => None,
+        });
+        let asked = |cause: &Cause| matches!(cause, Cause::Change | Cause::Manual | Cause::PluginChange);
+        let asked = work.causes.iter().any(asked);
+        let mut loops = self.loops.lock().expect("lock");
+        loops.woken(&work.key, by, asked, self.services.router.now())
+    }
+
+    /// Says so where an object keeps changing what it reads.
+    fn looping(&self, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, mut result: Answer) -> Answer {
+        let now = self.services.router.now();
+        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
+            return result;
+        };
+        let note = format!(
+            "{with} is changed back each time it is written: another controller, or another object, writes the \
+             same fields. This object is reconciled ever more slowly until that ends"
+        );
+        let conditions = match &mut result {
+            Answer::Outcome(outcome) => &mut outcome.conditions,
+            Answer::Failure(failure) => &mut failure.conditions,
+        };
+        conditions.push(conditions::condition("HotLoop", true, "KeepsChanging", &note));
+        result
+    }
+
     /// Cleans up behind an object and lets it go.
     async fn delete(
         &self,
@@ -146,8 +218,8 @@ impl Controller {
         finalizer: &str,
     ) -> End {
         let key = &work.key;
-        let forced = object.annotation(FORCE_DELETE).as_deref() == Some("true");
-        let orphaned = object.annotation(DELETION_POLICY).as_deref() == Some("Orphan");
+        let forced = object.annotation(FORCE_DELETE) == Some("true");
+        let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
         if !forced && !orphaned {
             return self.call(work, plugin, object, Some(finalizer)).await;
         }
@@ -166,8 +238,16 @@ impl Controller {
         self.release(key, object, finalizer).await
     }
 
-    /// Takes our finalizer off, so that the object can go.
+    /// Takes our finalizer off, so that the object can go; and what it holds can, too.
     async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
+        if let Err(end) = self.let_go(key, object, &BTreeSet::new()).await {
+            return end;
+        }
+        // Letting go has written to it.
+        let newest = self.services.store.get(key, Form::Whole);
+        let object = &newest
+            .filter(|o| o.uid == object.uid)
+            .unwrap_or_else(|| object.clone());
         let left: Vec<_> = object
             .finalizers
             .iter()
@@ -269,12 +349,18 @@ impl Controller {
         };
         let object = call.checkpointed.as_ref().unwrap_or(object);
         let failed = matches!(result, Answer::Failure(_));
+        if let (Answer::Outcome(_), None) = (&result, deleting)
+            && let Err(end) = self.let_go(key, object, &call.holds).await
+        {
+            return end;
+        }
+        let result = self.looping(key, call.wrote, result);
         let end = self.conclude(key, plugin, object, result, deleting).await;
         self.ledger.ended(key, failed);
         self.ledger.took(called, started.elapsed());
         End {
             next: end.next,
-            reads: call.reads,
+            reads: Some(call.reads),
         }
     }
 
@@ -294,15 +380,12 @@ impl Controller {
         if deleting.is_some() {
             result = self.still_there(object, result);
         }
-        let next = self.next(&result);
+        let next = self.next(plugin, &result);
         if let Answer::Failure(failure) = &result {
             info!(object = %key, plugin = &**plugin.name(), reason = failure.reason, resolution = resolution(&failure.resolution), "{}", failure.message);
         }
         match self.write_status(plugin, key, object, &result).await {
-            Ok(()) => End {
-                next,
-                reads: Vec::new(),
-            },
+            Ok(()) => End { next, reads: None },
             Err(end) => end,
         }
     }
@@ -368,7 +451,8 @@ impl Controller {
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
-        let Some(patch) = conditions::merge_patch(old, &new) else {
+        let patch = conditions::merge_patch(old, &new);
+        let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.readiness(key, object.ready());
             return Ok(());
         };
@@ -377,6 +461,7 @@ impl Controller {
         match patched {
             Ok(object) => {
                 self.ledger.readiness(key, object.ready());
+                self.note_dropped(key, &object, &new);
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
@@ -403,7 +488,7 @@ impl Controller {
                 }
                 Err(End {
                     next: Next::Park,
-                    reads: Vec::new(),
+                    reads: None,
                 })
             }
             Err(e) => {
@@ -413,15 +498,40 @@ impl Controller {
         }
     }
 
-    fn next(&self, result: &Answer) -> Next<Cause> {
-        use std::time::Duration;
+    /// Whether just this status was written over just that one, and the server did not keep it all.
+    fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
+        let dropped = self.dropped.lock().expect("lock");
+        let before = dropped.get(key);
+        before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
+    }
+
+    /// A status field that the CRD does not have is dropped by the server: written again each time, it would
+    /// never be there.
+    fn note_dropped(&self, key: &ObjectRef, object: &Object, wanted: &Value) {
+        let kept = object.value().get("status").cloned().unwrap_or_default();
+        let missing = conditions::merge_patch(Some(&kept), wanted);
+        let mut dropped = self.dropped.lock().expect("lock");
+        match missing.as_ref().and_then(Value::as_object) {
+            None => drop(dropped.remove(key)),
+            Some(missing) => {
+                let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
+                warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+                dropped.insert(key.clone(), (wanted.clone(), kept));
+            }
+        }
+    }
+
+    fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
+        let pace = plugin.terms.grants.pace();
+        let jitter = pace.jitter.map_or(JITTER, u32::from);
+        let interval = pace.poll.unwrap_or(self.settings.poll);
         let router = &self.services.router;
         let after = |wait: Duration, cause| Next::At(router.now() + wait, cause);
         match result {
             Answer::Outcome(outcome) => match outcome.next {
                 reconciler::Next::Settled => Next::Settled,
                 reconciler::Next::Poll(ms) => after(
-                    jittered(ms.map_or(self.settings.poll, Duration::from_millis)),
+                    jittered(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
                 ),
                 reconciler::Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
@@ -434,9 +544,10 @@ impl Controller {
             },
             Answer::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => {
-                    Next::Yield(router.now() + jittered(self.settings.yield_every), Cause::Retry)
-                }
+                reconciler::Resolution::Yield => Next::Yield(
+                    router.now() + jittered(self.settings.yield_every, jitter),
+                    Cause::Retry,
+                ),
                 reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
                 reconciler::Resolution::Throttled(ms) => {
                     Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry)
@@ -503,16 +614,19 @@ fn trapped(trap: &Trap) -> reconciler::Failure {
     }
 }
 
-/// Up to a tenth more, so that objects that were made together don't poll together for ever.
-fn jittered(interval: std::time::Duration) -> std::time::Duration {
-    interval + interval / 10 * (crate::time::unique() % 1000) as u32 / 1000
+/// Per cent of an interval.
+const JITTER: u32 = 10;
+
+/// Up to so many per cent more, so that objects that were made together don't poll together for ever.
+fn jittered(interval: Duration, percent: u32) -> Duration {
+    interval + interval * percent / 100 * (crate::time::unique() % 1000) as u32 / 1000
 }
 
 /// The status fields a component gave, parsed.
-fn fields(json: &Option<Vec<u8>>) -> Result<Option<serde_json::Value>, String> {
+fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
     let Some(json) = json else { return Ok(None) };
     match serde_json::from_slice(json) {
-        Ok(value @ serde_json::Value::Object(_)) => Ok(Some(value)),
+        Ok(value @ Value::Object(_)) => Ok(Some(value)),
         Ok(_) => Err("the status is not a JSON object".into()),
         Err(e) => Err(format!("the status is not JSON: {e}")),
     }

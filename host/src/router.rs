@@ -12,11 +12,19 @@ use tokio::sync::Notify;
 use crate::{
     dependencies::{Dependency, Graph},
     key::{Gvk, ObjectRef},
+    object::Object,
     queue::{Next, Priority, Queue, Work},
+    references,
     scope::{Reach, Scope},
     store::Change,
     watch::Origin,
 };
+
+/// Asks for a reconcile: each new value of this annotation is one.
+pub const RECONCILE_NOW: &str = "ostler.dev/reconcile-now";
+
+/// The lane of what the host itself does for objects.
+const OWN_LANE: &str = "ostler";
 
 /// Why an object is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,20 +41,19 @@ pub enum Cause {
     Retry,
     /// Its own timer.
     Timer,
+    /// A person asked for it, by annotation.
+    Manual,
     /// Its plugin was replaced.
     PluginChange,
+    /// Its plugin is configured otherwise.
+    ConfigChange,
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Start => f.write_str("start"),
-            Self::Change => f.write_str("change"),
             Self::Dependency(on) => write!(f, "dependency {on}"),
-            Self::Poll => f.write_str("poll"),
-            Self::Retry => f.write_str("retry"),
-            Self::Timer => f.write_str("timer"),
-            Self::PluginChange => f.write_str("plugin-change"),
+            other => f.write_str(other.word()),
         }
     }
 }
@@ -61,7 +68,9 @@ impl Cause {
             Self::Poll => "poll",
             Self::Retry => "retry",
             Self::Timer => "timer",
+            Self::Manual => "manual",
             Self::PluginChange => "plugin-change",
+            Self::ConfigChange => "config-change",
         }
     }
 }
@@ -169,6 +178,12 @@ impl Router {
         }
     }
 
+    /// A plugin needs this watch, too.
+    pub fn also(&self, plugin: &Arc<str>, scope: Scope) {
+        let mut inner = self.inner.lock().expect("lock");
+        inner.scopes.entry(plugin.clone()).or_default().push(scope);
+    }
+
     /// Whether some plugin reconciles a kind.
     pub fn reconciles(&self, gvk: &Gvk) -> bool {
         self.inner.lock().expect("lock").lanes.contains_key(gvk)
@@ -186,9 +201,21 @@ impl Router {
         if intended && by != Some(&change.key) {
             let (priority, cause) = match origin {
                 Origin::Initial => (Priority::Low, Cause::Start),
+                Origin::Watched if asked_for(change) => (Priority::High, Cause::Manual),
                 Origin::Watched => (Priority::High, Cause::Change),
             };
             inner.wake(&change.key, &change.key, version, priority, cause, now);
+        }
+        // An object that nobody reconciles may wait for those who hold it.
+        if let Some(object) = &change.new
+            && object.deleting()
+            && references::held(object)
+            && !inner.lanes.contains_key(&change.key.gvk)
+        {
+            let cause = Cause::Change;
+            inner
+                .queue
+                .add(OWN_LANE.into(), change.key.clone(), Priority::High, cause, now);
         }
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
         let dependants = inner.graph.dependants(&change.key, old, new);
@@ -251,10 +278,13 @@ impl Router {
     }
 
     /// Ends the reconcile of an object: what it read is what wakes it from now on.
-    pub fn done(&self, key: &ObjectRef, next: Next<Cause>, reads: impl IntoIterator<Item = Dependency>) {
+    /// None where it read nothing because it did not come to that.
+    pub fn done(&self, key: &ObjectRef, next: Next<Cause>, reads: Option<Vec<Dependency>>) {
         let now = self.now();
         let mut inner = self.inner.lock().expect("lock");
-        inner.graph.replace(key, reads);
+        if let Some(reads) = reads {
+            inner.graph.replace(key, reads);
+        }
         inner.queue.done(key, next, now);
         drop(inner);
         self.work.notify_one();
@@ -324,10 +354,16 @@ impl Inner {
     }
 }
 
+/// Whether a person asked for a reconcile and changed nothing else that counts.
+fn asked_for(change: &Change) -> bool {
+    let asked = |object: &Option<Arc<Object>>| object.as_ref()?.annotation(RECONCILE_NOW).map(str::to_owned);
+    asked(&change.new).is_some() && asked(&change.old) != asked(&change.new)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{object::Object, queue::Config, scope::Form};
+    use crate::{queue::Config, scope::Form};
 
     fn change(version: u64) -> Change {
         let json = format!(

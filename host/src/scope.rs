@@ -1,6 +1,6 @@
 //! What a watch covers, and what of its objects is kept.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     key::{Gvk, ObjectRef},
@@ -52,11 +52,19 @@ impl Scope {
 /// How far the host may look: which watch serves a read.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// Namespaces the host is confined to; empty for all.
+    /// Namespaces the host is confined to, in order; empty for all.
     pub namespaces: Vec<Arc<str>>,
 }
 
 impl Reach {
+    /// Confined to these namespaces; free when there are none.
+    pub fn new(namespaces: &[String]) -> Self {
+        let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
+        Self {
+            namespaces: names.into_iter().map(Into::into).collect(),
+        }
+    }
+
     /// The scope that serves a read of one object.
     pub fn object(&self, key: &ObjectRef, form: Form) -> Scope {
         self.of(&key.gvk, &key.cluster, &key.namespace, None, form)

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     key::{Gvk, ObjectRef},
-    object::Object,
+    object::{Labels, Object},
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
@@ -267,6 +267,8 @@ impl Store {
             return Put::Known;
         }
         let latest = kind.latest(key, form);
+        // The watch of the whole objects tells, where there is one.
+        let whole = form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, &object.labels));
         let mut kept = latest.is_some();
         for collection in kind.of(form) {
             let newer = collection.get(key).is_none_or(|o| o.resource_version < version);
@@ -280,6 +282,7 @@ impl Store {
             }
         }
         match latest {
+            _ if whole => Put::Known,
             Some(latest) => match version.cmp(&latest.resource_version) {
                 Ordering::Less => Put::Overtaken(latest),
                 Ordering::Equal => Put::Known,
@@ -311,9 +314,19 @@ impl Store {
                 old = collection.remove(key).or(old);
             }
         }
-        if all {
+        // The watch of the whole objects tells, where there is one: it has done so, or will. Of an object that
+        // it never had it won't.
+        let none = Labels::default();
+        let labels = old.as_ref().map_or(&none, |o| &o.labels);
+        if scope.form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, labels)) {
+            let told = kind.buried.get(uid).is_some_and(|v| *v >= version);
+            if told || kind.latest(key, Form::Whole).is_some() {
+                return None;
+            }
+        } else if all {
             kind.bury(uid, version);
         }
+        // It goes on elsewhere.
         if kind.latest(key, scope.form).is_some() {
             return None;
         }

@@ -175,14 +175,15 @@ impl Informers {
 
 impl Running {
     /// The informer of a scope when it is synced; else one that covers it and is; else its own, if it runs.
+    /// Of metadata an informer of the whole objects is asked first: it is the one that tells of changes.
     fn provider(&self, scope: &Scope) -> Option<(&Scope, &Informing)> {
         let own = self.scopes.get_key_value(scope);
         let synced = |i: &Informing| *i.synced.borrow() == Synced::Yes;
-        if own.is_some_and(|(_, i)| synced(i)) {
+        if scope.form == Form::Whole && own.is_some_and(|(_, i)| synced(i)) {
             return own;
         }
-        let wider = || self.scopes.iter().find(|(w, i)| w.covers(scope) && synced(i));
-        wider().or(own)
+        let covering = self.scopes.iter().filter(|(w, i)| w.covers(scope) && synced(i));
+        covering.min_by_key(|(w, _)| w.form).or(own)
     }
 }
 
@@ -192,22 +193,6 @@ struct Informer {
     listener: Listener,
     scope: Scope,
     synced: watch::Sender<Synced>,
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    metadata: PageMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default)]
-    r#continue: String,
 }
 
 #[derive(Deserialize)]
@@ -314,16 +299,15 @@ impl Informer {
         }
     }
 
-    /// Path and query of the collection.
+    /// Path and query of the collection, to be gone on with.
     async fn path(&self) -> Result<String, ApiError> {
-        let resource = self.cluster.resource(&self.scope.gvk).await?;
-        let mut path = format!("{}?", resource.collection(&self.scope.namespace));
-        if let Some(selector) = &self.scope.selector {
-            path.push_str("labelSelector=");
-            path.extend(percent(&selector.to_string()));
-            path.push('&');
-        }
-        Ok(path)
+        let Scope {
+            gvk,
+            namespace,
+            selector,
+            ..
+        } = &self.scope;
+        self.cluster.query(gvk, namespace, selector.as_ref()).await
     }
 
     /// Lists everything, and drops what has gone while nobody watched. Gives the version to watch from.
@@ -334,18 +318,13 @@ impl Informer {
         let mut token = String::new();
         let mut streaming = true;
         loop {
-            let mut query = format!("{path}limit={PAGE}");
-            if !token.is_empty() {
-                query.push_str("&continue=");
-                query.extend(percent(&token));
-            }
-            let bytes = self.cluster.get_as(&query, self.form(As::List)).await?;
-            let page: Page = parse(&bytes)?;
-            for item in page.items.iter().flatten() {
-                seen.extend(self.put(item.get()));
-            }
-            token = page.metadata.r#continue;
-            let mut version = page.metadata.resource_version;
+            let page = self
+                .cluster
+                .page(&path, PAGE, &token, self.form(As::List), |item| {
+                    seen.extend(self.put(item));
+                });
+            let (mut version, next) = page.await?;
+            token = next;
             if !token.is_empty() {
                 if !std::mem::take(&mut streaming) {
                     continue;
@@ -501,16 +480,4 @@ fn backoff(failures: u32) -> Duration {
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.subsec_nanos());
     full - full / 4 * (nanos % 1000) / 1000
-}
-
-/// In a query: everything but letters and digits is escaped.
-fn percent(token: &str) -> impl Iterator<Item = char> + '_ {
-    token.bytes().flat_map(|b| {
-        let escaped = if b.is_ascii_alphanumeric() {
-            vec![char::from(b)]
-        } else {
-            format!("%{b:02X}").chars().collect()
-        };
-        escaped.into_iter()
-    })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::Call;
+use super::{Call, Services};
 use crate::{
     bindings::{
         kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
@@ -44,11 +44,6 @@ impl Host for Call {
         if let Some(cluster) = &options.cluster {
             return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
         }
-        if options.live {
-            return Err(Error::Unsupported(
-                "kubernetes.list with `live`: lists come from the cache".into(),
-            ));
-        }
         let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
         let namespace = options.namespace.as_deref().unwrap_or("");
         self.may(Verb::List, &gvk, namespace)?;
@@ -64,13 +59,6 @@ impl Host for Call {
                 Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
             }
         };
-        let after = match options.continue_token.as_deref() {
-            None => None,
-            Some(token) => match token.split_once('/') {
-                Some((namespace, name)) => Some((Arc::from(namespace), Arc::from(name))),
-                None => return Err(Error::Invalid("continue-token is not one of this host's".into())),
-            },
-        };
         let namespaces = match (namespace, services.reach.namespaces.as_slice()) {
             // A confined host lists each of its namespaces.
             ("", [_, ..]) => services.reach.namespaces.clone(),
@@ -80,40 +68,23 @@ impl Host for Call {
             0 => PAGE,
             n => PAGE.min(n as usize),
         };
-        let mut found = Vec::new();
-        for namespace in namespaces {
-            let list = List {
-                gvk: gvk.clone(),
-                cluster: "".into(),
-                namespace: namespace.clone(),
-                labels: selector.clone(),
-                fields: fields.clone(),
-                // What a field selector looks at may be anywhere in the object.
-                form: fields
-                    .as_ref()
-                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
-            };
-            let dependency = Dependency::List(list);
-            let scope = dependency.scope(&services.reach);
-            self.read(dependency);
-            let synced = services.informers.synced(&scope, self.left()).await;
-            let scope = synced.map_err(Error::Unavailable)?;
-            let query = Query {
-                namespace: &namespace,
-                labels: selector.as_ref(),
-                fields: fields.as_ref(),
-                after: after.as_ref(),
-                limit: Some(limit + 1 - found.len().min(limit + 1)),
-            };
-            found.extend(services.store.list(&scope, &query));
-        }
-        let continue_token = (found.len() > limit).then(|| {
-            found.truncate(limit);
-            found
-                .last()
-                .map(|(key, _)| format!("{}/{}", key.namespace, key.name))
-                .unwrap_or_default()
+        let lists = namespaces.into_iter().map(|namespace| List {
+            gvk: gvk.clone(),
+            cluster: "".into(),
+            namespace,
+            labels: selector.clone(),
+            fields: fields.clone(),
+            // What a field selector looks at may be anywhere in the object.
+            form: fields
+                .as_ref()
+                .map_or_else(|| form(&options.fields), |_| Form::Whole),
         });
+        let lists: Vec<List> = lists.collect();
+        let token = options.continue_token.as_deref();
+        let (found, continue_token) = match options.live {
+            true => self.list_live(&services, lists, limit, token).await?,
+            false => self.list_cached(&services, lists, limit, token).await?,
+        };
         let items = found
             .iter()
             .map(|(_, object)| masked(object, &options.fields))
@@ -148,8 +119,7 @@ impl Host for Call {
             .effects
             .apply(self.writer(&by), &key, &object, options.force)
             .await?;
-        self.counts.api_writes += u64::from(written.sent);
-        self.read(Dependency::Object(key, Form::Whole));
+        self.wrote(key, written.sent);
         Ok(written.object.json.to_vec())
     }
 
@@ -157,8 +127,7 @@ impl Host for Call {
         let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         let written = services.effects.create(self.writer(&by), &key, &object).await?;
-        self.counts.api_writes += 1;
-        self.read(Dependency::Object(key, Form::Whole));
+        self.wrote(key, written.sent);
         Ok(written.object.json.to_vec())
     }
 
@@ -170,13 +139,89 @@ impl Host for Call {
             .effects
             .delete(&key, options.propagation.as_deref(), options.uid.as_deref())
             .await?;
-        self.counts.api_writes += 1;
-        self.read(Dependency::Object(key, Form::Whole));
+        self.wrote(key, true);
         Ok(())
     }
 }
 
+/// Objects of a list, and the token of the next page.
+type Found = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
+
 impl Call {
+    /// Lists from the shared cache. The token is the namespace and name of the last object given.
+    async fn list_cached(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<Found, Error> {
+        let after = match token.map(|token| token.split_once('/').ok_or_else(foreign)) {
+            None => None,
+            Some(last) => last.map(|(namespace, name)| Some((Arc::from(namespace), Arc::from(name))))?,
+        };
+        let mut found = Vec::new();
+        for list in lists {
+            let dependency = Dependency::List(list.clone());
+            let scope = dependency.scope(&services.reach);
+            self.read(dependency);
+            let synced = services.informers.synced(&scope, self.left()).await;
+            let query = Query {
+                namespace: &list.namespace,
+                labels: list.labels.as_ref(),
+                fields: list.fields.as_ref(),
+                after: after.as_ref(),
+                limit: Some(limit + 1 - found.len().min(limit + 1)),
+            };
+            found.extend(services.store.list(&synced.map_err(Error::Unavailable)?, &query));
+        }
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| more);
+        let token = last.map(|(key, _)| format!("{}/{}", key.namespace, key.name));
+        Ok((found, token))
+    }
+
+    /// Lists from the API server. The token is the place in the list of namespaces, and the server's.
+    async fn list_live(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<Found, Error> {
+        let parse = |token: &str| {
+            let (at, rest) = token.strip_prefix("live/")?.split_once('/')?;
+            Some((at.parse::<usize>().ok()?, rest.to_owned()))
+        };
+        let (at, token) = match token {
+            None => (0, String::new()),
+            Some(token) => parse(token).ok_or_else(foreign)?,
+        };
+        let Some(list) = lists.get(at) else {
+            return Ok((Vec::new(), None));
+        };
+        let List { gvk, namespace, .. } = list;
+        let (mut found, next) = services
+            .effects
+            .page(gvk, namespace, list.labels.as_ref(), limit, &token)
+            .await?;
+        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
+        let at = if next.is_empty() { at + 1 } else { at };
+        let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
+        self.read(Dependency::List(list.clone()));
+        Ok((found, token))
+    }
+
+    /// Counts a write; what is written is watched, so that whoever changes it back is noticed.
+    fn wrote(&mut self, key: ObjectRef, sent: bool) {
+        self.counts.api_writes += u64::from(sent);
+        if sent {
+            self.wrote.insert(key.clone());
+        }
+        self.read(Dependency::Object(key, Form::Whole));
+    }
+
     fn may(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
         self.allow(&Access::Kubernetes { verb, gvk, namespace })
     }
@@ -238,6 +283,10 @@ impl Call {
         }
         Ok((key, object))
     }
+}
+
+fn foreign() -> Error {
+    Error::Invalid("continue-token is not one of this host's".into())
 }
 
 /// How much of the objects a read needs.

@@ -145,6 +145,35 @@ fn metadata_alone_is_no_whole_object() {
 }
 
 #[test]
+fn where_both_are_watched_the_whole_objects_tell() {
+    let (whole, meta) = (all(), scope("", None, Form::Metadata));
+    let store = watching(&[whole.clone(), meta.clone()]);
+    let put = |version, form| {
+        let (key, object) = object("a", "1", version);
+        store.put(&key, object, form)
+    };
+    assert!(matches!(put(1, Form::Metadata), Put::Known));
+    assert!(matches!(put(1, Form::Whole), Put::News(_)));
+    assert!(matches!(put(2, Form::Whole), Put::News(_)));
+    assert!(matches!(put(2, Form::Metadata), Put::Known));
+    let key = object("a", "1", 0).0;
+    assert!(store.remove(&meta, &key, "1", 3).is_none());
+    assert!(store.remove(&whole, &key, "1", 3).is_some());
+    // And the other way round.
+    let (key, other) = object("b", "2", 4);
+    store.put(&key, object("b", "2", 4).1, Form::Metadata);
+    store.put(&key, other, Form::Whole);
+    assert!(store.remove(&whole, &key, "2", 5).is_some());
+    assert!(store.remove(&meta, &key, "2", 5).is_none());
+    // One that the other never had: who read its metadata must hear of it.
+    store.close(&whole);
+    let key = object("c", "3", 0).0;
+    assert!(matches!(store.put(&key, object("c", "3", 6).1, Form::Metadata), Put::News(_)));
+    store.open(&whole);
+    assert!(store.remove(&meta, &key, "3", 7).is_some());
+}
+
+#[test]
 fn indexes_are_dropped_with_their_objects() {
     let store = watching(&[all()]);
     for i in 0..100 {

@@ -133,15 +133,17 @@ impl Context<'_> {
     }
 
     /// Applies the fields given, to an object that belongs to the reconciled
-    /// one and goes with it.
+    /// one and goes with it. Whoever else has set them is overruled: drift is
+    /// put right.
     ///
     /// # Errors
     /// As `kubernetes.apply`.
     pub fn apply_owned(&self, object: &impl Serialize) -> Result<Value, Error> {
-        self.write(object, true, false)
+        self.write(object, true, true)
     }
 
-    /// Applies the fields given.
+    /// Applies the fields given. `force` overrules whoever else has set them,
+    /// which is a `conflict` otherwise.
     ///
     /// # Errors
     /// As `kubernetes.apply`.

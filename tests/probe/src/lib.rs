@@ -8,6 +8,7 @@ use ostler_sdk::{Gvk, ObjectRef, Selection, prelude::*, serde_json::Value};
     version = "v1alpha1",
     kind = "Probe",
     namespaced,
+    status = ProbeStatus,
     doc = "An object whose reconcile does what its steps say."
 )]
 pub struct ProbeSpec {
@@ -19,10 +20,18 @@ pub struct ProbeSpec {
     pub cleanup: Vec<Step>,
 }
 
+/// What the steps came to.
+#[ostler_sdk::api]
+#[derive(Default)]
+pub struct ProbeStatus {
+    /// What each step saw.
+    pub seen: Vec<String>,
+}
+
 /// One thing to do. What it gave is in `status.seen`.
 #[ostler_sdk::api]
 pub struct Step {
-    /// `get`, `metadata`, `ready`, `list`, `apply`, `create`, `hold`, `poll`, `after`, or how to fail:
+    /// `get`, `metadata`, `ready`, `list`, `apply`, `force`, `create`, `hold`, `poll`, `after`, or how to fail:
     /// `retry`, `yield`, `park`.
     pub r#do: String,
     /// Of the object or the list.
@@ -101,6 +110,7 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
                 names.join(",")
             }
             "apply" => shown(Some(ctx.apply_owned(&object()?)?)),
+            "force" => shown(Some(ctx.apply(&object()?, true)?)),
             "create" => shown(Some(ctx.create(&object()?, true)?)),
             "hold" => {
                 ctx.hold(&reference())?;

@@ -1,0 +1,139 @@
+//! Notices a reconciler that keeps changing what it reads: it writes, somebody changes it back, that wakes
+//! it, and it writes again, for ever. Such an object is slowed down, and says so.
+//!
+//! Pure: time comes in with each call.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use crate::key::ObjectRef;
+
+/// So often is chance.
+const CHANCE: u32 = 10;
+/// After so long without a turn it is over.
+const CALM: Duration = Duration::from_secs(60);
+/// First pause; each further turn doubles it.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// The objects that wrote something lately.
+#[derive(Default)]
+pub struct Loops {
+    objects: HashMap<ObjectRef, Turns>,
+    /// When those that have been calm were last forgotten.
+    swept: Duration,
+}
+
+#[derive(Default)]
+struct Turns {
+    /// What the last reconcile that wrote anything wrote, and when.
+    wrote: BTreeSet<ObjectRef>,
+    at: Duration,
+    /// Which of that has woken it.
+    with: Option<ObjectRef>,
+    /// How often it has written again what had woken it.
+    count: u32,
+    /// When it did so last.
+    last: Duration,
+    until: Duration,
+}
+
+impl Loops {
+    /// An object was woken by changes of these; `asked` when a person changed the object itself. Gives until
+    /// when it has to wait.
+    pub fn woken<'a>(
+        &mut self,
+        key: &ObjectRef,
+        by: impl IntoIterator<Item = &'a ObjectRef>,
+        asked: bool,
+        now: Duration,
+    ) -> Option<Duration> {
+        if asked {
+            self.objects.remove(key);
+        }
+        let turns = self.objects.get_mut(key)?;
+        turns.with = by.into_iter().find(|by| turns.wrote.contains(by)).cloned();
+        Some(turns.until).filter(|until| *until > now)
+    }
+
+    /// A reconcile ended that had written these. Gives what it is in a loop with, when it is.
+    pub fn ended(&mut self, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, now: Duration) -> Option<ObjectRef> {
+        if now.saturating_sub(self.swept) > CALM {
+            self.swept = now;
+            self.objects
+                .retain(|_, turns| turns.until.max(turns.at) + CALM > now);
+        }
+        // Not this time: whoever else writes has just been overtaken, or it is over.
+        if wrote.is_empty() {
+            return None;
+        }
+        let turns = self.objects.entry(key.clone()).or_default();
+        turns.wrote = wrote;
+        turns.at = now;
+        let with = turns.with.take().filter(|with| turns.wrote.contains(with))?;
+        let pause = turns.until.saturating_sub(turns.last);
+        let calm = now.saturating_sub(turns.last) > CALM + pause;
+        turns.count = if calm { 1 } else { turns.count + 1 };
+        turns.last = now;
+        let beyond = turns.count.checked_sub(CHANCE)?;
+        turns.until = now + (FIRST * (1 << beyond.min(9))).min(LONGEST);
+        Some(with)
+    }
+
+    /// The object is gone.
+    pub fn forget(&mut self, key: &ObjectRef) {
+        self.objects.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Gvk;
+
+    fn object(name: &str) -> ObjectRef {
+        ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "n", name)
+    }
+
+    #[test]
+    fn slows_down_what_goes_round_and_nothing_else() {
+        let (key, child, other) = (object("key"), object("child"), object("other"));
+        let mut loops = Loops::default();
+        let mut now = Duration::ZERO;
+        let mut pauses = Vec::new();
+        assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+        for _ in 0..CHANCE + 3 {
+            if let Some(until) = loops.woken(&key, [&child], false, now) {
+                pauses.push((until - now).as_secs());
+                now = until;
+                assert_eq!(loops.woken(&key, [&child], false, now), None);
+            }
+            // Every other time it has been faster than the one it quarrels with.
+            assert_eq!(loops.ended(&key, [].into(), now), None);
+            assert_eq!(loops.woken(&key, [&child], false, now), None);
+            loops.ended(&key, [child.clone()].into(), now);
+        }
+        assert_eq!(pauses, [1, 2, 4], "longer each time");
+        assert!(loops.woken(&key, [&child], false, now).is_some());
+        assert_eq!(
+            loops.woken(&key, [&child], true, now),
+            None,
+            "a person need not wait"
+        );
+        loops.ended(&key, [child.clone()].into(), now);
+        for _ in 0..100 {
+            // Woken by something else, however often, is no loop; nor is being woken and writing nothing; nor
+            // is writing again after a long time.
+            assert_eq!(loops.woken(&key, [&other], false, now), None);
+            assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+            assert_eq!(loops.woken(&key, [&child], false, now), None);
+            assert_eq!(loops.ended(&key, [].into(), now), None);
+            now += CALM * 2;
+            assert_eq!(loops.woken(&key, [&child], false, now), None);
+            assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+        }
+    }
+}

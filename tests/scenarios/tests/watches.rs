@@ -1,0 +1,189 @@
+//! Watches follow reads: what a reconcile read wakes it, by object, label and field, and nothing else does.
+
+use std::time::Duration;
+
+use kube::api::PatchParams;
+use ostler::{
+    router::Cause,
+    scope::{Form, Scope},
+};
+use ostler_test_harness::{
+    Lab,
+    probe::{config_map, kind},
+    scenarios,
+};
+use serde_json::json;
+
+scenarios!(
+    what_was_absent,
+    by_label_and_by_field,
+    metadata_alone,
+    only_what_is_read_is_watched,
+    many_objects_are_streamed,
+    asked_for_by_annotation,
+);
+
+fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
+    let on = |cause: &Cause| match cause {
+        Cause::Dependency(on) => Some(on.name.to_string()),
+        _ => None,
+    };
+    lab.causes(&kind(), name).iter().filter_map(on).collect()
+}
+
+/// The watches of ConfigMaps and Secrets.
+fn watches(lab: &Lab) -> Vec<Scope> {
+    let scopes = lab.host().services().informers.scopes();
+    let scopes = scopes.into_iter().map(|(scope, _)| scope);
+    scopes
+        .filter(|s| matches!(&*s.gvk.kind, "ConfigMap" | "Secret"))
+        .collect()
+}
+
+async fn what_was_absent(mut lab: Lab) {
+    lab.start_probe().await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "later"});
+    lab.probe("p", json!([get]), json!([])).await;
+    lab.saw("p", &["absent"]).await;
+    lab.map("unrelated", "a", "1").await;
+    lab.map("later", "a", "1").await;
+    lab.saw("p", &[r#"{"v":"1"}"#]).await;
+    lab.map("later", "a", "2").await;
+    lab.saw("p", &[r#"{"v":"2"}"#]).await;
+    lab.delete(&config_map(), "later").await;
+    lab.saw("p", &["absent"]).await;
+    assert_eq!(woken_by(&lab, "p"), ["later"; 3]);
+}
+
+async fn by_label_and_by_field(mut lab: Lab) {
+    lab.start_probe().await;
+    let labels = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
+    let fields = json!({"do": "list", "kind": "ConfigMap", "labels": "l in (a,b)", "fields": "data.v=1"});
+    lab.probe("p", json!([labels, fields]), json!([])).await;
+    lab.saw("p", &["", ""]).await;
+    lab.map("x", "a", "1").await;
+    lab.saw("p", &["x", "x"]).await;
+    // Out of both lists, one after the other, and what is in none wakes nobody.
+    lab.map("x", "b", "1").await;
+    lab.saw("p", &["", "x"]).await;
+    lab.map("x", "b", "2").await;
+    lab.saw("p", &["", ""]).await;
+    lab.idle().await;
+    let before = woken_by(&lab, "p").len();
+    lab.map("x", "c", "1").await;
+    lab.map("y", "b", "3").await;
+    lab.map("z", "a", "1").await;
+    lab.saw("p", &["z", "z"]).await;
+    let since = woken_by(&lab, "p").split_off(before);
+    assert_eq!(since, ["z"], "what is in no list wakes nobody");
+}
+
+async fn metadata_alone(mut lab: Lab) {
+    lab.start_probe().await;
+    lab.map("m", "a", &"x".repeat(10_000)).await;
+    let metadata = json!({"do": "metadata", "kind": "ConfigMap", "name": "m"});
+    lab.probe("p", json!([metadata]), json!([])).await;
+    lab.saw("p", &["present"]).await;
+    let forms: Vec<Form> = watches(&lab).iter().map(|s| s.form).collect();
+    assert!(forms.iter().all(|f| *f == Form::Metadata), "{forms:?}");
+    let key = lab.key(&config_map(), "m");
+    let kept = lab
+        .host()
+        .services()
+        .store
+        .get(&key, Form::Metadata)
+        .expect("it is kept");
+    assert!(kept.json.len() < 5_000, "{} bytes are kept", kept.json.len());
+    lab.delete(&config_map(), "m").await;
+    lab.saw("p", &["absent"]).await;
+}
+
+async fn only_what_is_read_is_watched(mut lab: Lab) {
+    lab.settings.linger = Duration::from_millis(200);
+    // What may be held is watched in any case: grants without that.
+    lab.settings.grants = ostler::grants::Grants::parse(
+        "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.start_probe().await;
+    assert_eq!(watches(&lab), []);
+    let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
+    lab.probe("p", json!([list]), json!([])).await;
+    lab.saw("p", &[""]).await;
+    lab.until("its one watch is there", async || watches(&lab).len() == 1)
+        .await;
+    assert!(watches(&lab)[0].selector.is_some(), "as narrow as the list is");
+    lab.map("x", "a", "1").await;
+    lab.saw("p", &["x"]).await;
+    lab.probe("p", json!([]), json!([])).await;
+    lab.until("it is let go", async || watches(&lab).is_empty()).await;
+    assert!(
+        lab.host()
+            .services()
+            .store
+            .get(&lab.key(&config_map(), "x"), Form::Whole)
+            .is_none()
+    );
+    // And again, as if nothing had been.
+    lab.probe("p", json!([list]), json!([])).await;
+    lab.saw("p", &["x"]).await;
+    lab.delete(&kind(), "p").await;
+    lab.gone(&kind(), "p").await;
+    lab.until("it goes with its object", async || watches(&lab).is_empty())
+        .await;
+}
+
+/// More than one page: by a streaming list where the server has it, page by page elsewhere.
+async fn many_objects_are_streamed(mut lab: Lab) {
+    let api = lab.api(&config_map(), &lab.namespace);
+    for i in 0..600 {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": format!("m{i:03}"), "labels": {"l": if i < 597 { "a" } else { "b" }}}});
+        api.patch(
+            &format!("m{i:03}"),
+            &PatchParams::apply("test"),
+            &kube::api::Patch::Apply(&map),
+        )
+        .await
+        .expect("applied");
+    }
+    lab.start_probe().await;
+    // The narrow list does not help: the wide one has to have everything.
+    let wide = json!({"do": "list", "kind": "ConfigMap", "fields": "metadata.labels.l=b"});
+    lab.probe("p", json!([wide]), json!([])).await;
+    lab.saw("p", &["m597,m598,m599"]).await;
+    let services = lab.host().services();
+    assert!(services.store.size().0 >= 600);
+    lab.delete(&config_map(), "m598").await;
+    lab.saw("p", &["m597,m599"]).await;
+}
+
+async fn asked_for_by_annotation(mut lab: Lab) {
+    lab.start_probe().await;
+    lab.probe("p", json!([{"do": "park"}]), json!([])).await;
+    lab.condition(&kind(), "p", "Stalled", "True", "AsTold").await;
+    lab.idle().await;
+    let reconciles = || {
+        lab.host()
+            .ledger()
+            .of(&lab.key(&kind(), "p"))
+            .map(|f| f.reconciles)
+    };
+    let before = reconciles();
+    for value in ["1", "2"] {
+        let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": value}}});
+        lab.patch(&kind(), "p", annotations).await;
+        lab.until("it was asked for", async || {
+            let manual = lab
+                .causes(&kind(), "p")
+                .iter()
+                .filter(|c| **c == Cause::Manual)
+                .count();
+            manual.to_string() == value
+        })
+        .await;
+    }
+    lab.idle().await;
+    assert_eq!(reconciles(), before.map(|n| n + 2));
+}
