@@ -29,6 +29,7 @@ use crate::{
     engine::Limits,
     events::Recorder,
     facts::Counts,
+    gate::Gate,
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
     memo::Memo,
@@ -59,6 +60,8 @@ pub struct Services {
     pub memo: Memo,
     /// Counters and gauges of plugins, by plugin and name.
     pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
+    /// Whether it may write.
+    pub gate: Gate,
     /// How far the host may look.
     pub reach: Reach,
 }
@@ -105,6 +108,8 @@ pub struct Terms {
 pub struct Call {
     terms: Arc<Terms>,
     subject: Option<Subject>,
+    /// A life-cycle hook: no reconcile, so that nothing it reads wakes anybody.
+    hook: bool,
     started: Instant,
     host_calls: u32,
     /// What it cost.
@@ -125,6 +130,7 @@ impl Call {
         Self {
             terms,
             subject,
+            hook: false,
             started: Instant::now(),
             host_calls: 0,
             counts: Counts::default(),
@@ -132,6 +138,14 @@ impl Call {
             wrote: BTreeSet::new(),
             holds: BTreeSet::new(),
             checkpointed: None,
+        }
+    }
+
+    /// A call of a life-cycle hook, about an object or the plugin itself.
+    pub fn hook(terms: Arc<Terms>, subject: Subject) -> Self {
+        Self {
+            hook: true,
+            ..Self::new(terms, Some(subject))
         }
     }
 
@@ -166,6 +180,14 @@ impl Call {
         Ok((subject, subject.services.clone()))
     }
 
+    /// What belongs to a reconcile is not for hooks.
+    fn reconciling(&self, what: &str) -> Result<(), Error> {
+        match self.hook {
+            true => Err(Error::Denied(format!("{what}: not in a life-cycle hook"))),
+            false => Ok(()),
+        }
+    }
+
     /// The one door: every capability asks here.
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
         self.terms
@@ -182,6 +204,7 @@ impl Call {
         Writer {
             manager: &self.terms.plugin,
             by,
+            said: 0,
         }
     }
 
@@ -191,7 +214,9 @@ impl Call {
             && !self.reads.contains(&dependency)
         {
             let services = &subject.services;
-            services.router.reads(&subject.key, dependency.clone());
+            if !self.hook {
+                services.router.reads(&subject.key, dependency.clone());
+            }
             services.informers.ensure(&dependency.scope(&services.reach));
             self.reads.push(dependency);
         }
@@ -284,7 +309,7 @@ impl From<ApiError> for Error {
                 _ => Self::Unavailable(text),
             },
             ApiError::UnknownKind(_) => Self::Unavailable(text),
-            ApiError::Unreachable(_) | ApiError::Garbage(_) => Self::Unavailable(text),
+            ApiError::Unreachable(_) | ApiError::Garbage(_) | ApiError::Deposed(_) => Self::Unavailable(text),
         }
     }
 }

@@ -1,9 +1,14 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    hash::{BuildHasher, RandomState},
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,8 +17,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::Admin,
+    election::Timing,
     grants::Grants,
     host::{Host, Settings},
+    lease,
 };
 
 /// Ostler runs Kubernetes reconcilers that are WebAssembly components.
@@ -40,7 +47,67 @@ struct Run {
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     #[command(flatten)]
+    election: Election,
+    #[command(flatten)]
     common: Common,
+}
+
+/// Several hosts may run: one leads, the others stand by.
+#[derive(Args)]
+struct Election {
+    /// Lead before reconciling. Only where no other host ever runs may it be false.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    leader_elect: bool,
+    /// Name of the Lease; hosts of the same stand in for each other.
+    #[arg(long, default_value = "ostler")]
+    lease_name: String,
+    /// Namespace of the Lease; without it the pod's own, or the kubeconfig's.
+    #[arg(long)]
+    lease_namespace: Option<String>,
+    /// Name of this process in the Lease, which no other may have; without it made of the host's name.
+    #[arg(long)]
+    identity: Option<String>,
+    /// Seconds after which others take over from a leader that doesn't renew its lease.
+    #[arg(long, default_value = "15", value_parser = seconds)]
+    lease_duration: Duration,
+    /// Seconds after which a leader that can't renew its lease stops.
+    #[arg(long, default_value = "10", value_parser = seconds)]
+    renew_deadline: Duration,
+    /// Seconds between attempts to get or renew the lease.
+    #[arg(long, default_value = "2", value_parser = seconds)]
+    retry_period: Duration,
+}
+
+impl Election {
+    fn settings(self, config: &kube::Config) -> Option<lease::Settings> {
+        let identity = || {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!(
+                "{}_{:016x}",
+                host.trim(),
+                RandomState::new().hash_one(std::process::id())
+            )
+        };
+        self.leader_elect.then(|| lease::Settings {
+            config: config.clone(),
+            namespace: self
+                .lease_namespace
+                .unwrap_or_else(|| config.default_namespace.clone()),
+            name: self.lease_name,
+            identity: self.identity.unwrap_or_else(identity),
+            timing: Timing {
+                lease: self.lease_duration,
+                renew: self.renew_deadline,
+                retry: self.retry_period,
+            },
+        })
+    }
+}
+
+/// Seconds, with a fraction if need be.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 #[derive(Args)]
@@ -72,6 +139,9 @@ struct Common {
     /// Seconds after which a deletion that is stuck says what can be done.
     #[arg(long, default_value_t = 600)]
     deletion_deadline: u64,
+    /// Seconds that reconciles have to end after SIGTERM or SIGINT; a second signal ends at once.
+    #[arg(long, default_value = "25", value_parser = seconds)]
+    grace_period: Duration,
     /// Directory for compiled code. Only this user may be able to write to it.
     #[arg(long)]
     cache: Option<PathBuf>,
@@ -115,8 +185,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(run) => {
             log_to_stderr(run.common.log_format);
-            let client = client(run.kubeconfig).await?;
-            serve(client, run.common).await
+            let config = config(run.kubeconfig).await?;
+            let election = run.election.settings(&config);
+            serve(kube::Client::try_from(config)?, run.common, election).await
         }
         Command::Dev(dev) => {
             log_to_stderr(dev.common.log_format);
@@ -129,7 +200,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
                 .with_context(|| format!("writing {}", dev.kubeconfig.display()))?;
             info!(url = server.url(), kubeconfig = %dev.kubeconfig.display(), "API server");
             let client = client(Some(dev.kubeconfig)).await?;
-            serve(client, dev.common).await
+            serve(client, dev.common, None).await
         }
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
@@ -138,7 +209,11 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
+async fn serve(
+    client: kube::Client,
+    common: Common,
+    election: Option<lease::Settings>,
+) -> anyhow::Result<()> {
     let grants = match &common.grants {
         None => Grants::default(),
         Some(path) => {
@@ -154,6 +229,7 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),
         cache: common.cache,
+        election,
         ..Settings::default()
     };
     // Before anything is started: a signal that comes early must not be lost.
@@ -177,15 +253,24 @@ async fn serve(client: kube::Client, common: Common) -> anyhow::Result<()> {
             .with_context(|| format!("writing {}", path.display()))?;
     }
     tokio::select! {
-        _ = terminate.recv() => info!("terminated"),
-        _ = interrupt.recv() => info!("interrupted"),
+        _ = terminate.recv() => info!("terminated: draining"),
+        _ = interrupt.recv() => info!("interrupted: draining"),
         e = host.failed() => return Err(e),
     }
-    Ok(())
+    tokio::select! {
+        () = host.drain(common.grace_period) => Ok(()),
+        _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
+        _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
 }
 
 /// A client of the cluster. Its TLS is rustls with ring, wherever it runs.
 pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    Ok(kube::Client::try_from(config(kubeconfig).await?)?)
+}
+
+/// How to reach the cluster.
+async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // Fails only when somebody was faster, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
@@ -200,7 +285,7 @@ pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client>
     };
     // A watch is silent for as long as nothing happens; it ends by its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
-    Ok(kube::Client::try_from(config)?)
+    Ok(config)
 }
 
 fn log_to_stderr(format: LogFormat) {

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    gate::{Deposed, Gate},
     key::{Gvk, ObjectRef},
     selector::Selector,
 };
@@ -43,6 +44,9 @@ pub enum ApiError {
     /// The answer made no sense.
     #[error("the API server's answer is not what was expected: {0}")]
     Garbage(String),
+    /// Not sent.
+    #[error(transparent)]
+    Deposed(#[from] Deposed),
 }
 
 impl ApiError {
@@ -117,6 +121,7 @@ impl As {
 pub struct Cluster {
     client: Client,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
+    gate: Gate,
 }
 
 impl Cluster {
@@ -125,7 +130,13 @@ impl Cluster {
         Self {
             client,
             resources: Arc::default(),
+            gate: Gate::default(),
         }
+    }
+
+    /// The same, with every write going through this gate.
+    pub fn gated(self, gate: Gate) -> Self {
+        Self { gate, ..self }
     }
 
     /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
@@ -317,6 +328,9 @@ impl Cluster {
         let request = request
             .body(Body::from(body))
             .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
+        if method != "GET" {
+            self.gate.check()?;
+        }
         let response = self
             .client
             .send(request)

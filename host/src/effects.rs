@@ -27,6 +27,8 @@ pub struct Writer<'a> {
     pub manager: &'a str,
     /// The object being reconciled: its own write does not wake it.
     pub by: &'a ObjectRef,
+    /// A digest of what the component said, where that decides what is written.
+    pub said: u64,
 }
 
 /// What a write did.
@@ -49,6 +51,10 @@ pub struct Effects {
 /// What was applied, and what the server made of it; as digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Applied {
+    /// Of what the component said, and the version of the live object that was found to have it all: where both
+    /// are the same, there is nothing to look at.
+    said: u64,
+    version: u64,
     /// Of the fields sent: fields that are no longer named must go.
     sent: u64,
     /// Of the same fields as they were after it, defaulted and normalized by the server.
@@ -86,6 +92,16 @@ impl Effects {
             && let Some(live) = self.store.get(key, Form::Whole)
             && before.live == fingerprint(&live.value(), object)
         {
+            let (said, version) = (writer.said, live.resource_version);
+            self.remember(
+                writer.by,
+                key,
+                Applied {
+                    said,
+                    version,
+                    ..before
+                },
+            );
             return Ok(Written {
                 object: live,
                 sent: false,
@@ -101,18 +117,44 @@ impl Effects {
         let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
-        let mut applied = self.applied.lock().expect("lock");
-        let of = applied.entry(writer.by.clone()).or_default();
-        of.insert(key.clone(), Applied { sent, live });
+        let (said, version) = (writer.said, object_now.resource_version);
+        let applied = Applied {
+            said,
+            version,
+            sent,
+            live,
+        };
+        self.remember(writer.by, key, applied);
         Ok(Written {
             object: object_now,
             sent: true,
         })
     }
 
+    fn remember(&self, by: &ObjectRef, key: &ObjectRef, what: Applied) {
+        let mut applied = self.applied.lock().expect("lock");
+        applied.entry(by.clone()).or_default().insert(key.clone(), what);
+    }
+
+    /// What an object's reconcile applied by just these words before, if it is live as it was left then.
+    pub fn as_before(&self, by: &ObjectRef, said: u64) -> Option<(ObjectRef, Arc<Object>)> {
+        let (key, version) = {
+            let applied = self.applied.lock().expect("lock");
+            let (key, before) = applied.get(by)?.iter().find(|(_, a)| a.said == said)?;
+            (key.clone(), before.version)
+        };
+        let live = self.store.get(&key, Form::Whole)?;
+        (live.resource_version == version).then_some((key, live))
+    }
+
     /// An object is gone: what its reconciles applied need not be remembered.
     pub fn forget(&self, by: &ObjectRef) {
         self.applied.lock().expect("lock").remove(by);
+    }
+
+    /// Others have written meanwhile: nothing is remembered as applied.
+    pub fn forget_all(&self) {
+        self.applied.lock().expect("lock").clear();
     }
 
     /// Creates an object.
@@ -193,14 +235,17 @@ impl Effects {
         uid: &str,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ApiError> {
-        let text = Some(references::names(held)).filter(|text| !text.is_empty());
-        let patch = json!({"metadata": {"uid": uid, "annotations": {HOLDS: text}}});
-        let path = self.cluster.resource(&holder.gvk).await?.object(holder);
-        self.merge(holder, &path, &patch, holder, true).await.map(drop)
+        let text = references::names(held);
+        let change = |object: &Object| {
+            let same = *object.uid != *uid || object.annotation(HOLDS).unwrap_or_default() == text;
+            let text = Some(&text).filter(|text| !text.is_empty());
+            (!same).then(|| json!({"annotations": {HOLDS: text}}))
+        };
+        self.amend(holder, holder, change).await.map(drop)
     }
 
-    /// Puts a holder's mark on an object or takes it off, whoever else writes to it meanwhile. Gives whether
-    /// something had to be sent; an object that is gone needs nothing.
+    /// Puts a holder's mark on an object or takes it off. Gives whether something had to be sent; an object
+    /// that is gone needs nothing taken off.
     pub async fn mark(
         &self,
         key: &ObjectRef,
@@ -208,17 +253,10 @@ impl Effects {
         uid: &str,
         on: bool,
     ) -> Result<bool, ApiError> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
         let mark = references::mark(uid);
-        let mut attempts = 0;
-        loop {
-            let (_, object) = match self.cluster.get(&path).await {
-                Ok(bytes) => Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?,
-                Err(e) if e.code() == 404 && !on => return Ok(false),
-                Err(e) => return Err(e),
-            };
-            if references::marked(&object, uid) == on {
-                return Ok(false);
+        let change = |object: &Object| {
+            if references::marked(object, uid) == on {
+                return None;
             }
             let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
             finalizers.retain(|f| *f != mark);
@@ -226,16 +264,38 @@ impl Effects {
                 finalizers.push(&mark);
             }
             let text = on.then(|| references::name(holder));
-            let patch = json!({"metadata": {
-                "uid": &*object.uid,
-                "resourceVersion": object.resource_version.to_string(),
-                "finalizers": finalizers,
-                "annotations": {&mark: text},
-            }});
+            Some(json!({"finalizers": finalizers, "annotations": {&mark: text}}))
+        };
+        match self.amend(key, holder, change).await {
+            Err(e) if e.code() == 404 && !on => Ok(false),
+            done => done,
+        }
+    }
+
+    /// Changes the metadata of an object as it is at the API server, again when somebody else was faster. Gives
+    /// whether there was something to change.
+    async fn amend(
+        &self,
+        key: &ObjectRef,
+        by: &ObjectRef,
+        change: impl Fn(&Object) -> Option<Value>,
+    ) -> Result<bool, ApiError> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let mut attempts = 0;
+        loop {
+            let bytes = self.cluster.get(&path).await?;
+            let (_, object) =
+                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::Garbage(e.to_string()))?;
+            let Some(mut metadata) = change(&object) else {
+                return Ok(false);
+            };
+            // What was read is what is changed: nobody's edit in between goes unseen.
+            metadata["uid"] = (*object.uid).into();
+            metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
-            match self.merge(key, &path, &patch, holder, true).await {
+            let patch = json!({"metadata": metadata});
+            match self.merge(key, &path, &patch, by, true).await {
                 Err(e) if e.code() == 409 && attempts < 5 => {}
-                Err(e) if e.code() == 404 && !on => return Ok(false),
                 done => return done.map(|_| true),
             }
         }
@@ -274,6 +334,20 @@ impl Effects {
         let (_, next) = page.await?;
         let objects = objects.into_iter().map(|(key, object)| (key, Arc::new(object)));
         Ok((objects.collect(), next))
+    }
+
+    /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
+    pub async fn patch_metadata(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        metadata["uid"] = (*object.uid).into();
+        metadata["resourceVersion"] = object.resource_version.to_string().into();
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        self.merge(key, &path, &json!({ "metadata": metadata }), key, true)
+            .await
     }
 
     /// Patches the status of exactly this object.
@@ -333,6 +407,7 @@ impl Effects {
         let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
         let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
         let version = object.resource_version;
+        let mut ours = true;
         let kept = match self.store.put(&key, object, Form::Whole) {
             Put::News(change) => {
                 // A status write changes nobody's intent: if that differs, somebody else's edit came with the
@@ -342,6 +417,7 @@ impl Effects {
                     && change.old.as_ref().map(|o| o.intent) != change.new.as_ref().map(|n| n.intent);
                 self.router
                     .changed(&change, Origin::Watched, Some(by).filter(|_| !foreign));
+                ours = !foreign;
                 change.new
             }
             // The watch was faster, or has something newer still.
@@ -349,7 +425,11 @@ impl Effects {
             Put::Overtaken(newer) => Some(newer),
             Put::Stray(object) => Some(object),
         };
-        writing.done(version);
+        match ours {
+            true => writing.done(version),
+            // This version is not our echo alone: whoever it wakes is woken.
+            false => drop(writing),
+        }
         match kept {
             Some(object) => Ok(object),
             None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),
@@ -404,7 +484,8 @@ fn fingerprint(live: &Value, applied: &Value) -> u64 {
     digest(|hasher| walk(Some(live), applied, hasher))
 }
 
-fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
+/// A digest of whatever is hashed.
+pub fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
     hash(&mut hasher);
     hasher.finish()

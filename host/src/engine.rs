@@ -16,17 +16,23 @@ use sha2::{Digest, Sha256};
 use wasmtime::{
     Config, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits, StoreLimitsBuilder,
     UpdateDeadline,
-    component::{Component, HasSelf, Linker},
+    component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
-    bindings::{Plugin, PluginPre, reconciler},
+    bindings::{Plugin, PluginPre, reconciler, types},
     capabilities::Call,
 };
 
 /// How often a running guest is looked at.
 const TICK: Duration = Duration::from_millis(10);
+
+/// Memory of an instance that stays with the process between calls.
+const KEPT: usize = 1 << 20;
+
+/// The interface of the hooks.
+const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
 
 /// What one call may use. Defaults are generous for a reconciler and small for a host.
 #[derive(Clone, Debug)]
@@ -221,8 +227,13 @@ impl Engine {
     /// Asks a component what it is.
     pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
-            .run(compiled, call, |plugin, store| {
-                Box::pin(async move { plugin.ostler_plugin_reconciler().call_describe(store).await })
+            .run(compiled, call, |engine, compiled, store| {
+                Box::pin(async move {
+                    let plugin = compiled.pre.instantiate_async(&mut *store).await?;
+                    let answer = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
+                    engine.inspect(&plugin, store).await;
+                    answer
+                })
             })
             .await;
         result
@@ -239,17 +250,69 @@ impl Engine {
         Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
         Call,
     ) {
-        self.run(compiled, call, move |plugin, store| {
+        self.run(compiled, call, move |engine, compiled, store| {
             Box::pin(async move {
+                let plugin = compiled.pre.instantiate_async(&mut *store).await?;
                 let guest = plugin.ostler_plugin_reconciler();
-                if deleting {
-                    guest.call_cleanup(store, &request).await
+                let answer = if deleting {
+                    guest.call_cleanup(&mut *store, &request).await
                 } else {
-                    guest.call_reconcile(store, &request).await
-                }
+                    guest.call_reconcile(&mut *store, &request).await
+                };
+                engine.inspect(&plugin, store).await;
+                answer
             })
         })
         .await
+    }
+
+    /// Calls the hook `initialize`.
+    pub async fn initialize(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+    ) -> Result<Result<(), types::Error>, Trap> {
+        self.hook(compiled, call, "initialize", ()).await
+    }
+
+    /// Calls the hook `upgrade` with an object.
+    pub async fn upgrade(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+        object: Vec<u8>,
+    ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
+        self.hook(compiled, call, "upgrade", (object,)).await
+    }
+
+    /// Calls a function that not every plugin has: found by its name, its type was compared before.
+    async fn hook<P, T>(
+        &self,
+        compiled: &Compiled,
+        call: Call,
+        function: &'static str,
+        parameters: P,
+    ) -> Result<T, Trap>
+    where
+        P: ComponentNamedList + Lower + Send + Sync + 'static,
+        T: Lift + Send + Sync + 'static,
+        (T,): ComponentNamedList + Lift,
+    {
+        let (result, _) = self
+            .run(compiled, call, move |_, compiled, store| {
+                Box::pin(async move {
+                    let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
+                    let export = instance
+                        .get_export_index(&mut *store, None, LIFECYCLE)
+                        .and_then(|hooks| instance.get_export_index(&mut *store, Some(&hooks), function))
+                        .ok_or_else(|| wasmtime::format_err!("it exports no {LIFECYCLE}#{function}"))?;
+                    let hook = instance.get_typed_func::<P, (T,)>(&mut *store, export)?;
+                    let (answer,) = hook.call_async(&mut *store, parameters).await?;
+                    Ok(answer)
+                })
+            })
+            .await;
+        result
     }
 
     /// One call in a fresh instance. Whatever happens, the store is dropped after it.
@@ -258,7 +321,8 @@ impl Engine {
         compiled: &Compiled,
         call: Call,
         body: impl for<'a> FnOnce(
-            &'a Plugin,
+            &'a Self,
+            &'a Compiled,
             &'a mut Store<State>,
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
     ) -> (Result<T, Trap>, Call) {
@@ -290,22 +354,16 @@ impl Engine {
         let (metered, cpu) = (meter.clone(), limits.cpu);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
-            if metered.used() > cpu {
-                Ok(UpdateDeadline::Interrupt)
-            } else {
-                Ok(UpdateDeadline::Yield(1))
-            }
+            Ok(match metered.used() {
+                used if used > cpu => UpdateDeadline::Interrupt,
+                // Others get their turn only from a guest that really computes: whoever was called just before
+                // the tick has not had its own.
+                used if used > TICK => UpdateDeadline::Yield(1),
+                _ => UpdateDeadline::Continue(1),
+            })
         });
-        let calling = async {
-            let plugin = compiled.pre.instantiate_async(&mut store).await?;
-            let answer = body(&plugin, &mut store).await;
-            if let Some(inspector) = &self.inspector {
-                inspect(inspector, &plugin, &mut store).await;
-            }
-            answer
-        };
         let calling = Metered {
-            inner: Box::pin(calling),
+            inner: body(self, compiled, &mut store),
             meter: meter.clone(),
         };
         let result = match tokio::time::timeout(limits.wall, calling).await {
@@ -315,20 +373,21 @@ impl Engine {
         };
         (result, store.into_data().call)
     }
-}
 
-/// The memories of a component can be had from a core dump, and a core dump from a trap: one more call,
-/// with no time at all.
-async fn inspect(inspector: &Inspector, plugin: &Plugin, store: &mut Store<State>) {
-    store.epoch_deadline_trap();
-    store.set_epoch_deadline(0);
-    let trapped = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
-    if let Some(dump) = trapped
-        .err()
-        .and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok())
-    {
-        for memory in dump.memories() {
-            inspector.0(memory.data(&*store));
+    /// The memories of a component can be had from a core dump, and a core dump from a trap: one more call,
+    /// with no time at all.
+    async fn inspect(&self, plugin: &Plugin, store: &mut Store<State>) {
+        let Some(inspector) = &self.inspector else { return };
+        store.epoch_deadline_trap();
+        store.set_epoch_deadline(0);
+        let trapped = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
+        if let Some(dump) = trapped
+            .err()
+            .and_then(|e| e.downcast::<wasmtime::WasmCoreDump>().ok())
+        {
+            for memory in dump.memories() {
+                inspector.0(memory.data(&*store));
+            }
         }
     }
 }
@@ -351,14 +410,15 @@ impl Meter {
     }
 }
 
-struct Metered<F> {
-    inner: Pin<Box<F>>,
+struct Metered<'a, T> {
+    inner: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     meter: Arc<Meter>,
 }
 
-impl<F: Future> Future for Metered<F> {
-    type Output = F::Output;
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+impl<T> Future for Metered<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let start = Instant::now();
         *self.meter.since.lock().expect("lock") = Some(start);
         let polled = self.inner.as_mut().poll(context);
@@ -408,7 +468,9 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
             .total_stacks(concurrency)
             .max_memory_size(memory)
             .table_elements(100_000)
-            .linear_memory_keep_resident(64 << 10)
+            // What a call has touched is wiped, not given back to the system: that costs more than the call.
+            .linear_memory_keep_resident(KEPT)
+            .async_stack_keep_resident(64 << 10)
             .table_keep_resident(16 << 10);
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling));
     }

@@ -17,8 +17,11 @@ use crate::{
     engine::{Engine, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
+    gate::Gate,
     grants::Grants,
     key::ObjectRef,
+    lease::{self, Campaign},
+    lifecycle::Hooks,
     memo::Memo,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
@@ -56,6 +59,8 @@ pub struct Settings {
     pub linger: Duration,
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
+    /// Campaigns for leadership; none leads always.
+    pub election: Option<lease::Settings>,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -74,6 +79,7 @@ impl Default for Settings {
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
             linger: Duration::from_secs(60),
             cache: None,
+            election: None,
             inspect: None,
         }
     }
@@ -85,13 +91,20 @@ pub struct Host {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
     tasks: JoinSet<anyhow::Result<()>>,
+    workers: JoinSet<()>,
+    campaign: Option<Campaign>,
 }
 
 impl Host {
-    /// Starts reconciling; returns once the plugins there are have been looked at.
+    /// Starts; returns once the plugins there are have been looked at. It reconciles while it leads: until then it
+    /// stands by, with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let cluster = Cluster::new(client);
+        let gate = match settings.election {
+            Some(_) => Gate::shut(),
+            None => Gate::default(),
+        };
+        let cluster = Cluster::new(client).gated(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
@@ -115,9 +128,10 @@ impl Host {
             informers: informers.clone(),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
+            upstreams: Clients::default().gated(gate.clone()),
             memo: Memo::default(),
             metrics: Mutex::default(),
+            gate: gate.clone(),
             reach: reach.clone(),
         });
         let engine = Engine::new(
@@ -133,24 +147,33 @@ impl Host {
         );
         let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();
+        let hooks = Arc::new(Hooks::new(
+            services.clone(),
+            registry.clone(),
+            engine.clone(),
+            settings.backoff,
+        ));
         let controller = Arc::new(Controller {
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),
             ledger: ledger.clone(),
+            hooks: hooks.clone(),
             settings: settings.clone(),
-            dropped: Mutex::default(),
             loops: Mutex::default(),
-            holding: Mutex::default(),
+            notes: Mutex::default(),
         });
-        let swapping = services.clone();
+        let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
             engine,
             registry.clone(),
             settings.grants.clone(),
             settings.limits.clone(),
-            Box::new(move |new, before| swapped(&swapping, new, before)),
+            Box::new(move |new, before| {
+                swapped(&swapping, new, before);
+                hooking.swapped();
+            }),
         );
         let (looked, looking) = oneshot::channel();
         tasks.spawn(reloader.run(move || {
@@ -165,18 +188,20 @@ impl Host {
                 letting_go.informers.retain(&needed, linger);
             }
         });
+        let mut workers = JoinSet::new();
         for _ in 0..settings.workers {
-            let controller = controller.clone();
-            tasks.spawn(async move {
-                controller.work().await;
-                Ok(())
-            });
+            workers.spawn(controller.clone().work());
         }
+        workers.spawn(hooks.run());
+        workers.spawn(reigns(services.clone(), registry.clone()));
+        let campaign = settings.election.clone();
         let mut host = Self {
             services,
             registry,
             ledger,
             tasks,
+            workers,
+            campaign: campaign.map(|c| Campaign::start(c, gate)).transpose()?,
         };
         tokio::select! {
             _ = looking => Ok(host),
@@ -189,10 +214,46 @@ impl Host {
 
     /// Runs until a part of the host fails; it never ends by itself.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
-            Some(Ok(Err(e))) => e,
-            Some(Err(e)) => e.into(),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part of the host ended"),
+        let campaigning = async {
+            match &mut self.campaign {
+                Some(campaign) => campaign.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = || anyhow::anyhow!("a part of the host ended");
+        tokio::select! {
+            e = campaigning => e.context("leader election"),
+            task = self.tasks.join_next() => match task {
+                Some(Ok(Err(e))) => e,
+                Some(Err(e)) => e.into(),
+                Some(Ok(Ok(()))) | None => ended(),
+            },
+            worker = self.workers.join_next() => match worker {
+                Some(Err(e)) => e.into(),
+                Some(Ok(())) | None => ended(),
+            },
+        }
+    }
+
+    /// Ends in order: nothing is begun any more, what runs is asked to end early and gets this long, and then
+    /// another may lead. What hasn't ended by then is abandoned, as a crash would; nothing is lost by that.
+    pub async fn drain(mut self, grace: Duration) {
+        self.services.gate.drain();
+        let ending = async { while self.workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, ending).await.is_err() {
+            warn!(
+                "not ended after {grace:?}: {} reconciles abandoned",
+                self.workers.len()
+            );
+            self.workers.shutdown().await;
+        }
+        self.tasks.shutdown().await;
+        self.services.gate.close();
+        if let Some(campaign) = self.campaign {
+            match campaign.resign(RELEASE).await {
+                true => info!("the lease is released"),
+                false => warn!("the lease is not released: it expires by itself"),
+            }
         }
     }
 
@@ -219,6 +280,40 @@ impl Host {
     /// Whether every informer has had everything once.
     pub fn synced(&self) -> bool {
         synced(&self.services)
+    }
+}
+
+/// How long letting the lease go may take.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// When this host leads no more: others will change what it remembers, so that it looks at everything again when
+/// it leads again.
+async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
+    while let Some(term) = services.gate.opened().await {
+        tokio::select! {
+            () = services.gate.ended(term) => {}
+            () = services.gate.drained() => return,
+        }
+        services.effects.forget_all();
+        services.memo.clear();
+        for plugin in registry.serving() {
+            requeue(&services, &plugin, Cause::Start);
+        }
+    }
+}
+
+/// Queues everything a plugin reconciles, from now on or again.
+fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
+    for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
+        let (serving, _) = services.informers.ensure(&scope);
+        let query = Query {
+            namespace: &scope.namespace,
+            labels: scope.selector.as_ref(),
+            ..Query::default()
+        };
+        for (key, _) in services.store.list(&serving, &query) {
+            services.router.add(&key, Priority::Low, cause.clone());
+        }
     }
 }
 
@@ -251,18 +346,8 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
         plugin.max_concurrent,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
-    router.assign(plugin.name(), &kinds, scopes.clone(), concurrent);
-    for scope in scopes {
-        let (serving, _) = services.informers.ensure(&scope);
-        let query = Query {
-            namespace: &scope.namespace,
-            labels: scope.selector.as_ref(),
-            ..Query::default()
-        };
-        for (key, _) in services.store.list(&serving, &query) {
-            router.add(&key, Priority::Low, cause.clone());
-        }
-    }
+    router.assign(plugin.name(), &kinds, scopes, concurrent);
+    requeue(services, plugin, cause);
     let holdable: Vec<_> = plugin.terms.grants.holdable().collect();
     if !holdable.is_empty() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));

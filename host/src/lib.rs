@@ -40,6 +40,11 @@ pub mod events;
 pub mod reconcile;
 pub mod references;
 
+pub mod election;
+pub mod gate;
+pub mod lease;
+pub mod lifecycle;
+
 pub mod admin;
 pub mod cli;
 pub mod facts;

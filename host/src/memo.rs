@@ -29,6 +29,11 @@ impl Memo {
         scratch.values.get(key).cloned()
     }
 
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.0.lock().expect("lock").clear();
+    }
+
     /// Keeps a value; `false` when that would be more than [`LIMIT`].
     pub fn put(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>) -> bool {
         let mut memo = self.0.lock().expect("lock");

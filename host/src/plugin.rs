@@ -42,6 +42,8 @@ pub struct Plugin {
     pub kinds: Vec<Kind>,
     /// Reconciles at the same time at most; 0 for no limit of its own.
     pub max_concurrent: u32,
+    /// Whether it has life-cycle hooks.
+    pub lifecycle: bool,
     /// What is called.
     pub compiled: Compiled,
 }
@@ -91,6 +93,7 @@ pub async fn load(
         digest,
         kinds,
         max_concurrent: descriptor.max_concurrent,
+        lifecycle: inspection.lifecycle,
         compiled,
     })
 }
@@ -172,6 +175,8 @@ pub struct Report {
     pub message: String,
     /// Milliseconds from the file's change to serving, of the last swap.
     pub swapped_ms: Option<f64>,
+    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
+    pub hooks: String,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
 }
@@ -188,6 +193,7 @@ struct Slot {
     seen: String,
     message: String,
     swapped: Option<Duration>,
+    hooks: String,
 }
 
 impl Registry {
@@ -196,6 +202,12 @@ impl Registry {
         let slots = self.slots.read().expect("lock");
         let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
         serving.find(|p| p.kind(gvk).is_some()).cloned()
+    }
+
+    /// The builds that serve now.
+    pub fn serving(&self) -> Vec<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.values().filter_map(|s| s.serving.clone()).collect()
     }
 
     /// Whether this content of a file has been dealt with.
@@ -230,6 +242,11 @@ impl Registry {
             }
         }
         let slot = Slot {
+            hooks: if plugin.lifecycle {
+                "pending".into()
+            } else {
+                String::new()
+            },
             serving: Some(plugin),
             seen: digest.into(),
             message: String::new(),
@@ -247,9 +264,19 @@ impl Registry {
             seen: String::new(),
             message: String::new(),
             swapped: None,
+            hooks: String::new(),
         });
         slot.seen = digest.into();
         slot.message = message;
+    }
+
+    /// How far the hooks of a plugin are.
+    pub fn hooks(&self, plugin: &str, hooks: String) {
+        let mut slots = self.slots.write().expect("lock");
+        let of_plugin = |s: &&mut Slot| s.serving.as_ref().is_some_and(|p| **p.name() == *plugin);
+        if let Some(slot) = slots.values_mut().find(of_plugin) {
+            slot.hooks = hooks;
+        }
     }
 
     /// The file is gone; gives what served.
@@ -285,6 +312,7 @@ impl Registry {
                     (None, _) => "failed",
                 },
                 message: slot.message.clone(),
+                hooks: slot.hooks.clone(),
                 swapped_ms: slot.swapped.map(|d| d.as_micros() as f64 / 1000.0),
                 kinds: serving
                     .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())

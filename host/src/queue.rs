@@ -108,6 +108,7 @@ struct Lane<K> {
     ready: [BTreeMap<u64, K>; 3],
     in_flight: usize,
     limit: usize,
+    held: bool,
 }
 
 /// The queue. `K` names objects, `C` says why.
@@ -141,6 +142,11 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// So many of a lane at the same time; 0 for no limit of its own.
     pub fn limit(&mut self, lane: Arc<str>, limit: usize) {
         self.lanes.entry(lane).or_insert_with(Lane::new).limit = limit;
+    }
+
+    /// Lets the objects of a lane wait, or go on.
+    pub fn hold(&mut self, lane: Arc<str>, held: bool) {
+        self.lanes.entry(lane).or_insert_with(Lane::new).held = held;
     }
 
     /// Makes an object due now. What is due already takes the higher priority and the cause; what is in
@@ -202,7 +208,9 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// The lane whose turn it is at a priority: the first after the one served last that has work and room.
     fn turn(&self, priority: Priority) -> Option<Arc<str>> {
         let can = |lane: &Lane<K>| {
-            !lane.ready[priority as usize].is_empty() && (lane.limit == 0 || lane.in_flight < lane.limit)
+            !lane.held
+                && !lane.ready[priority as usize].is_empty()
+                && (lane.limit == 0 || lane.in_flight < lane.limit)
         };
         let last = self.served[priority as usize].as_ref();
         let after = self
@@ -390,6 +398,7 @@ impl<K> Lane<K> {
             ready: [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()],
             in_flight: 0,
             limit: 0,
+            held: false,
         }
     }
 }

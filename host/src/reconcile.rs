@@ -4,6 +4,7 @@ mod holding;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -17,11 +18,14 @@ use crate::{
     cluster::ApiError,
     conditions::{self, Moment},
     dependencies::Dependency,
+    effects::digest,
     engine::{Engine, Trap},
     facts::Ledger,
+    gate::Deposed,
     host::Settings,
     hotloop::Loops,
     key::ObjectRef,
+    lifecycle::Hooks,
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
@@ -37,6 +41,9 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// When to look again at what is about to be held.
+const SOON: Duration = Duration::from_millis(20);
+
 /// What workers share.
 pub struct Controller {
     /// What calls work with.
@@ -47,14 +54,25 @@ pub struct Controller {
     pub engine: Arc<Engine>,
     /// What happened.
     pub ledger: Arc<Ledger>,
+    /// What comes before the first reconcile.
+    pub hooks: Arc<Hooks>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
-    /// Statuses that were not kept whole: as wanted, and as kept.
-    pub dropped: Mutex<HashMap<ObjectRef, (Value, Value)>>,
     /// Who keeps changing what it reads.
     pub loops: Mutex<Loops>,
-    /// What objects hold, by uid: known for when one is gone.
-    pub holding: Mutex<HashMap<ObjectRef, (Box<str>, BTreeSet<ObjectRef>)>>,
+    /// What is known of each object between its reconciles.
+    pub notes: Mutex<HashMap<ObjectRef, Notes>>,
+}
+
+/// What is known of an object between its reconciles, and found out again after a restart.
+#[derive(Default)]
+pub struct Notes {
+    /// A digest of what was last said of it and of its version then: said again, its status is as it should be.
+    said: u64,
+    /// A status that the server did not keep whole: as wanted, and as kept.
+    dropped: Option<Box<(Value, Value)>>,
+    /// What it holds, by its uid: known for when it is gone.
+    holding: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
 /// How a reconcile ended, for the queue.
@@ -94,24 +112,58 @@ enum Answer {
     Failure(reconciler::Failure),
 }
 
+impl Hash for Answer {
+    /// All that decides the status.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (conditions, status) = match self {
+            Self::Outcome(outcome) => (&outcome.conditions, &outcome.status),
+            Self::Failure(failure) => {
+                (&failure.reason, &failure.message).hash(state);
+                std::mem::discriminant(&failure.resolution).hash(state);
+                (&failure.conditions, &failure.status)
+            }
+        };
+        for c in conditions {
+            (&c.type_, c.status as u8, &c.reason, &c.message).hash(state);
+        }
+        (matches!(self, Self::Outcome(_)), status).hash(state);
+    }
+}
+
 impl Controller {
-    /// Takes work from the queue until cancelled.
+    /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
-        loop {
-            match self.services.router.pop() {
+        let Services { router, gate, .. } = &*self.services;
+        while let Some(term) = gate.opened().await {
+            match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    let end = self.reconcile(&work).await;
-                    match end {
-                        Some(end) => self.services.router.done(&key, end.next, end.reads),
-                        None => self.services.router.forget(&key),
+                    match gate.during(term, self.reconcile(&work)).await {
+                        Ok(Some(end)) => router.done(&key, end.next, end.reads),
+                        Ok(None) => router.forget(&key),
+                        // Somebody else's from here on; ours again if we lead again.
+                        Err(Deposed) => {
+                            debug!(object = %key, "abandoned: {Deposed}");
+                            self.ledger.ended(&key, false);
+                            let again = Next::Yield(router.now(), Cause::Retry);
+                            router.done(&key, again, None);
+                        }
                     }
+                    // A worker that always finds work must not keep the watches of its thread waiting.
+                    tokio::task::yield_now().await;
                 }
                 Err(wait) => {
-                    let work = self.services.router.work.notified();
-                    match wait {
-                        Some(wait) => drop(tokio::time::timeout(wait, work).await),
-                        None => work.await,
+                    let wait = async {
+                        match wait {
+                            Some(wait) => tokio::time::sleep(wait).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = router.work.notified() => {}
+                        () = wait => {}
+                        () = gate.drained() => {}
+                        () = gate.ended(term) => {}
                     }
                 }
             }
@@ -127,6 +179,11 @@ impl Controller {
         let Some(object) = self.services.store.get(key, Form::Whole) else {
             return self.gone(key).await;
         };
+        if !self.hooks.done(&plugin) {
+            // A new build, whose objects are about to be held.
+            let again = self.services.router.now() + SOON;
+            return Some(End::wait(again, Cause::PluginChange));
+        }
         if let Some(until) = self.slowed(work) {
             return Some(End::wait(until, Cause::Retry));
         }
@@ -175,7 +232,7 @@ impl Controller {
         self.services.memo.forget(key);
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
-        self.dropped.lock().expect("lock").remove(key);
+        self.notes.lock().expect("lock").remove(key);
         None
     }
 
@@ -278,6 +335,7 @@ impl Controller {
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
@@ -432,6 +490,18 @@ impl Controller {
         object: &Arc<Object>,
         result: &Answer,
     ) -> Result<(), End> {
+        let said = digest(|hasher| result.hash(hasher));
+        let version =
+            |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
+        if self
+            .notes
+            .lock()
+            .expect("lock")
+            .get(key)
+            .is_some_and(|n| n.said == version(object))
+        {
+            return Ok(());
+        }
         let whole = object.value();
         let old = whole.get("status");
         let now = crate::time::now_rfc3339();
@@ -454,6 +524,7 @@ impl Controller {
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.readiness(key, object.ready());
+            self.note(key, |notes| notes.said = version(object));
             return Ok(());
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
@@ -462,9 +533,11 @@ impl Controller {
             Ok(object) => {
                 self.ledger.readiness(key, object.ready());
                 self.note_dropped(key, &object, &new);
+                self.note(key, |notes| notes.said = version(&object));
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
                 code: 409 | 422,
@@ -500,9 +573,13 @@ impl Controller {
 
     /// Whether just this status was written over just that one, and the server did not keep it all.
     fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
-        let dropped = self.dropped.lock().expect("lock");
-        let before = dropped.get(key);
+        let notes = self.notes.lock().expect("lock");
+        let before = notes.get(key).and_then(|n| n.dropped.as_deref());
         before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
+    }
+
+    fn note(&self, key: &ObjectRef, change: impl FnOnce(&mut Notes)) {
+        change(self.notes.lock().expect("lock").entry(key.clone()).or_default());
     }
 
     /// A status field that the CRD does not have is dropped by the server: written again each time, it would
@@ -510,15 +587,12 @@ impl Controller {
     fn note_dropped(&self, key: &ObjectRef, object: &Object, wanted: &Value) {
         let kept = object.value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
-        let mut dropped = self.dropped.lock().expect("lock");
-        match missing.as_ref().and_then(Value::as_object) {
-            None => drop(dropped.remove(key)),
-            Some(missing) => {
-                let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-                warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
-                dropped.insert(key.clone(), (wanted.clone(), kept));
-            }
-        }
+        let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
+            let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
+            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+            Box::new((wanted.clone(), kept))
+        });
+        self.note(key, |notes| notes.dropped = dropped);
     }
 
     fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {

@@ -178,6 +178,12 @@ impl Router {
         }
     }
 
+    /// Lets the objects of a plugin wait, or go on.
+    pub fn hold(&self, plugin: &Arc<str>, held: bool) {
+        self.inner.lock().expect("lock").queue.hold(plugin.clone(), held);
+        self.work.notify_one();
+    }
+
     /// A plugin needs this watch, too.
     pub fn also(&self, plugin: &Arc<str>, scope: Scope) {
         let mut inner = self.inner.lock().expect("lock");

@@ -26,6 +26,7 @@ pub use self::{
 use crate::{
     bindings::{http, types},
     engine::hex,
+    gate::{Deposed, Gate},
 };
 
 /// A secret value. Never printed.
@@ -156,6 +157,9 @@ pub enum SendError {
     /// More bytes than allowed.
     #[error("{0}")]
     TooLarge(String),
+    /// Not sent.
+    #[error(transparent)]
+    Deposed(#[from] Deposed),
 }
 
 impl From<SendError> for types::Error {
@@ -165,7 +169,7 @@ impl From<SendError> for types::Error {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
             SendError::LoginFailed(_) => Self::Denied(text),
-            SendError::Unavailable(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
             SendError::TooLarge(_) => Self::Budget(text),
         }
@@ -182,6 +186,7 @@ pub struct Clients {
     former: Former,
     /// Digests of secrets are keyed: nobody can try values against them.
     salt: [u8; 32],
+    gate: Gate,
 }
 
 struct Entry {
@@ -202,11 +207,17 @@ impl Default for Clients {
             clients: Mutex::default(),
             former: Former::default(),
             salt,
+            gate: Gate::default(),
         }
     }
 }
 
 impl Clients {
+    /// The same, with all that is not only read going through this gate.
+    pub fn gated(self, gate: Gate) -> Self {
+        Self { gate, ..self }
+    }
+
     /// Sends one request with the upstream's credentials.
     pub async fn send(
         &self,
@@ -215,7 +226,7 @@ impl Clients {
         secrets: &dyn Secrets,
     ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
-        client.send(request, secrets, &self.former).await
+        client.send(request, secrets, &self.former, &self.gate).await
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls

@@ -16,6 +16,11 @@ impl Host for Call {
             tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, "event dropped: {e}");
             return;
         }
+        if object.uid.is_empty() {
+            // `initialize` is about no object: the log is where such news goes.
+            tracing::info!(plugin = &*self.terms.plugin, reason, "{note}");
+            return;
+        }
         let warning = kind == EventType::Warning;
         let sent = services.recorder.record(
             &services.effects,

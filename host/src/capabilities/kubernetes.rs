@@ -1,6 +1,6 @@
 //! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
 
-use std::sync::Arc;
+use std::{hash::Hash, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -11,6 +11,7 @@ use crate::{
         types::{self, Error},
     },
     dependencies::{Dependency, List},
+    effects::{Writer, digest},
     grants::{Access, Verb},
     key::{Gvk, ObjectRef},
     object::Object,
@@ -113,12 +114,21 @@ impl Host for Call {
     }
 
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
-        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (subject, services) = self.enter()?;
+        let by = subject.key.clone();
+        let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        if let Some((key, live)) = services.effects.as_before(&by, said) {
+            self.may(Verb::Apply, &key.gvk, &key.namespace)?;
+            self.wrote(key, false);
+            return Ok(live.json.to_vec());
+        }
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
-        let written = services
-            .effects
-            .apply(self.writer(&by), &key, &object, options.force)
-            .await?;
+        let writer = Writer {
+            said,
+            ..self.writer(&by)
+        };
+        let apply = services.effects.apply(writer, &key, &object, options.force);
+        let written = apply.await?;
         self.wrote(key, written.sent);
         Ok(written.object.json.to_vec())
     }
@@ -265,6 +275,9 @@ impl Call {
             }
         }
         if owned {
+            if subject.object.uid.is_empty() {
+                return Err(invalid("nothing to be owned by: `initialize` is about no object"));
+            }
             let owner = &subject.key;
             if !owner.namespace.is_empty() && owner.namespace != key.namespace {
                 return Err(invalid(&format!(

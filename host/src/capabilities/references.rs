@@ -11,6 +11,7 @@ use types::Error;
 
 impl Host for Call {
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
+        self.reconciling("references.hold")?;
         let (subject, services) = self.enter()?;
         let (holder, uid) = (subject.key.clone(), subject.object.uid.clone());
         let held_before = services.store.get(&holder, Form::Metadata);

@@ -7,6 +7,7 @@ use crate::bindings::{status::Host, types::Error};
 
 impl Host for Call {
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
+        self.reconciling("status.checkpoint")?;
         let (subject, services) = self.enter()?;
         let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
         let fields: Value =

@@ -32,11 +32,10 @@ impl Controller {
                 .unwrap_or(object),
         );
         if before.is_empty() && held.is_empty() {
-            self.holding.lock().expect("lock").remove(key);
             return Ok(());
         }
         let known = (object.uid.clone(), &before | held);
-        self.holding.lock().expect("lock").insert(key.clone(), known);
+        self.note(key, |notes| notes.holding = Some(Box::new(known)));
         if before == *held {
             return Ok(());
         }
@@ -45,7 +44,11 @@ impl Controller {
         let written = self.services.effects.set_holds(key, &object.uid, held).await;
         self.ledger.count(key, super::api_writes(1));
         match written {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                let known = (!held.is_empty()).then(|| Box::new((object.uid.clone(), held.clone())));
+                self.note(key, |notes| notes.holding = known);
+                Ok(())
+            }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
                 warn!(object = %key, "what it holds is not written: {e}");
@@ -56,12 +59,14 @@ impl Controller {
 
     /// An object is gone, and what it held goes free.
     pub(super) async fn dropped(&self, key: &ObjectRef) -> Result<(), End> {
-        let known = self.holding.lock().expect("lock").get(key).cloned();
-        if let Some((uid, held)) = known {
-            self.unmark(key, &uid, &held).await?;
-            self.holding.lock().expect("lock").remove(key);
+        let known = {
+            let notes = self.notes.lock().expect("lock");
+            notes.get(key).and_then(|n| n.holding.clone())
+        };
+        match known {
+            Some(known) => self.unmark(key, &known.0, &known.1).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn unmark(&self, holder: &ObjectRef, uid: &str, held: &BTreeSet<ObjectRef>) -> Result<(), End> {

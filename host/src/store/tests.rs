@@ -168,7 +168,10 @@ fn where_both_are_watched_the_whole_objects_tell() {
     // One that the other never had: who read its metadata must hear of it.
     store.close(&whole);
     let key = object("c", "3", 0).0;
-    assert!(matches!(store.put(&key, object("c", "3", 6).1, Form::Metadata), Put::News(_)));
+    assert!(matches!(
+        store.put(&key, object("c", "3", 6).1, Form::Metadata),
+        Put::News(_)
+    ));
     store.open(&whole);
     assert!(store.remove(&meta, &key, "3", 7).is_some());
 }

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio::sync::Semaphore;
 
 use super::{
-    Request, Response, SecretKey, Secrets, SendError,
+    Gate, Request, Response, SecretKey, Secrets, SendError,
     auth::Credentials,
     masking::{Former, Masks},
     missing, rules,
@@ -80,6 +80,7 @@ impl Client {
         request: Request,
         secrets: &dyn Secrets,
         former: &Former,
+        gate: &Gate,
     ) -> Result<Response, SendError> {
         rules::path(&request.path_and_query)?;
         let method = Method::from_bytes(request.method.as_bytes())
@@ -124,6 +125,9 @@ impl Client {
                 let mut sending = self.http.request(method.clone(), &url).headers(headers);
                 if let Some(body) = &body {
                     sending = sending.body(body.clone());
+                }
+                if !method.is_safe() {
+                    gate.check()?;
                 }
                 let response = sending
                     .send()

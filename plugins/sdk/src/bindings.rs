@@ -10,3 +10,16 @@ wit_bindgen::generate!({
     default_bindings_module: "ostler_sdk::bindings",
     additional_derives: [PartialEq],
 });
+
+/// The hooks, which only some plugins export.
+pub mod hooks {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "lifecycle-hooks",
+        with: { "ostler:plugin/types@0.1.0": crate::bindings::ostler::plugin::types },
+        pub_export_macro: true,
+        export_macro_name: "export_hooks",
+        default_bindings_module: "ostler_sdk::bindings::hooks",
+        additional_derives: [PartialEq],
+    });
+}

@@ -3,14 +3,17 @@
 pub use crate::bindings::exports::ostler::plugin::reconciler::{
     Descriptor, Failure, Guest, Outcome, ReconciledKind, Request,
 };
-use crate::{Context, Object, Reconciler, Resource};
+pub use crate::bindings::hooks::exports::ostler::plugin::lifecycle::Guest as Hooks;
+use crate::outcome::json;
+use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
 
-/// Exports reconcilers as a plugin. Its name and version are the crate's.
+/// Exports reconcilers as a plugin. Its name and version are the crate's. With hooks in its life
+/// ([`Lifecycle`](crate::Lifecycle)): `plugin!(A, B; lifecycle = Hooks)`.
 ///
 /// Natively it expands to nothing, so that the crate can be tested.
 #[macro_export]
 macro_rules! plugin {
-    ($($reconciler:path),+ $(,)?) => {
+    ($($reconciler:path),+ $(,)? $(; lifecycle = $hooks:path)?) => {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, missing_docs)]
         mod __ostler_plugin {
@@ -48,6 +51,22 @@ macro_rules! plugin {
             }
 
             $crate::bindings::export!(Plugin with_types_in $crate::bindings);
+
+            $(
+                impl guest::Hooks for Plugin {
+                    fn initialize() -> Result<(), $crate::Error> {
+                        guest::log_panics();
+                        guest::initialize(&$hooks)
+                    }
+
+                    fn upgrade(object: Vec<u8>) -> Result<Option<Vec<u8>>, $crate::Error> {
+                        guest::log_panics();
+                        guest::upgrade(&$hooks, &object)
+                    }
+                }
+
+                $crate::bindings::hooks::export_hooks!(Plugin with_types_in $crate::bindings::hooks);
+            )?
         }
     };
 }
@@ -90,6 +109,41 @@ pub fn call_with<R: Reconciler>(reconciler: &R, ctx: &Context, call: Call) -> Re
         Call::Reconcile => reconciler.reconcile(ctx, &object),
         Call::Cleanup => reconciler.cleanup(ctx, &object),
     }
+}
+
+/// What a hook is called with, as the context of a reconcile has it.
+pub fn of_hook(object: Vec<u8>) -> Request {
+    Request {
+        object,
+        ref_: crate::ObjectRef {
+            gvk: crate::gvk("", "", ""),
+            cluster: None,
+            namespace: None,
+            name: String::new(),
+        },
+        attempt: 0,
+        causes: Vec::new(),
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+pub fn initialize<L: Lifecycle>(hooks: &L) -> Result<(), Error> {
+    let request = of_hook(Vec::new());
+    hooks.initialize(&Context { request: &request })
+}
+
+#[cfg(target_arch = "wasm32")]
+pub fn upgrade<L: Lifecycle>(hooks: &L, object: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let request = of_hook(object.to_vec());
+    upgrade_with(hooks, &Context { request: &request })
+}
+
+/// Reads the object and calls the hook.
+pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec<u8>>, Error> {
+    let object =
+        crate::slim::value(&ctx.request.object).map_err(|error| Error::Invalid(error.to_string()))?;
+    let upgraded = hooks.upgrade(ctx, &object)?;
+    Ok(upgraded.as_ref().map(json))
 }
 
 /// A panic ends the instance; what it says goes to the log first.

@@ -95,10 +95,36 @@ pub trait Reconciler {
     }
 }
 
+/// Hooks in the life of a plugin, exported with `plugin!(…; lifecycle = …)`. Until they have succeeded its objects
+/// wait.
+pub trait Lifecycle {
+    /// Runs before the first reconcile, whenever a host begins to lead or loads another build. It may run
+    /// again at any time, so it must be idempotent. There is no object: namespaces are to be named.
+    ///
+    /// # Errors
+    /// What is in the way; it is tried again.
+    fn initialize(&self, _ctx: &Context) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Upgrades an object stored by a version before; none when there is nothing to do. Only
+    /// `metadata.labels` and `metadata.annotations` may differ.
+    ///
+    /// # Errors
+    /// What is in the way; it is tried again.
+    fn upgrade(
+        &self,
+        _ctx: &Context,
+        _object: &serde_json::Value,
+    ) -> Result<Option<serde_json::Value>, Error> {
+        Ok(None)
+    }
+}
+
 /// What a plugin usually needs.
 pub mod prelude {
     pub use crate::{
-        Condition, Context, Error, Failure, Object, Outcome, Reconciler, Resource, ResultExt, gvk,
+        Condition, Context, Error, Failure, Lifecycle, Object, Outcome, Reconciler, Resource, ResultExt, gvk,
     };
     pub use serde_json::json;
 }

@@ -15,11 +15,11 @@ use crate::bindings::ostler::plugin::{
     kubernetes::{GetOptions, ListOptions, Page, WriteOptions},
     messaging::Message,
 };
-use crate::guest::{Call, call_with};
+use crate::guest::{Call, call_with, of_hook, upgrade_with};
 use crate::outcome::json;
 use crate::{
-    Capabilities, Context, DeleteOptions, Error, Failure, Gvk, Level, NotReady, ObjectRef, Outcome,
-    Reconciler, Request, Resource,
+    Capabilities, Context, DeleteOptions, Error, Failure, Gvk, Level, Lifecycle, NotReady, ObjectRef,
+    Outcome, Reconciler, Request, Resource,
 };
 
 /// Group, kind, namespace and name.
@@ -142,6 +142,32 @@ impl Host {
     /// The reconciler's failure.
     pub fn cleanup<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
         self.call(reconciler, object, Call::Cleanup)
+    }
+
+    /// Calls the hook `initialize` as the host would.
+    ///
+    /// # Errors
+    /// The hook's.
+    pub fn initialize<L: Lifecycle>(&self, hooks: &L) -> Result<(), Error> {
+        let request = of_hook(Vec::new());
+        hooks.initialize(&Context {
+            host: self,
+            request: &request,
+        })
+    }
+
+    /// Calls the hook `upgrade` as the host would.
+    ///
+    /// # Errors
+    /// The hook's.
+    pub fn upgrade<L: Lifecycle>(&self, hooks: &L, object: &Value) -> Result<Option<Value>, Error> {
+        let request = of_hook(json(object));
+        let ctx = Context {
+            host: self,
+            request: &request,
+        };
+        let upgraded = upgrade_with(hooks, &ctx)?;
+        Ok(upgraded.map(|bytes| serde_json::from_slice(&bytes).expect("it was JSON a moment ago")))
     }
 
     fn call<R: Reconciler>(&self, reconciler: &R, object: &Value, call: Call) -> Result<Outcome, Failure> {

@@ -26,6 +26,8 @@ use ostler::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub mod process;
+
 pub use concourse_simulator as simulator;
 pub use ostler;
 
@@ -141,9 +143,8 @@ impl Lab {
         };
         let crds = std::fs::read_dir(workspace().join("crds")).expect("crds/");
         let crds = crds.map(|entry| entry.expect("an entry").path());
-        for path in
-            crds.chain(["hostile", "probe"].map(|test| workspace().join(format!("tests/{test}/crd.yaml"))))
-        {
+        let ours = ["hostile", "lifecycle", "probe"];
+        for path in crds.chain(ours.map(|test| workspace().join(format!("tests/{test}/crd.yaml")))) {
             lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
                 .await;
         }

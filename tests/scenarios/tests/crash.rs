@@ -1,69 +1,20 @@
 //! The host is killed at a random point and started again: the same end state, and nothing done twice.
 
-use std::{
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ostler_test_harness::{
     Lab, PASSWORD,
     concourse::{COMPONENTS, kind},
+    process::Process,
     scenarios,
 };
 use serde_json::json;
 
 scenarios!(hostile: killed_twenty_times);
 
-/// A host in a process of its own; killed when dropped.
-struct Process(Child);
-
-impl Process {
-    fn start(lab: &Lab) -> Self {
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(lab.path().join("ostler.log"))
-            .expect("a log");
-        let child = Command::new(binary())
-            .arg("run")
-            .arg("--kubeconfig")
-            .arg(&lab.kubeconfig)
-            .arg("--plugins")
-            .arg(&lab.settings.plugins)
-            .arg("--grants")
-            .arg(ostler_test_harness::workspace().join("deploy/grants.yaml"))
-            .arg("--cache")
-            .arg(ostler_test_harness::workspace().join("target/compiled"))
-            .args(["--namespace", &lab.namespace, "--admin", "127.0.0.1:0"])
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the host starts");
-        Self(child)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// `ostler`, built beside this test.
-fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("OSTLER_BIN") {
-        return path.into();
-    }
-    let test = std::env::current_exe().expect("this test's path");
-    let binary = test.ancestors().nth(2).expect("target directory").join("ostler");
-    assert!(
-        binary.exists(),
-        "{} is not built: cargo build -p ostler",
-        binary.display()
-    );
-    binary
+/// It is the only one, and need not wait for the lease of the one that was killed.
+fn start(lab: &Lab) -> Process {
+    Process::start(lab, "host", &["--leader-elect=false"])
 }
 
 async fn killed_twenty_times(lab: Lab) {
@@ -74,7 +25,7 @@ async fn killed_twenty_times(lab: Lab) {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let mut seed = started.as_nanos() as u64 | 1;
     println!("seed {seed}");
-    let mut process = Process::start(&lab);
+    let mut process = start(&lab);
     lab.ready(&kind("Team"), "platform").await;
     for round in 0..20 {
         let name = format!("p{round}");
@@ -89,7 +40,7 @@ async fn killed_twenty_times(lab: Lab) {
         // The point is that it is any moment.
         tokio::time::sleep(Duration::from_micros(seed % 60_000)).await;
         drop(process);
-        process = Process::start(&lab);
+        process = start(&lab);
         lab.ready(&kind("Pipeline"), &name).await;
         let there = lab
             .concourse

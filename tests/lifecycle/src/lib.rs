@@ -1,0 +1,118 @@
+//! A plugin that leaves traces of who called it and when: each reconcile writes into a ConfigMap beside its
+//! object, `initialize` counts itself in another, `upgrade` in an annotation.
+
+use ostler_sdk::prelude::*;
+use ostler_sdk::serde_json::Value;
+
+/// What to do.
+#[ostler_sdk::resource(
+    group = "tests.ostler.dev",
+    version = "v1alpha1",
+    kind = "Beat",
+    namespaced,
+    doc = "An object whose reconciles leave traces."
+)]
+pub struct BeatSpec {
+    /// `beat` leaves a trace every so often, `patient` waits until it is asked to end, `stubborn` waits
+    /// whatever it is asked.
+    pub behaviour: String,
+    /// Milliseconds between beats; none for one beat only.
+    pub interval: Option<u32>,
+    /// What `upgrade` does: `count` (without it), `fail`, `overreach`.
+    pub upgrade: Option<String>,
+}
+
+/// The plugin's configuration.
+#[ostler_sdk::api]
+struct Config {
+    /// Put into each trace.
+    writer: Option<String>,
+    /// Where `initialize` counts itself; it doesn't without.
+    namespace: Option<String>,
+    /// Makes `initialize` fail, with this.
+    failure: Option<String>,
+}
+
+/// How often an object was upgraded.
+pub const UPGRADES: &str = "tests.ostler.dev/upgrades";
+
+/// Leaves traces.
+pub struct Heart;
+
+impl Reconciler for Heart {
+    type Spec = BeatSpec;
+
+    fn reconcile(&self, ctx: &Context, beat: &Beat) -> Result<Outcome, Failure> {
+        if beat.spec.behaviour != "beat" {
+            let stubborn = beat.spec.behaviour == "stubborn";
+            ctx.event("Waiting", "Until it is asked to end");
+            while stubborn || ctx.remaining() > 0 {
+                let waiting = ctx.upstream("silent").get("/").timeout(100).send();
+                if matches!(waiting, Err(Error::Budget(_))) {
+                    break;
+                }
+            }
+            return Ok(Outcome::settled().with(Condition::yes("Ready", "Asked", "It was asked to end")));
+        }
+        ctx.apply_owned(&json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": beat.name(), "namespace": beat.namespace() },
+            "data": {
+                "writer": ctx.config::<Config>()?.writer.unwrap_or_default(),
+                "at": ctx.now().to_string(),
+                "upgrades": beat.metadata.annotation(UPGRADES).unwrap_or("0"),
+            },
+        }))?;
+        Ok(match beat.spec.interval {
+            Some(interval) => Outcome::after(interval.into()),
+            None => Outcome::settled(),
+        })
+    }
+}
+
+/// Counts its calls.
+pub struct Counted;
+
+impl Lifecycle for Counted {
+    fn initialize(&self, ctx: &Context) -> Result<(), Error> {
+        let config = ctx
+            .config::<Config>()
+            .map_err(|failure| Error::Invalid(failure.message))?;
+        if let Some(failure) = config.failure {
+            return Err(Error::Unavailable(failure));
+        }
+        let Some(namespace) = config.namespace else {
+            return Ok(());
+        };
+        let mut counter = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "initialized", "namespace": namespace },
+        });
+        let reference = gvk("", "v1", "ConfigMap").named(&namespace, "initialized");
+        let before = ctx.get_json(&reference)?.unwrap_or_default();
+        counter["data"] = json!({ "times": increased(&before["data"]["times"]) });
+        ctx.apply(&counter, false).map(drop)
+    }
+
+    fn upgrade(&self, _: &Context, object: &Value) -> Result<Option<Value>, Error> {
+        let mut upgraded = object.clone();
+        match object["spec"]["upgrade"].as_str().unwrap_or("count") {
+            "fail" => return Err(Error::Unavailable("as told".into())),
+            "overreach" => upgraded["spec"]["interval"] = json!(1),
+            _ => {
+                let count = increased(&object["metadata"]["annotations"][UPGRADES]);
+                upgraded["metadata"]["annotations"][UPGRADES] = json!(count);
+            }
+        }
+        Ok(Some(upgraded))
+    }
+}
+
+fn increased(count: &Value) -> String {
+    let before = count.as_str().and_then(|n| n.parse::<u32>().ok());
+    (before.unwrap_or(0) + 1).to_string()
+}
+
+ostler_sdk::plugin!(Heart; lifecycle = Counted);

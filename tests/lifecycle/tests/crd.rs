@@ -1,0 +1,16 @@
+//! The CRD the scenarios of leadership apply.
+
+use lifecycle::BeatSpec;
+use ostler_sdk::crd;
+
+/// `UPDATE_CRDS=1 cargo test -p lifecycle` writes the file.
+#[test]
+fn the_crd_is_current() {
+    let (_, text) = crd::file::<BeatSpec>();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/crd.yaml");
+    if std::env::var_os("UPDATE_CRDS").is_some() {
+        std::fs::write(path, &text).expect("can be written");
+    }
+    let checked_in = std::fs::read_to_string(path).expect("is checked in");
+    assert_eq!(checked_in, text, "run it again with UPDATE_CRDS=1");
+}

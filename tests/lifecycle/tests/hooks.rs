@@ -1,0 +1,41 @@
+//! The hooks on the SDK's mock of the host.
+
+use lifecycle::{Counted, UPGRADES};
+use ostler_sdk::serde_json::json;
+use ostler_sdk::{Error, gvk, mock::Host};
+
+#[test]
+fn initialize_uses_capabilities_without_an_object() {
+    let host = Host::new();
+    host.initialize(&Counted).expect("nothing to do");
+    assert!(host.writes().is_empty());
+    host.set_config(json!({"namespace": "here"}));
+    for times in ["1", "2"] {
+        host.initialize(&Counted).expect("counted");
+        let counter = gvk("", "v1", "ConfigMap").named("here", "initialized");
+        assert_eq!(
+            host.object(&counter).expect("it is there")["data"]["times"],
+            times
+        );
+    }
+    host.set_config(json!({"failure": "as told"}));
+    assert_eq!(
+        host.initialize(&Counted),
+        Err(Error::Unavailable("as told".into()))
+    );
+}
+
+#[test]
+fn upgrade_gives_the_object_with_other_annotations() {
+    let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
+        "metadata": {"name": "a", "annotations": {"kept": "yes"}}, "spec": {"behaviour": "beat"}});
+    let upgraded = Host::new()
+        .upgrade(&Counted, &object)
+        .expect("upgraded")
+        .expect("it differs");
+    assert_eq!(
+        upgraded["metadata"]["annotations"],
+        json!({"kept": "yes", UPGRADES: "1"})
+    );
+    assert_eq!(upgraded["spec"], object["spec"]);
+}

@@ -1,0 +1,367 @@
+//! Two hosts, one leads: it hands over, crashes, is stopped and wakes up, can't renew; and at no time do two write.
+//!
+//! Who wrote is told by the writes themselves: each host has the plugin `lifecycle` configured with its own
+//! name, which each reconcile puts into a ConfigMap.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, TryStreamExt};
+use kube::{
+    api::{DynamicObject, WatchParams},
+    core::WatchEvent,
+};
+use ostler::key::Gvk;
+use ostler_test_harness::{
+    Lab, component_bytes, condition,
+    process::{Process, Signal},
+    scenarios,
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::AbortHandle};
+
+scenarios!(
+    hands_over,
+    takes_over_after_a_crash,
+    stopped_and_woken_it_writes_nothing,
+    renews_under_load,
+    ends_what_runs_before_it_hands_over,
+    abandons_what_does_not_end,
+    a_second_signal_ends_it_at_once
+);
+
+/// Faults only the embedded API server can make.
+mod with_faults {
+    mod embedded {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn stops_when_it_can_t_renew() {
+            crate::stops_when_it_can_t_renew(ostler_test_harness::Lab::embedded().await).await;
+        }
+    }
+}
+
+const SHORT: [&str; 3] = ["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"];
+/// Nobody waits for this one to expire.
+const LONG: [&str; 3] = [
+    "--lease-duration=600",
+    "--renew-deadline=500",
+    "--retry-period=0.5",
+];
+
+fn beats() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Beat")
+}
+
+fn beat(lab: &Lab, name: &str, behaviour: &str) -> Value {
+    json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
+        "metadata": {"name": name, "namespace": lab.namespace},
+        "spec": {"behaviour": behaviour, "interval": 200}})
+}
+
+/// Starts a candidate whose writes bear its name.
+async fn candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
+    candidate_with(lab, name, timing, &[]).await
+}
+
+async fn candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
+    let plugins = lab.path().join(name);
+    std::fs::create_dir_all(&plugins).expect("a directory");
+    std::fs::write(plugins.join("lifecycle.wasm"), component_bytes("tests/lifecycle")).expect("written");
+    std::fs::write(plugins.join("lifecycle.yaml"), format!("writer: {name}\n")).expect("written");
+    std::fs::write(plugins.join("hostile.wasm"), component_bytes("hostile/hostile")).expect("written");
+    let mut arguments = vec!["--identity", name, "--lease-namespace", &lab.namespace];
+    arguments.extend(timing.iter().chain(more));
+    let process = Process::start(lab, name, &arguments);
+    process.started(lab).await;
+    process
+}
+
+/// What one kind of object went through, in the order the API server tells it.
+struct History<T> {
+    seen: Arc<Mutex<Vec<T>>>,
+    task: AbortHandle,
+}
+
+impl<T: Clone + Send + 'static> History<T> {
+    fn follow(lab: &Lab, gvk: Gvk, fact: fn(&Value) -> Option<T>) -> Self {
+        let api = lab.api(&gvk, &lab.namespace);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let into = seen.clone();
+        let task = tokio::spawn(async move {
+            let parameters = WatchParams::default().timeout(290);
+            let mut events = api.watch(&parameters, "0").await.expect("a watch").boxed();
+            while let Some(event) = events.try_next().await.expect("events") {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event {
+                    let object: DynamicObject = object;
+                    let object = serde_json::to_value(object).expect("JSON");
+                    into.lock().expect("lock").extend(fact(&object));
+                }
+            }
+        });
+        Self {
+            seen,
+            task: task.abort_handle(),
+        }
+    }
+
+    fn all(&self) -> Vec<T> {
+        self.seen.lock().expect("lock").clone()
+    }
+}
+
+impl<T> Drop for History<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Who wrote.
+fn writers(lab: &Lab) -> History<String> {
+    History::follow(lab, Gvk::new("", "v1", "ConfigMap"), |object| {
+        Some(object["data"]["writer"].as_str()?.to_owned())
+    })
+}
+
+/// The specs of the Lease.
+fn leases(lab: &Lab) -> History<Value> {
+    History::follow(lab, lease_kind(), |lease| Some(lease["spec"].clone()))
+}
+
+fn lease_kind() -> Gvk {
+    Gvk::new("coordination.k8s.io", "v1", "Lease")
+}
+
+async fn holds(lab: &Lab, name: &str) {
+    lab.until(&format!("{name} holds the lease"), async || {
+        let lease = lab.get(&lease_kind(), "ostler").await.unwrap_or_default();
+        lease["spec"]["holderIdentity"] == name
+    })
+    .await;
+}
+
+async fn writes(lab: &Lab, writers: &History<String>, name: &str, more: usize) {
+    let count = || writers.all().iter().filter(|w| *w == name).count();
+    let before = count();
+    lab.until(&format!("{name} writes"), async || count() >= before + more)
+        .await;
+}
+
+/// The writers, each time they changed.
+fn successions(writers: &History<String>) -> Vec<String> {
+    let mut all = writers.all();
+    all.dedup();
+    all
+}
+
+/// A leads and writes, B is ready to.
+async fn two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (Process, Process) {
+    let a = candidate(lab, "a", timing).await;
+    holds(lab, "a").await;
+    for name in ["x", "y", "z"] {
+        lab.apply(beat(lab, name, "beat")).await;
+    }
+    writes(lab, writers, "a", 6).await;
+    let b = candidate(lab, "b", timing).await;
+    b.says(lab, "standing by").await;
+    (a, b)
+}
+
+async fn hands_over(lab: Lab) {
+    let (writers, leases) = (writers(&lab), leases(&lab));
+    let (mut a, _b) = two(&lab, LONG, &writers).await;
+    let begun = Instant::now();
+    a.signal(Signal::TERM);
+    writes(&lab, &writers, "b", 1).await;
+    println!("b wrote {:?} after the signal", begun.elapsed());
+    assert!(a.ended(&lab).await.success(), "a drained leader exits with 0");
+    writes(&lab, &writers, "b", 6).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(300),
+        "long before the lease would have expired"
+    );
+    assert_eq!(successions(&writers), ["a", "b"]);
+    let mut holders: Vec<_> = leases.all();
+    holders.dedup_by(|a, b| a["holderIdentity"] == b["holderIdentity"]);
+    let of = |field: &str| holders.iter().map(|l| l[field].clone()).collect::<Vec<_>>();
+    assert_eq!(
+        of("holderIdentity"),
+        ["a", "", "b"],
+        "it was released, and then taken"
+    );
+    assert_eq!(of("leaseDurationSeconds"), [600, 1, 600]);
+    assert_eq!(of("leaseTransitions"), [0, 0, 1]);
+}
+
+async fn takes_over_after_a_crash(lab: Lab) {
+    let (writers, leases) = (writers(&lab), leases(&lab));
+    let (mut a, _b) = two(&lab, SHORT, &writers).await;
+    let begun = Instant::now();
+    a.signal(Signal::KILL);
+    assert!(!a.ended(&lab).await.success());
+    writes(&lab, &writers, "b", 1).await;
+    println!(
+        "b wrote {:?} after the crash, with leases of 3 s",
+        begun.elapsed()
+    );
+    writes(&lab, &writers, "b", 6).await;
+    assert_eq!(successions(&writers), ["a", "b"]);
+    let leases = leases.all();
+    let of = |name: &'static str| leases.iter().filter(move |l| l["holderIdentity"] == name);
+    let (last, first) = (of("a").next_back().expect("a's"), of("b").next().expect("b's"));
+    assert_eq!(first["leaseTransitions"], 1);
+    let seconds = ostler::time::seconds_since(last["renewTime"].as_str().expect("a time")).expect("a time")
+        - ostler::time::seconds_since(first["acquireTime"].as_str().expect("a time")).expect("a time");
+    assert!(
+        seconds >= 2,
+        "b waited until the lease had expired: {seconds} whole seconds"
+    );
+}
+
+async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
+    let writers = writers(&lab);
+    let (a, mut b) = two(&lab, SHORT, &writers).await;
+    a.signal(Signal::STOP);
+    holds(&lab, "b").await;
+    writes(&lab, &writers, "b", 6).await;
+    a.signal(Signal::CONT);
+    a.says(&lab, "not leading any more").await;
+    writes(&lab, &writers, "b", 30).await;
+    assert_eq!(
+        successions(&writers),
+        ["a", "b"],
+        "not one write of a after b's first"
+    );
+    // It stands by in the same process, and takes over when it is asked to.
+    b.signal(Signal::TERM);
+    assert!(b.ended(&lab).await.success());
+    writes(&lab, &writers, "a", 6).await;
+    assert_eq!(successions(&writers), ["a", "b", "a"]);
+}
+
+async fn stops_when_it_can_t_renew(lab: Lab) {
+    let (writers, leases) = (writers(&lab), leases(&lab));
+    let (a, _b) = two(&lab, SHORT, &writers).await;
+    let faults = lab.embedded.as_ref().expect("the embedded API server").faults();
+    // Renewals are carried out, ever so late; everything else works.
+    let slow = json!({"match": {"resource": "leases", "method": "PATCH"}, "effect": {"delay": 20_000}});
+    faults
+        .add(serde_json::from_value(slow).expect("a fault"))
+        .expect("a pattern");
+    a.says(&lab, "not leading any more").await;
+    let (written, renewed) = (writers.all().len(), leases.all().len());
+    // B can't take it either, and tries: for a while nobody leads, and nobody writes.
+    lab.until("b tries", async || {
+        lab_log(&lab, "b").contains("no answer in time")
+    })
+    .await;
+    lab.until("b tries again", async || {
+        lab_log(&lab, "b").matches("no answer in time").count() > 1
+    })
+    .await;
+    assert_eq!(
+        writers.all().len(),
+        written,
+        "nothing was written without the lease"
+    );
+    assert_eq!(leases.all().len(), renewed);
+    faults.clear();
+    writes_again(&lab, &writers).await;
+}
+
+fn lab_log(lab: &Lab, name: &str) -> String {
+    std::fs::read_to_string(lab.path().join(format!("{name}.log"))).unwrap_or_default()
+}
+
+async fn writes_again(lab: &Lab, writers: &History<String>) {
+    let before = writers.all().len();
+    lab.until("somebody writes", async || writers.all().len() > before + 6)
+        .await;
+    let writing: BTreeSet<_> = writers.all()[before..].iter().cloned().collect();
+    assert_eq!(writing.len(), 1, "one of them: {writing:?}");
+}
+
+async fn renews_under_load(lab: Lab) {
+    let (writers, leases) = (writers(&lab), leases(&lab));
+    let a = candidate_with(&lab, "a", SHORT, &["--workers=32"]).await;
+    holds(&lab, "a").await;
+    // More guests that compute as long as they may than there are threads.
+    for i in 0..32 {
+        lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+            "metadata": {"name": format!("h{i}"), "namespace": lab.namespace}, "spec": {"behaviour": "loop"}}))
+            .await;
+    }
+    lab.apply(beat(&lab, "x", "beat")).await;
+    let before = leases.all().len();
+    // Some three leases long.
+    lab.until("the lease is renewed", async || leases.all().len() >= before + 18)
+        .await;
+    writes(&lab, &writers, "a", 1).await;
+    let terms: BTreeSet<_> = leases
+        .all()
+        .iter()
+        .map(|l| l["acquireTime"].to_string())
+        .collect();
+    assert_eq!(terms.len(), 1, "held without a break");
+    assert!(!a.log().contains("not leading any more"));
+}
+
+/// An upstream that never answers, which reconciles wait for.
+async fn silent(lab: &Lab) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "silent", "namespace": lab.namespace}, "spec": {"url": url}}))
+        .await;
+    listener
+}
+
+/// A host in the midst of a reconcile of this behaviour.
+async fn waiting(lab: &Lab, behaviour: &str, grace: &str) -> Process {
+    let process = candidate_with(lab, "a", LONG, &["--grace-period", grace]).await;
+    lab.apply(beat(lab, "w", behaviour)).await;
+    process.says(lab, "Until it is asked to end").await;
+    process
+}
+
+async fn ends_what_runs_before_it_hands_over(lab: Lab) {
+    let _silent = silent(&lab).await;
+    let mut a = waiting(&lab, "patient", "600").await;
+    lab.apply(beat(&lab, "late", "beat")).await;
+    a.signal(Signal::TERM);
+    assert!(a.ended(&lab).await.success());
+    let object = lab.get(&beats(), "w").await.expect("it is there");
+    assert_eq!(
+        condition(&object, "Ready")["reason"],
+        "Asked",
+        "it came to its end: {object}"
+    );
+    let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
+    assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
+}
+
+async fn abandons_what_does_not_end(lab: Lab) {
+    let _silent = silent(&lab).await;
+    let mut a = waiting(&lab, "stubborn", "1").await;
+    a.signal(Signal::TERM);
+    assert!(a.ended(&lab).await.success());
+    assert!(a.log().contains("1 reconciles abandoned"), "{}", a.log());
+    let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
+    assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
+    let object = lab.get(&beats(), "w").await.expect("it is there");
+    assert!(
+        condition(&object, "Ready").is_null(),
+        "nothing is said of what was not done"
+    );
+}
+
+async fn a_second_signal_ends_it_at_once(lab: Lab) {
+    let _silent = silent(&lab).await;
+    let mut a = waiting(&lab, "stubborn", "600").await;
+    a.signal(Signal::TERM);
+    a.says(&lab, "draining").await;
+    a.signal(Signal::INT);
+    assert!(!a.ended(&lab).await.success(), "it says that it did not drain");
+}

@@ -1,0 +1,147 @@
+//! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
+
+use ostler::{grants::Grants, key::Gvk};
+use ostler_test_harness::{
+    GRANTS, Lab, component_bytes, condition, process::MORE_GRANTS, rebuilt, scenarios,
+};
+use serde_json::{Value, json};
+
+scenarios!(
+    initializes_once_and_upgrades_before_the_first_reconcile,
+    waits_while_initialize_fails,
+    refuses_an_upgrade_of_more_than_metadata
+);
+
+const UPGRADES: &str = "tests.ostler.dev/upgrades";
+
+fn beats() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Beat")
+}
+
+fn config_map() -> Gvk {
+    Gvk::new("", "v1", "ConfigMap")
+}
+
+async fn beat(lab: &Lab, name: &str, upgrade: &str) {
+    lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
+        "metadata": {"name": name, "namespace": lab.namespace},
+        "spec": {"behaviour": "beat", "upgrade": upgrade}}))
+        .await;
+}
+
+fn configure(lab: &Lab, config: &Value) {
+    std::fs::write(lab.settings.plugins.join("lifecycle.yaml"), config.to_string()).expect("written");
+}
+
+fn prepare(lab: &mut Lab, config: &Value) {
+    lab.settings.grants = Grants::parse(&format!("{GRANTS}{MORE_GRANTS}"), "grants").expect("they parse");
+    configure(lab, config);
+    lab.install(&["tests/lifecycle", "examples/greeting"]);
+}
+
+/// What the plugins' report says of the hooks.
+fn hooks(lab: &Lab) -> String {
+    let reports = lab.host().registry().reports();
+    let report = reports.into_iter().find(|r| r.name == "lifecycle");
+    report.expect("it is loaded").hooks
+}
+
+async fn hooks_say(lab: &Lab, words: &str) {
+    lab.until(&format!("the report says {words:?}"), async || {
+        hooks(lab).contains(words)
+    })
+    .await;
+}
+
+/// `data.FIELD` of a ConfigMap; null without one.
+async fn data(lab: &Lab, name: &str, field: &str) -> Value {
+    let found = lab.get(&config_map(), name).await.unwrap_or_default();
+    found["data"][field].clone()
+}
+
+async fn upgrades(lab: &Lab, name: &str) -> Value {
+    let object = lab.get(&beats(), name).await.expect("it is there");
+    object["metadata"]["annotations"][UPGRADES].clone()
+}
+
+async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) {
+    let config = json!({"namespace": lab.namespace});
+    prepare(&mut lab, &config);
+    beat(&lab, "old", "count").await;
+    lab.start_host().await;
+    lab.ready(&beats(), "old").await;
+    assert_eq!(
+        data(&lab, "old", "upgrades").await,
+        "1",
+        "upgraded before it was reconciled"
+    );
+    assert_eq!(hooks(&lab), "done");
+    // What is made from now on is of this version.
+    beat(&lab, "new", "count").await;
+    lab.ready(&beats(), "new").await;
+    assert_eq!(data(&lab, "new", "upgrades").await, "0");
+    assert_eq!(
+        upgrades(&lab, "new").await,
+        Value::Null,
+        "nothing is written to say so"
+    );
+    assert_eq!(data(&lab, "initialized", "times").await, "1");
+
+    let wasm = component_bytes("tests/lifecycle");
+    lab.install_bytes("lifecycle", &rebuilt(&wasm, "another build"));
+    for (name, times) in [("old", "2"), ("new", "1")] {
+        lab.until(&format!("{name} is reconciled upgraded"), async || {
+            data(&lab, name, "upgrades").await == times
+        })
+        .await;
+        assert_eq!(upgrades(&lab, name).await, times);
+    }
+    assert_eq!(data(&lab, "initialized", "times").await, "2");
+    let generation = &lab.get(&beats(), "old").await.expect("it is there")["metadata"]["generation"];
+    assert_eq!(*generation, 1, "its spec is as it was");
+}
+
+async fn waits_while_initialize_fails(mut lab: Lab) {
+    prepare(&mut lab, &json!({"failure": "the moon is in the wrong house"}));
+    lab.start_host().await;
+    hooks_say(&lab, "initialize: unavailable: the moon is in the wrong house").await;
+    beat(&lab, "waiting", "count").await;
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": "neighbour", "namespace": lab.namespace}, "spec": {"name": "neighbour"}}),
+    )
+    .await;
+    lab.ready(
+        &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
+        "neighbour",
+    )
+    .await;
+    let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
+    assert_eq!(condition(&waiting, "Ready"), Value::Null);
+    assert_eq!(lab.get(&config_map(), "waiting").await, None);
+    configure(&lab, &json!({}));
+    lab.ready(&beats(), "waiting").await;
+    assert_eq!(hooks(&lab), "done");
+}
+
+async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
+    prepare(&mut lab, &json!({}));
+    beat(&lab, "plain", "count").await;
+    beat(&lab, "rebel", "overreach").await;
+    lab.start_host().await;
+    hooks_say(&lab, "it changes spec.interval").await;
+    hooks_say(&lab, "/rebel").await;
+    let rebel = lab.get(&beats(), "rebel").await.expect("it is there");
+    assert_eq!(rebel["spec"].get("interval"), None);
+    assert_eq!(
+        lab.get(&config_map(), "plain").await,
+        None,
+        "all wait until all are upgraded"
+    );
+    beat(&lab, "rebel", "count").await;
+    for name in ["plain", "rebel"] {
+        lab.ready(&beats(), name).await;
+        assert_eq!(upgrades(&lab, name).await, "1");
+        assert_eq!(data(&lab, name, "upgrades").await, "1");
+    }
+}
