@@ -1,18 +1,30 @@
-//! The admin server: health for the kubelet, facts for people and the demo.
+//! The admin server: health for the kubelet, metrics for Prometheus, facts for people and the demo.
+
+pub mod explain;
+pub mod question;
+pub mod status;
 
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
     extract::{Query, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
     routing::get,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{capabilities::Services, facts::Ledger, host::synced, plugin::Registry};
+use self::question::Question;
+use crate::{
+    capabilities::Services,
+    facts::Ledger,
+    host::synced,
+    metrics::{Format, Scraped},
+    plugin::Registry,
+};
 
 /// What the admin server tells of.
 #[derive(Clone)]
@@ -23,6 +35,8 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// For `/objects`.
     pub ledger: Arc<Ledger>,
+    /// Reconciles at the same time.
+    pub workers: u32,
 }
 
 impl Admin {
@@ -42,6 +56,12 @@ impl Admin {
                 get(async |State(admin): State<Self>| Json(admin.registry.reports())),
             )
             .route("/store", get(store))
+            .route("/metrics", get(metrics))
+            .route(
+                "/status",
+                get(async |State(admin): State<Self>| Json(admin.status())),
+            )
+            .route("/explain", get(explain))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(bound)
@@ -70,6 +90,28 @@ struct After {
     /// The first reconciles, which are not to be told of.
     #[serde(default)]
     after: usize,
+}
+
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    let format = Format::negotiated(accept.unwrap_or_default());
+    let scraped = Scraped {
+        services: &admin.services,
+        registry: &admin.registry,
+        ledger: &admin.ledger,
+        workers: admin.workers,
+    };
+    match admin.services.metrics.text(format, &scraped) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
+        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
+    }
+}
+
+async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
+    match admin.explain(&question) {
+        Ok(explanation) => Json(explanation).into_response(),
+        Err(message) => (StatusCode::NOT_FOUND, Json(json!({ "message": message }))).into_response(),
+    }
 }
 
 async fn store(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Json<Value> {

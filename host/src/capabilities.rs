@@ -14,8 +14,9 @@ mod references;
 mod status;
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex},
+    collections::BTreeSet,
+    fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -33,11 +34,13 @@ use crate::{
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
     memo::Memo,
+    metrics::{HostCall, Metrics, PluginMetrics},
     object::Object,
     plugin::Kind,
     router::Router,
     scope::{Form, Reach, Scope},
     store::Store,
+    telemetry::ReconcileId,
     upstream::Clients,
     watch::Informers,
 };
@@ -58,8 +61,8 @@ pub struct Services {
     pub upstreams: Clients,
     /// Scratch of each object.
     pub memo: Memo,
-    /// Counters and gauges of plugins, by plugin and name.
-    pub metrics: Mutex<HashMap<(Arc<str>, String), f64>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Whether it may write.
     pub gate: Gate,
     /// How far the host may look.
@@ -104,14 +107,33 @@ pub struct Terms {
     pub limits: Limits,
 }
 
+/// A reference as people write it, for spans.
+struct Named<'a>(&'a types::ObjectRef);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        match &r.namespace {
+            Some(namespace) => write!(f, "{}/{namespace}/{}", r.gvk.kind, r.name),
+            None => write!(f, "{}/{}", r.gvk.kind, r.name),
+        }
+    }
+}
+
 /// One call into a component, seen from its capabilities.
 pub struct Call {
     terms: Arc<Terms>,
     subject: Option<Subject>,
+    /// What is counted of the plugin; `describe` is not counted.
+    pub metrics: Option<Arc<PluginMetrics>>,
+    /// For its log lines.
+    pub id: ReconcileId,
     /// A life-cycle hook: no reconcile, so that nothing it reads wakes anybody.
     hook: bool,
     started: Instant,
     host_calls: u32,
+    /// How long the component has computed.
+    pub cpu: Duration,
     /// What it cost.
     pub counts: Counts,
     /// What it read.
@@ -128,11 +150,14 @@ impl Call {
     /// A call on behalf of an object; without a subject every capability says denied.
     pub fn new(terms: Arc<Terms>, subject: Option<Subject>) -> Self {
         Self {
+            metrics: subject.as_ref().map(|s| s.services.metrics.plugin(&terms.plugin)),
             terms,
             subject,
+            id: ReconcileId::next(),
             hook: false,
             started: Instant::now(),
             host_calls: 0,
+            cpu: Duration::ZERO,
             counts: Counts::default(),
             reads: Vec::new(),
             wrote: BTreeSet::new(),
@@ -164,7 +189,10 @@ impl Call {
     }
 
     /// Counts a host call and gives what it works with.
-    fn enter(&mut self) -> Result<(&Subject, Arc<Services>), Error> {
+    fn enter(&mut self, call: HostCall) -> Result<(&Subject, Arc<Services>), Error> {
+        if let Some(metrics) = &self.metrics {
+            metrics.host_call(call);
+        }
         let Some(subject) = &self.subject else {
             return Err(Error::Denied(
                 "`describe` is pure: no capability may be used in it".into(),

@@ -1,26 +1,27 @@
 //! The command line.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    net::SocketAddr,
-    path::PathBuf,
-    time::Duration,
-};
+mod ask;
+mod dev;
+mod explain;
+mod run;
+mod status;
+mod table;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::Admin,
-    election::Timing,
     grants::Grants,
     host::{Host, Settings},
     lease,
+    telemetry::{self, LogFormat},
 };
 
 /// Ostler runs Kubernetes reconcilers that are WebAssembly components.
@@ -34,92 +35,26 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Reconcile: run the plugins of a directory against a cluster.
-    Run(Run),
+    Run(run::Run),
     /// Develop: the same against an API server of its own, when there is no cluster.
-    Dev(Dev),
+    Dev(dev::Dev),
+    /// Tell how a running host is: what is not Ready, and why.
+    Status(status::Status),
+    /// Explain an object: why it is not Ready, what it waits for, when it runs next.
+    Explain(explain::Explain),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
 }
 
-#[derive(Args)]
-struct Run {
-    /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
-    #[command(flatten)]
-    election: Election,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Several hosts may run: one leads, the others stand by.
-#[derive(Args)]
-struct Election {
-    /// Lead before reconciling. Only where no other host ever runs may it be false.
-    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
-    leader_elect: bool,
-    /// Name of the Lease; hosts of the same stand in for each other.
-    #[arg(long, default_value = "ostler")]
-    lease_name: String,
-    /// Namespace of the Lease; without it the pod's own, or the kubeconfig's.
-    #[arg(long)]
-    lease_namespace: Option<String>,
-    /// Name of this process in the Lease, which no other may have; without it made of the host's name.
-    #[arg(long)]
-    identity: Option<String>,
-    /// Seconds after which others take over from a leader that doesn't renew its lease.
-    #[arg(long, default_value = "15", value_parser = seconds)]
-    lease_duration: Duration,
-    /// Seconds after which a leader that can't renew its lease stops.
-    #[arg(long, default_value = "10", value_parser = seconds)]
-    renew_deadline: Duration,
-    /// Seconds between attempts to get or renew the lease.
-    #[arg(long, default_value = "2", value_parser = seconds)]
-    retry_period: Duration,
-}
-
-impl Election {
-    fn settings(self, config: &kube::Config) -> Option<lease::Settings> {
-        let identity = || {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            format!(
-                "{}_{:016x}",
-                host.trim(),
-                RandomState::new().hash_one(std::process::id())
-            )
-        };
-        self.leader_elect.then(|| lease::Settings {
-            config: config.clone(),
-            namespace: self
-                .lease_namespace
-                .unwrap_or_else(|| config.default_namespace.clone()),
-            name: self.lease_name,
-            identity: self.identity.unwrap_or_else(identity),
-            timing: Timing {
-                lease: self.lease_duration,
-                renew: self.renew_deadline,
-                retry: self.retry_period,
-            },
-        })
+impl Command {
+    /// How those that run a host log; the others print.
+    fn log_format(&self) -> Option<LogFormat> {
+        match self {
+            Self::Run(run) => Some(run.common.log_format),
+            Self::Dev(dev) => Some(dev.common.log_format),
+            Self::Status(_) | Self::Explain(_) | Self::Crds => None,
+        }
     }
-}
-
-/// Seconds, with a fraction if need be.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
-}
-
-#[derive(Args)]
-struct Dev {
-    /// Where to write the kubeconfig of the API server.
-    #[arg(long, default_value = "ostler-dev.kubeconfig")]
-    kubeconfig: PathBuf,
-    /// Address of the API server.
-    #[arg(long, default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
-    #[command(flatten)]
-    common: Common,
 }
 
 #[derive(Args)]
@@ -156,10 +91,10 @@ struct Common {
     log_format: LogFormat,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Pretty,
-    Json,
+/// Seconds, with a fraction if need be.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
@@ -172,7 +107,20 @@ pub fn main() -> std::process::ExitCode {
             return std::process::ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(cli.command)) {
+    // Fails only when somebody was faster, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let telemetry = cli
+        .command
+        .log_format()
+        .map(|format| telemetry::start(format, runtime.handle()))
+        .transpose();
+    let ended = telemetry.and_then(|telemetry| {
+        let ended = runtime.block_on(run(cli.command));
+        // Before the runtime is gone: the last traces go through it.
+        drop(telemetry);
+        ended
+    });
+    match ended {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("ostler: {e:#}");
@@ -183,25 +131,10 @@ pub fn main() -> std::process::ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Run(run) => {
-            log_to_stderr(run.common.log_format);
-            let config = config(run.kubeconfig).await?;
-            let election = run.election.settings(&config);
-            serve(kube::Client::try_from(config)?, run.common, election).await
-        }
-        Command::Dev(dev) => {
-            log_to_stderr(dev.common.log_format);
-            let options = ostler_apiserver::Options {
-                listen: dev.listen,
-                ..Default::default()
-            };
-            let server = ostler_apiserver::Server::start(options).await?;
-            std::fs::write(&dev.kubeconfig, server.kubeconfig())
-                .with_context(|| format!("writing {}", dev.kubeconfig.display()))?;
-            info!(url = server.url(), kubeconfig = %dev.kubeconfig.display(), "API server");
-            let client = client(Some(dev.kubeconfig)).await?;
-            serve(client, dev.common, None).await
-        }
+        Command::Run(run) => run.run().await,
+        Command::Dev(dev) => dev.run().await,
+        Command::Status(status) => status.run().await,
+        Command::Explain(explain) => explain.run().await,
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
             Ok(())
@@ -209,8 +142,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
+/// Runs a host until a signal, or an error, ends it.
 async fn serve(
-    client: kube::Client,
+    config: kube::Config,
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
@@ -229,9 +163,15 @@ async fn serve(
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),
         cache: common.cache,
+        api_server: config
+            .cluster_url
+            .authority()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         election,
         ..Settings::default()
     };
+    let client = kube::Client::try_from(config)?;
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
@@ -239,6 +179,7 @@ async fn serve(
         services: host.services().clone(),
         registry: host.registry().clone(),
         ledger: host.ledger().clone(),
+        workers: common.workers.max(1),
     };
     let address = admin
         .serve(common.admin)
@@ -269,7 +210,7 @@ pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client>
     Ok(kube::Client::try_from(config(kubeconfig).await?)?)
 }
 
-/// How to reach the cluster.
+/// How the cluster is reached.
 async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // Fails only when somebody was faster, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -286,16 +227,4 @@ async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     // A watch is silent for as long as nothing happens; it ends by its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
     Ok(config)
-}
-
-fn log_to_stderr(format: LogFormat) {
-    let filter =
-        EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new("info,wasmtime=warn"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Pretty => log.with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use serde_json::value::RawValue;
 use crate::{
     gate::{Deposed, Gate},
     key::{Gvk, ObjectRef},
+    metrics::RestClient,
     selector::Selector,
 };
 
@@ -120,6 +122,8 @@ impl As {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Counts requests, to the host of this name.
+    counted: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
     gate: Gate,
 }
@@ -129,8 +133,17 @@ impl Cluster {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            counted: None,
             resources: Arc::default(),
             gate: Gate::default(),
+        }
+    }
+
+    /// From now on requests are counted, as those to this host.
+    pub fn counted(self, rest: RestClient, host: &str) -> Self {
+        Self {
+            counted: Some((rest, host.into())),
+            ..self
         }
     }
 
@@ -331,11 +344,13 @@ impl Cluster {
         if method != "GET" {
             self.gate.check()?;
         }
-        let response = self
-            .client
-            .send(request)
-            .await
-            .map_err(|e| ApiError::Unreachable(innermost(&e)))?;
+        let started = Instant::now();
+        let response = self.client.send(request).await;
+        if let Some((rest, host)) = &self.counted {
+            let code = response.as_ref().ok().map(|r| r.status().as_u16());
+            rest.answered(method, code, host, started.elapsed());
+        }
+        let response = response.map_err(|e| ApiError::Unreachable(innermost(&e)))?;
         if response.status().is_success() {
             return Ok(response);
         }

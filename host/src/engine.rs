@@ -23,6 +23,7 @@ use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 use crate::{
     bindings::{Plugin, PluginPre, reconciler, types},
     capabilities::Call,
+    metrics::TrapKind,
 };
 
 /// How often a running guest is looked at.
@@ -93,6 +94,18 @@ pub enum Trap {
     /// Anything else: unreachable, a panic, a stack overflow …
     #[error("trapped: {0}")]
     Other(String),
+}
+
+impl Trap {
+    /// How it is counted.
+    pub fn kind(&self) -> TrapKind {
+        match self {
+            Self::Cpu(_) => TrapKind::Cpu,
+            Self::Wall(_) => TrapKind::Wall,
+            Self::Memory(_) => TrapKind::Memory,
+            Self::Other(_) => TrapKind::Other,
+        }
+    }
 }
 
 /// A component, compiled and linked: cheap to instantiate.
@@ -371,7 +384,9 @@ impl Engine {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
-        (result, store.into_data().call)
+        let mut call = store.into_data().call;
+        call.cpu = meter.used();
+        (result, call)
     }
 
     /// The memories of a component can be had from a core dump, and a core dump from a trap: one more call,

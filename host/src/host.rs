@@ -23,6 +23,7 @@ use crate::{
     lease::{self, Campaign},
     lifecycle::Hooks,
     memo::Memo,
+    metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     reconcile::Controller,
@@ -59,6 +60,8 @@ pub struct Settings {
     pub linger: Duration,
     /// Where compiled code is kept; none compiles at each start.
     pub cache: Option<PathBuf>,
+    /// Host and port of the API server, for the metrics.
+    pub api_server: String,
     /// Campaigns for leadership; none leads always.
     pub election: Option<lease::Settings>,
     /// Looks at the memory of components after each call. For tests.
@@ -79,6 +82,7 @@ impl Default for Settings {
             backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
             linger: Duration::from_secs(60),
             cache: None,
+            api_server: String::new(),
             election: None,
             inspect: None,
         }
@@ -100,17 +104,23 @@ impl Host {
     /// stands by, with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
+        let metrics = Arc::new(Metrics::default());
         let gate = match settings.election {
             Some(_) => Gate::shut(),
             None => Gate::default(),
         };
-        let cluster = Cluster::new(client).gated(gate.clone());
+        if let Some(election) = &settings.election {
+            metrics.stands_for(&election.name, gate.clone());
+        }
+        let cluster = Cluster::new(client)
+            .counted(metrics.rest(), &settings.api_server)
+            .gated(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
         let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(Ledger::new(store.clone()));
         let (listening, seeing) = (router.clone(), ledger.clone());
         let informers = Arc::new(Informers::new(
             cluster.clone(),
@@ -130,7 +140,7 @@ impl Host {
             recorder: Recorder::default(),
             upstreams: Clients::default().gated(gate.clone()),
             memo: Memo::default(),
-            metrics: Mutex::default(),
+            metrics,
             gate: gate.clone(),
             reach: reach.clone(),
         });

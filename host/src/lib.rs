@@ -50,4 +50,6 @@ pub mod cli;
 pub mod facts;
 pub mod host;
 pub mod memo;
+pub mod metrics;
+pub mod telemetry;
 pub mod time;

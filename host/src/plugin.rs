@@ -175,6 +175,10 @@ pub struct Report {
     pub message: String,
     /// Milliseconds from the file's change to serving, of the last swap.
     pub swapped_ms: Option<f64>,
+    /// Builds that came to serve.
+    pub served: u64,
+    /// Builds that did not.
+    pub refused: u64,
     /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
     pub hooks: String,
     /// The kinds it reconciles.
@@ -193,6 +197,8 @@ struct Slot {
     seen: String,
     message: String,
     swapped: Option<Duration>,
+    served: u64,
+    refused: u64,
     hooks: String,
 }
 
@@ -241,6 +247,7 @@ impl Registry {
                 ));
             }
         }
+        let (served, refused) = slots.get(file).map_or((0, 0), |s| (s.served, s.refused));
         let slot = Slot {
             hooks: if plugin.lifecycle {
                 "pending".into()
@@ -251,6 +258,8 @@ impl Registry {
             seen: digest.into(),
             message: String::new(),
             swapped: took,
+            served: served + 1,
+            refused,
         };
         let before = slots.insert(file.into(), slot);
         Ok(before.and_then(|s| s.serving))
@@ -264,8 +273,11 @@ impl Registry {
             seen: String::new(),
             message: String::new(),
             swapped: None,
+            served: 0,
+            refused: 0,
             hooks: String::new(),
         });
+        slot.refused += 1;
         slot.seen = digest.into();
         slot.message = message;
     }
@@ -314,6 +326,8 @@ impl Registry {
                 message: slot.message.clone(),
                 hooks: slot.hooks.clone(),
                 swapped_ms: slot.swapped.map(|d| d.as_micros() as f64 / 1000.0),
+                served: slot.served,
+                refused: slot.refused,
                 kinds: serving
                     .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
                     .unwrap_or_default(),

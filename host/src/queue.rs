@@ -108,7 +108,23 @@ struct Lane<K> {
     ready: [BTreeMap<u64, K>; 3],
     in_flight: usize,
     limit: usize,
+    adds: u64,
     held: bool,
+}
+
+/// A lane as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneState {
+    /// The plugin.
+    pub name: Arc<str>,
+    /// Due objects, by priority.
+    pub due: [(Priority, usize); 3],
+    /// Objects being worked on.
+    pub in_flight: usize,
+    /// So many at the same time; 0 for no limit of its own.
+    pub limit: usize,
+    /// Times an object became due.
+    pub adds: u64,
 }
 
 /// The queue. `K` names objects, `C` says why.
@@ -279,11 +295,25 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 .all(|l| l.in_flight == 0 && l.ready.iter().all(BTreeMap::is_empty))
     }
 
-    /// Number of due objects of each lane and priority.
-    pub fn depth(&self) -> impl Iterator<Item = (&Arc<str>, Priority, usize)> {
-        self.lanes
-            .iter()
-            .flat_map(|(name, lane)| PRIORITIES.map(|p| (name, p, lane.ready[p as usize].len())))
+    /// All lanes, in order of their names.
+    pub fn lanes(&self) -> impl Iterator<Item = LaneState> {
+        self.lanes.iter().map(|(name, lane)| LaneState {
+            name: name.clone(),
+            due: PRIORITIES.map(|p| (p, lane.ready[p as usize].len())),
+            in_flight: lane.in_flight,
+            limit: lane.limit,
+            adds: lane.adds,
+        })
+    }
+
+    /// Number of objects that are due later.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// Why an object that is due later will be.
+    pub fn then(&self, key: &K) -> Option<&C> {
+        self.items.get(key).and_then(|i| i.then.as_ref())
     }
 
     /// Where an object is and how often it failed; none when nothing is to be done for it.
@@ -315,6 +345,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         let Some(item) = self.items.get_mut(key) else {
             return;
         };
+        let moved = matches!(item.place, Place::Queued(_));
         item.place = Place::Queued(priority);
         item.then = None;
         item.priority = priority;
@@ -323,6 +354,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
         item.lane = lane.clone();
         let lane = self.lanes.entry(lane).or_insert_with(Lane::new);
         lane.ready[priority as usize].insert(self.sequence, key.clone());
+        lane.adds += u64::from(!moved);
     }
 
     fn delay(&mut self, key: &K, cause: C, at: Duration) {
@@ -398,6 +430,7 @@ impl<K> Lane<K> {
             ready: [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()],
             in_flight: 0,
             limit: 0,
+            adds: 0,
             held: false,
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
 use crate::{
     bindings::{reconciler, types::Condition},
@@ -26,12 +26,14 @@ use crate::{
     hotloop::Loops,
     key::ObjectRef,
     lifecycle::Hooks,
+    metrics::{Ended, Suppressed},
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
     references,
     router::Cause,
     scope::Form,
+    telemetry::{ReconcileId, SPANS},
 };
 
 /// Skips reconciles of an object while `true`; its cleanup still runs.
@@ -104,6 +106,15 @@ impl End {
             reads: None,
         }
     }
+
+    fn ended(&self) -> Ended {
+        match self.next {
+            Next::Settled => Ended::Success,
+            Next::At(..) | Next::Yield(..) => Ended::RequeueAfter,
+            Next::Retry(_) => Ended::Error,
+            Next::Park => Ended::TerminalError,
+        }
+    }
 }
 
 /// What the component's call came to.
@@ -138,13 +149,25 @@ impl Controller {
             match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    match gate.during(term, self.reconcile(&work)).await {
+                    let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
+                    let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
+                    let reconcile = self.reconcile(&work).instrument(span.clone());
+                    let ended = gate.during(term, reconcile).await;
+                    if let Ok(end) = &ended {
+                        let how = end.as_ref().map_or(Ended::Success, End::ended);
+                        running.ended(how);
+                        span.record("result", how.word());
+                        if matches!(how, Ended::Error | Ended::TerminalError) {
+                            span.record("otel.status_code", "ERROR");
+                        }
+                    }
+                    match ended {
                         Ok(Some(end)) => router.done(&key, end.next, end.reads),
                         Ok(None) => router.forget(&key),
                         // Somebody else's from here on; ours again if we lead again.
                         Err(Deposed) => {
                             debug!(object = %key, "abandoned: {Deposed}");
-                            self.ledger.ended(&key, false);
+                            self.ledger.abandoned(&key);
                             let again = Next::Yield(router.now(), Cause::Retry);
                             router.done(&key, again, None);
                         }
@@ -249,11 +272,18 @@ impl Controller {
     }
 
     /// Says so where an object keeps changing what it reads.
-    fn looping(&self, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, mut result: Answer) -> Answer {
+    fn looping(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        wrote: BTreeSet<ObjectRef>,
+        mut result: Answer,
+    ) -> Answer {
         let now = self.services.router.now();
         let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
             return result;
         };
+        self.services.metrics.plugin(plugin.name()).hot_loop();
         let note = format!(
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
@@ -340,6 +370,7 @@ impl Controller {
             Err(e) => {
                 if e.code() != 409 {
                     warn!(object = %key, "finalizer not written: {e}");
+                    self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
                 }
                 Err(End::retry())
             }
@@ -377,7 +408,6 @@ impl Controller {
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
         let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
-        debug!(object = %key, plugin = &**plugin.name(), attempt = work.attempt, causes = causes.join(","), "reconcile");
         let request = reconciler::Request {
             object: object.json.to_vec(),
             ref_: key.into(),
@@ -390,6 +420,9 @@ impl Controller {
             services: self.services.clone(),
         };
         let call = Call::new(plugin.terms.clone(), Some(subject));
+        let id = call.id;
+        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
+        Span::current().record("reconcile", tracing::field::display(id));
         let calling = Instant::now();
         let (answer, call) = self
             .engine
@@ -397,25 +430,35 @@ impl Controller {
             .await;
         let called = calling.elapsed();
         self.ledger.count(key, call.counts);
+        let metrics = call.metrics.clone();
+        if let Some(metrics) = &metrics {
+            metrics.called(called, call.cpu);
+        }
         let result = match answer {
             Ok(Ok(outcome)) => Answer::Outcome(outcome),
             Ok(Err(failure)) => Answer::Failure(failure),
             Err(trap) => {
-                warn!(object = %key, plugin = &**plugin.name(), digest = &plugin.digest[..12], "{trap}");
+                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
+                if let Some(metrics) = &metrics {
+                    metrics.trapped(trap.kind());
+                }
                 Answer::Failure(trapped(&trap))
             }
         };
         let object = call.checkpointed.as_ref().unwrap_or(object);
         let failed = matches!(result, Answer::Failure(_));
-        if let (Answer::Outcome(_), None) = (&result, deleting)
-            && let Err(end) = self.let_go(key, object, &call.holds).await
-        {
-            return end;
-        }
-        let result = self.looping(key, call.wrote, result);
-        let end = self.conclude(key, plugin, object, result, deleting).await;
-        self.ledger.ended(key, failed);
-        self.ledger.took(called, started.elapsed());
+        let end = match (&result, deleting) {
+            (Answer::Outcome(_), None) => self.let_go(key, object, &call.holds).await,
+            _ => Ok(()),
+        };
+        let end = match end {
+            Ok(()) => {
+                let result = self.looping(plugin, key, call.wrote, result);
+                self.conclude(key, plugin, object, result, deleting, id).await
+            }
+            Err(end) => end,
+        };
+        self.ledger.ended(key, failed, called, started.elapsed());
         End {
             next: end.next,
             reads: Some(call.reads),
@@ -429,6 +472,7 @@ impl Controller {
         object: &Arc<Object>,
         mut result: Answer,
         deleting: Option<&str>,
+        id: ReconcileId,
     ) -> End {
         if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::Settled
@@ -440,7 +484,11 @@ impl Controller {
         }
         let next = self.next(plugin, &result);
         if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reason = failure.reason, resolution = resolution(&failure.resolution), "{}", failure.message);
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
+            // Waiting is no error.
+            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
+                self.ledger.failed(key, &failure.reason, &failure.message);
+            }
         }
         match self.write_status(plugin, key, object, &result).await {
             Ok(()) => End { next, reads: None },
@@ -493,13 +541,12 @@ impl Controller {
         let said = digest(|hasher| result.hash(hasher));
         let version =
             |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
-        if self
-            .notes
-            .lock()
-            .expect("lock")
-            .get(key)
-            .is_some_and(|n| n.said == version(object))
-        {
+        let suppressed = || {
+            let metrics = self.services.metrics.plugin(plugin.name());
+            metrics.suppressed(Suppressed::Status);
+        };
+        if self.said(key) == Some(version(object)) {
+            suppressed();
             return Ok(());
         }
         let whole = object.value();
@@ -519,19 +566,21 @@ impl Controller {
         let new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+            self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
-            self.ledger.readiness(key, object.ready());
+            self.ledger.looked(key, object);
             self.note(key, |notes| notes.said = version(object));
+            suppressed();
             return Ok(());
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
         self.ledger.count(key, api_writes(1));
         match patched {
             Ok(object) => {
-                self.ledger.readiness(key, object.ready());
+                self.ledger.looked(key, &object);
                 self.note_dropped(key, &object, &new);
                 self.note(key, |notes| notes.said = version(&object));
                 Ok(())
@@ -551,12 +600,13 @@ impl Controller {
                 // status that it does take.
                 warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
                 let failure = nonsense(&message);
+                self.ledger.failed(key, &failure.reason, &failure.message);
                 let said = conditions::after_failure(old, &failure, None, moment);
                 if let Some(patch) = conditions::merge_patch(old, &said) {
                     let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
                     self.ledger.count(key, api_writes(1));
                     if let Ok(object) = patched {
-                        self.ledger.readiness(key, object.ready());
+                        self.ledger.looked(key, &object);
                     }
                 }
                 Err(End {
@@ -566,6 +616,7 @@ impl Controller {
             }
             Err(e) => {
                 warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }
         }
@@ -576,6 +627,11 @@ impl Controller {
         let notes = self.notes.lock().expect("lock");
         let before = notes.get(key).and_then(|n| n.dropped.as_deref());
         before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
+    }
+
+    /// See [`Notes::said`].
+    fn said(&self, key: &ObjectRef) -> Option<u64> {
+        self.notes.lock().expect("lock").get(key).map(|n| n.said)
     }
 
     fn note(&self, key: &ObjectRef, change: impl FnOnce(&mut Notes)) {

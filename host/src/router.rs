@@ -13,7 +13,7 @@ use crate::{
     dependencies::{Dependency, Graph},
     key::{Gvk, ObjectRef},
     object::Object,
-    queue::{Next, Priority, Queue, Work},
+    queue::{LaneState, Next, Place, Priority, Queue, Work},
     references,
     scope::{Reach, Scope},
     store::Change,
@@ -73,6 +73,23 @@ impl Cause {
             Self::ConfigChange => "config-change",
         }
     }
+}
+
+/// What the router knows of an object; see [`Router::explain`].
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// Where it is in the queue; none when nothing is to be done for it.
+    pub place: Option<Place>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// How long until it is due, when that is later.
+    pub due_in: Option<Duration>,
+    /// Why it will be due then.
+    pub then: Option<Cause>,
+    /// What woke it so far, oldest first; long ago is forgotten.
+    pub causes: Vec<Cause>,
+    /// What it read: what wakes it when it changes.
+    pub reads: Vec<Dependency>,
 }
 
 /// The queue and the dependency graph behind one lock, and who reconciles which kind.
@@ -323,6 +340,31 @@ impl Router {
         let inner = self.inner.lock().expect("lock");
         let of_key = inner.history.iter().filter(|(k, _)| k == key);
         of_key.map(|(_, cause)| cause.clone()).collect()
+    }
+
+    /// All that is known of an object's turn: where it is in the queue, when it runs next, what wakes it.
+    pub fn explain(&self, key: &ObjectRef) -> Explanation {
+        let causes = self.causes(key);
+        let now = self.now();
+        let inner = self.inner.lock().expect("lock");
+        let turn = inner.queue.explain(key);
+        Explanation {
+            place: turn.map(|(place, _)| place),
+            failures: turn.map_or(0, |(_, failures)| failures),
+            due_in: match turn {
+                Some((Place::Delayed(at), _)) => Some(at.saturating_sub(now)),
+                _ => None,
+            },
+            then: inner.queue.then(key).cloned(),
+            causes,
+            reads: inner.graph.reads(key).cloned().collect(),
+        }
+    }
+
+    /// Each plugin's part of the queue, and how many objects are due later.
+    pub fn lanes(&self) -> (Vec<LaneState>, usize) {
+        let inner = self.inner.lock().expect("lock");
+        (inner.queue.lanes().collect(), inner.queue.delayed())
     }
 
     /// Whether nothing is queued for now and nothing runs; delayed work may remain.

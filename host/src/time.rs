@@ -9,9 +9,12 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Now, to the second, as in `metav1.Time`.
 pub fn now_rfc3339() -> String {
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs());
+    rfc3339(SystemTime::now())
+}
+
+/// A time, to the second, as in `metav1.Time`.
+pub fn rfc3339(at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     Timestamp::from_second(i64::try_from(seconds).unwrap_or(0))
         .map_or_else(|_| String::new(), |t| t.to_string())
 }

@@ -19,6 +19,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use self::client::Client;
+pub(crate) use self::client::cause;
 pub use self::{
     masking::{Encoding, Former, Substitution},
     spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},

@@ -3,11 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Call;
-use crate::bindings::clock::Host;
+use crate::{bindings::clock::Host, metrics::HostCall};
 
 impl Host for Call {
     async fn now(&mut self) -> u64 {
-        if self.enter().is_err() {
+        if self.enter(HostCall::ClockNow).is_err() {
             return 0;
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

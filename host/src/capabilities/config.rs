@@ -1,11 +1,11 @@
 //! `config`: the plugin's configuration.
 
 use super::Call;
-use crate::bindings::config::Host;
+use crate::{bindings::config::Host, metrics::HostCall};
 
 impl Host for Call {
     async fn get(&mut self) -> Vec<u8> {
-        match self.enter() {
+        match self.enter(HostCall::ConfigGet) {
             Ok(_) => self.terms.config.clone(),
             Err(_) => b"{}".to_vec(),
         }

@@ -1,14 +1,18 @@
 //! `events`: Kubernetes Events about the reconciled object.
 
+use tracing::instrument;
+
 use super::Call;
 use crate::{
     bindings::events::{EventType, Host},
     grants::Access,
+    metrics::HostCall,
 };
 
 impl Host for Call {
+    #[instrument(name = "events.emit", target = "spans", level = "trace", skip_all, fields(reason = reason))]
     async fn emit(&mut self, kind: EventType, reason: String, note: String) {
-        let Ok((subject, services)) = self.enter() else {
+        let Ok((subject, services)) = self.enter(HostCall::EventsEmit) else {
             return;
         };
         let (key, object) = (subject.key.clone(), subject.object.clone());

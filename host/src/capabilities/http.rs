@@ -1,8 +1,12 @@
 //! `http`: requests to named upstreams, with credentials the component never sees.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::join_all;
+use tracing::{Span, field::Empty, instrument};
 
 use super::{Call, Services};
 use crate::{
@@ -12,15 +16,24 @@ use crate::{
     },
     grants::Access,
     key::{Gvk, ObjectRef},
+    metrics::HostCall,
     scope::Form,
     upstream::{self, SecretKey, UpstreamObject},
 };
 
 impl Host for Call {
+    #[instrument(
+        name = "http.send",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
         deliver(self.prepare(request).await?).await
     }
 
+    #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
     async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
         // Everything that needs the call itself first; then side by side.
         let mut prepared = Vec::with_capacity(requests.len());
@@ -33,13 +46,20 @@ impl Host for Call {
         join_all(sending).await
     }
 
+    #[instrument(
+        name = "http.secret-digest",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn secret_digest(
         &mut self,
         namespace: Option<String>,
         secret: String,
         key: String,
     ) -> Result<Option<String>, Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::HttpSecretDigest)?;
         let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
         let value = services
             .store
@@ -48,8 +68,15 @@ impl Host for Call {
         Ok(value.map(|value| services.upstreams.digest(&value)))
     }
 
+    #[instrument(
+        name = "http.subscribe",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn subscribe(&mut self, upstream: Upstream, _: String, _: Vec<String>) -> Result<(), Error> {
-        self.enter()?;
+        self.enter(HostCall::HttpSubscribe)?;
         let name = upstream.name;
         Err(Error::Unsupported(format!(
             "http.subscribe: this host keeps no event streams yet (asked for upstream `{name}`)"
@@ -58,14 +85,26 @@ impl Host for Call {
 }
 
 /// A request that may be sent.
-type Prepared = (Arc<Services>, UpstreamObject, upstream::Request);
+type Prepared = (Arc<Services>, ObjectRef, UpstreamObject, upstream::Request);
 
-async fn deliver((services, upstream, request): Prepared) -> Result<Response, Error> {
-    match services
+/// Each has a span of its own, as several may be on their way at once.
+#[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %key, method = request.method, http.response.status_code = Empty))]
+async fn deliver((services, key, upstream, request): Prepared) -> Result<Response, Error> {
+    let started = Instant::now();
+    let sent = services
         .upstreams
         .send(&upstream, request, &Secrets(&services))
-        .await
-    {
+        .await;
+    let code = match &sent {
+        Ok(response) => response.status,
+        Err(upstream::SendError::LoginFailed(_)) => 401,
+        Err(_) => 0,
+    };
+    Span::current().record("http.response.status_code", code);
+    services
+        .metrics
+        .upstream(&key.namespace, &key.name, code, started.elapsed());
+    match sent {
         Ok(response) => Ok(response.into()),
         // What the upstream would have said, had it been asked without credentials; and why.
         Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
@@ -76,7 +115,7 @@ async fn deliver((services, upstream, request): Prepared) -> Result<Response, Er
 impl Call {
     /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
     async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::HttpSend)?;
         let own = subject.key.namespace.clone();
         let namespace: Arc<str> = request
             .upstream
@@ -139,7 +178,7 @@ impl Call {
                 .filter(|ms| *ms > 0)
                 .map(Duration::from_millis),
         };
-        Ok((services, upstream, request))
+        Ok((services, key, upstream, request))
     }
 
     /// A Secret the component may name (never read), in the store and remembered as read.

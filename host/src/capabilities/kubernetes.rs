@@ -3,8 +3,9 @@
 use std::{hash::Hash, sync::Arc};
 
 use serde_json::{Map, Value, json};
+use tracing::{Span, field::Empty, instrument};
 
-use super::{Call, Services};
+use super::{Call, Named, Services};
 use crate::{
     bindings::{
         kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
@@ -14,6 +15,7 @@ use crate::{
     effects::{Writer, digest},
     grants::{Access, Verb},
     key::{Gvk, ObjectRef},
+    metrics::{HostCall, Suppressed},
     object::Object,
     scope::Form,
     selector::{FieldSelector, Selector},
@@ -24,8 +26,9 @@ use crate::{
 const PAGE: usize = 500;
 
 impl Host for Call {
+    #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::KubernetesGet)?;
         let by = subject.key.clone();
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
@@ -40,8 +43,9 @@ impl Host for Call {
         Ok(object.map(|object| masked(&object, &options.fields)))
     }
 
+    #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
     async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesList)?;
         if let Some(cluster) = &options.cluster {
             return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
         }
@@ -96,8 +100,9 @@ impl Host for Call {
         })
     }
 
+    #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         let object = self.cached(&services, &key, Form::Whole).await?;
@@ -113,36 +118,44 @@ impl Host for Call {
         }
     }
 
+    #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
         let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         if let Some((key, live)) = services.effects.as_before(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;
-            self.wrote(key, false);
+            Span::current().record("object", tracing::field::display(&key));
+            self.applied(key, false);
             return Ok(live.json.to_vec());
         }
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
+        Span::current().record("object", tracing::field::display(&key));
         let writer = Writer {
             said,
             ..self.writer(&by)
         };
         let apply = services.effects.apply(writer, &key, &object, options.force);
         let written = apply.await?;
-        self.wrote(key, written.sent);
+        self.applied(key, written.sent);
         Ok(written.object.json.to_vec())
     }
 
+    #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
     async fn create(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
-        let (by, services) = self.enter().map(|(s, services)| (s.key.clone(), services))?;
+        let (by, services) = self
+            .enter(HostCall::KubernetesCreate)
+            .map(|(s, services)| (s.key.clone(), services))?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
+        Span::current().record("object", tracing::field::display(&key));
         let written = services.effects.create(self.writer(&by), &key, &object).await?;
         self.wrote(key, written.sent);
         Ok(written.object.json.to_vec())
     }
 
+    #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
-        let (_, services) = self.enter()?;
+        let (_, services) = self.enter(HostCall::KubernetesDelete)?;
         let key = self.key(&r)?;
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
         services
@@ -221,6 +234,15 @@ impl Call {
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
         self.read(Dependency::List(list.clone()));
         Ok((found, token))
+    }
+
+    /// Counts an apply, or that none was needed.
+    fn applied(&mut self, key: ObjectRef, sent: bool) {
+        Span::current().record("sent", sent);
+        if !sent && let Some(metrics) = &self.metrics {
+            metrics.suppressed(Suppressed::Apply);
+        }
+        self.wrote(key, sent);
     }
 
     /// Counts a write; what is written is watched, so that whoever changes it back is noticed.

@@ -11,14 +11,17 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::StdoutStream;
 
 use super::Call;
-use crate::bindings::log::{Host, Level};
+use crate::{
+    bindings::log::{Host, Level},
+    metrics::HostCall,
+};
 
 /// Longer lines are cut: a log is no place for documents.
 const LINE: usize = 8 << 10;
 
 impl Host for Call {
     async fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) {
-        if self.enter().is_err() {
+        if self.enter(HostCall::LogWrite).is_err() {
             return;
         }
         let object = self.subject().map(ToString::to_string).unwrap_or_default();
@@ -27,13 +30,13 @@ impl Host for Call {
             line.push_str(&format!(" {key}={value:?}"));
         }
         let line = cut(&line);
-        let plugin = &*self.terms.plugin;
+        let (plugin, reconcile) = (&*self.terms.plugin, self.id);
         match level {
-            Level::Trace => tracing::trace!(target: "plugin", plugin, object, "{line}"),
-            Level::Debug => tracing::debug!(target: "plugin", plugin, object, "{line}"),
-            Level::Info => tracing::info!(target: "plugin", plugin, object, "{line}"),
-            Level::Warn => tracing::warn!(target: "plugin", plugin, object, "{line}"),
-            Level::Error => tracing::error!(target: "plugin", plugin, object, "{line}"),
+            Level::Trace => tracing::trace!(target: "plugin", object, plugin, %reconcile, "{line}"),
+            Level::Debug => tracing::debug!(target: "plugin", object, plugin, %reconcile, "{line}"),
+            Level::Info => tracing::info!(target: "plugin", object, plugin, %reconcile, "{line}"),
+            Level::Warn => tracing::warn!(target: "plugin", object, plugin, %reconcile, "{line}"),
+            Level::Error => tracing::error!(target: "plugin", object, plugin, %reconcile, "{line}"),
         }
     }
 }

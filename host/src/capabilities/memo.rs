@@ -1,27 +1,39 @@
 //! `memo`: a small scratch per object, kept across reconciles and reloads.
 
+use tracing::instrument;
+
 use super::Call;
 use crate::{
     bindings::{memo::Host, types::Error},
     memo::LIMIT,
+    metrics::HostCall,
 };
 
 impl Host for Call {
+    #[instrument(name = "memo.get", target = "spans", level = "trace", skip_all)]
     async fn get(&mut self, key: String) -> Option<Vec<u8>> {
-        let (subject, services) = self.enter().ok()?;
+        let (subject, services) = self.enter(HostCall::MemoGet).ok()?;
         services.memo.get(&subject.key, &subject.object.uid, &key)
     }
 
+    #[instrument(
+        name = "memo.put",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn put(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::MemoPut)?;
         if services.memo.put(&subject.key, &subject.object.uid, key, value) {
             return Ok(());
         }
         Err(Error::Budget(format!("an object may keep {LIMIT} bytes in memo")))
     }
 
+    #[instrument(name = "memo.remove", target = "spans", level = "trace", skip_all)]
     async fn remove(&mut self, key: String) {
-        if let Ok((subject, services)) = self.enter() {
+        if let Ok((subject, services)) = self.enter(HostCall::MemoRemove) {
             services.memo.remove(&subject.key, &key);
         }
     }

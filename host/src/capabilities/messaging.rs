@@ -1,14 +1,26 @@
 //! `messaging`: messages to named brokers. Declared, and not offered by this host yet.
 
+use tracing::instrument;
+
 use super::Call;
-use crate::bindings::{
-    messaging::{Host, Message},
-    types::Error,
+use crate::{
+    bindings::{
+        messaging::{Host, Message},
+        types::Error,
+    },
+    metrics::HostCall,
 };
 
 impl Host for Call {
+    #[instrument(
+        name = "messaging.publish",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn publish(&mut self, broker: String, _: Message) -> Result<(), Error> {
-        self.enter()?;
+        self.enter(HostCall::MessagingPublish)?;
         Err(Error::Unsupported(format!(
             "messaging.publish: this host has no brokers yet (asked for `{broker}`)"
         )))

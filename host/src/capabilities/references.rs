@@ -1,18 +1,22 @@
 //! `references`: objects that cannot go while this one uses them.
 
-use super::Call;
+use tracing::instrument;
+
+use super::{Call, Named};
 use crate::{
     bindings::{references::Host, types},
     grants::{Access, Verb},
+    metrics::HostCall,
     references::{circle, holds, marked},
     scope::Form,
 };
 use types::Error;
 
 impl Host for Call {
+    #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
         self.reconciling("references.hold")?;
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::ReferencesHold)?;
         let (holder, uid) = (subject.key.clone(), subject.object.uid.clone());
         let held_before = services.store.get(&holder, Form::Metadata);
         let mut held = holds(held_before.as_deref().unwrap_or(&subject.object));

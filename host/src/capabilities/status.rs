@@ -1,14 +1,25 @@
 //! `status`: progress that must survive a crash.
 
 use serde_json::Value;
+use tracing::instrument;
 
 use super::Call;
-use crate::bindings::{status::Host, types::Error};
+use crate::{
+    bindings::{status::Host, types::Error},
+    metrics::HostCall,
+};
 
 impl Host for Call {
+    #[instrument(
+        name = "status.checkpoint",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
     async fn checkpoint(&mut self, fields: Vec<u8>) -> Result<(), Error> {
         self.reconciling("status.checkpoint")?;
-        let (subject, services) = self.enter()?;
+        let (subject, services) = self.enter(HostCall::StatusCheckpoint)?;
         let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
         let fields: Value =
             serde_json::from_slice(&fields).map_err(|e| Error::Invalid(format!("checkpoint: {e}")))?;

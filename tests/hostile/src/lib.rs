@@ -11,7 +11,7 @@ use ostler_sdk::prelude::*;
     doc = "An object whose reconcile goes wrong in the way it names."
 )]
 pub struct HostileSpec {
-    /// `behave`, `trap`, `panic`, `loop`, `grow`, `recurse`, `nonsense`, `call` or `chatter`.
+    /// `behave`, `trap`, `panic`, `loop`, `grow`, `recurse`, `nonsense`, `call`, `chatter`, `announce` or `measure`.
     pub behaviour: String,
 }
 
@@ -32,6 +32,11 @@ impl Reconciler for Misbehaviour {
             "nonsense" => return Ok(Outcome::settled().status(&"nonsense")),
             "call" => while ctx.now() > 0 {},
             "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
+            "announce" => (0..40).for_each(|i| ctx.event("News", &format!("number {i}"))),
+            "measure" => {
+                ctx.counter("measured", 3);
+                ctx.gauge("depth_meters", 1.5);
+            }
             _ => {}
         }
         Ok(Outcome::settled())

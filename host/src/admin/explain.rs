@@ -1,0 +1,444 @@
+//! Why an object is as it is: what it waits for, what it read, when it runs next, who holds it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Admin, question::Question};
+use crate::{
+    dependencies::{Dependency, List},
+    facts::{ErrorFact, Facts},
+    key::ObjectRef,
+    object::Object,
+    queue::{Place, Priority},
+    reconcile::PAUSED,
+    references,
+    router::{Cause, Explanation as Turn},
+    scope::{Form, Scope},
+    store::Query,
+    watch::Synced,
+};
+
+/// Causes told, the newest.
+const CAUSES: usize = 10;
+/// Things read that are told.
+const READS: usize = 200;
+/// Objects of a list that is waited for, told by name.
+const LISTED: usize = 10;
+
+/// What `/explain` tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Its kind, with version and group.
+    pub kind: String,
+    /// Its namespace; empty for cluster-scoped ones.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `Ready`, `NotReady`, `Paused`, `Terminating`, or `New` before its first reconcile.
+    pub state: String,
+    /// Reason of its Ready condition.
+    pub reason: String,
+    /// Message of its Ready condition.
+    pub message: String,
+    /// What it waits for: of what it read, what is absent or not Ready.
+    pub waits_for: Vec<Read>,
+    /// What it read: a change of any of these wakes it.
+    pub reads: Vec<Read>,
+    /// When it runs next, and why.
+    pub next: NextRun,
+    /// What woke it lately, oldest first.
+    pub woken_by: Vec<String>,
+    /// Who holds it: it can't go before they let go.
+    pub holders: Vec<String>,
+    /// What it holds itself.
+    pub holds: Vec<String>,
+    /// What stands in the way of its deletion, when that was asked for.
+    pub finalizers: Vec<String>,
+    /// Whether it is annotated to be left alone.
+    pub paused: bool,
+    /// The plugin that reconciles it.
+    pub plugin: String,
+    /// The build that reconciled it last.
+    pub plugin_digest: String,
+    /// Reconciles so far.
+    pub reconciles: u64,
+    /// Failures in a row.
+    pub attempts: u32,
+    /// When its last reconcile ended.
+    pub last_reconcile: Option<String>,
+    /// How long that took, in milliseconds.
+    pub last_ms: Option<f64>,
+    /// Its last errors, newest last.
+    pub errors: Vec<ErrorFact>,
+}
+
+/// Something a reconcile read, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// The object, or the kind, namespace and selector of a list.
+    pub what: String,
+    /// How it is.
+    pub state: State,
+    /// Why it is not Ready.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// How something that was read is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// It is not there.
+    Absent,
+    /// It is there, and says nothing of being Ready.
+    Exists,
+    /// It is there, and not Ready.
+    NotReady,
+    /// It is Ready.
+    Ready,
+    /// It is being deleted.
+    Terminating,
+    /// A list of so many objects.
+    List(usize),
+    /// It is not known: what tells of it has not been listed.
+    Unknown,
+}
+
+/// When an object runs next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NextRun {
+    /// `running`, `queued`, `delayed`, `parked` or `settled`.
+    pub place: String,
+    /// Seconds until it is due.
+    pub in_seconds: Option<f64>,
+    /// For people: when and why.
+    pub why: String,
+}
+
+impl Admin {
+    /// Explains an object. The error says what there is instead.
+    pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
+        let key = question.find(&self.ledger.keys())?;
+        let gone = || format!("{key} was deleted a moment ago");
+        let facts = self.ledger.of(&key).ok_or_else(gone)?;
+        let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
+        let mut turn = self.services.router.explain(&key);
+        let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
+        let scopes = self.services.informers.scopes();
+        let reads = std::mem::take(&mut turn.reads);
+        let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
+        Ok(explanation(&key, &object, facts, turn, plugin, found))
+    }
+
+    /// What is there of something that was read. Starts no watch: there is one, or there is no telling.
+    fn find(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
+        let services = &self.services;
+        let scope = dependency.scope(&services.reach);
+        let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
+        let synced = covering().find(|(_, synced)| *synced == Synced::Yes);
+        let why = || {
+            let failed = covering().find_map(|(_, synced)| match synced {
+                Synced::Failed(why) => Some(why.clone()),
+                _ => None,
+            });
+            failed.unwrap_or_else(|| "not listed yet".into())
+        };
+        match dependency {
+            Dependency::Object(key, form) => match services.store.get(&key, form) {
+                None if synced.is_none() => Found::Unknown(Dependency::Object(key, form), why()),
+                object => Found::Object(key, object),
+            },
+            Dependency::List(list) => match synced {
+                None => Found::Unknown(Dependency::List(list), why()),
+                Some((scope, _)) => {
+                    let query = Query {
+                        namespace: &list.namespace,
+                        labels: list.labels.as_ref(),
+                        fields: list.fields.as_ref(),
+                        ..Query::default()
+                    };
+                    let objects = services.store.list(scope, &query);
+                    Found::List(list, objects)
+                }
+            },
+        }
+    }
+}
+
+/// What is there of something that was read.
+enum Found {
+    Object(ObjectRef, Option<Arc<Object>>),
+    List(List, Vec<(ObjectRef, Arc<Object>)>),
+    Unknown(Dependency, String),
+}
+
+/// Pure: everything has been read.
+fn explanation(
+    key: &ObjectRef,
+    object: &Object,
+    facts: Facts,
+    turn: Turn,
+    plugin: Option<String>,
+    found: Vec<Found>,
+) -> Explanation {
+    let paused = object.annotation(PAUSED) == Some("true");
+    let state = match () {
+        () if object.deleting() => "Terminating",
+        () if paused => "Paused",
+        () if facts.ready => "Ready",
+        () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
+        () => "NotReady",
+    };
+    let mut reads: Vec<_> = found.iter().map(read).collect();
+    reads.sort_by(|a, b| a.what.cmp(&b.what));
+    let mut waits_for = Vec::new();
+    if !facts.ready {
+        waits_for.extend(reads.iter().filter(|r| r.lacks()).cloned());
+        waits_for.extend(found.iter().flat_map(|f| lacking(f, key)));
+    }
+    reads.truncate(READS);
+    let causes = turn.causes.iter().skip(turn.causes.len().saturating_sub(CAUSES));
+    let finalizers = || object.finalizers.iter().map(ToString::to_string);
+    Explanation {
+        kind: key.gvk.to_string(),
+        namespace: facts.namespace,
+        name: facts.name,
+        state: state.into(),
+        reason: facts.reason,
+        message: facts.message,
+        waits_for,
+        reads,
+        next: next(&turn, plugin.is_some()),
+        woken_by: causes.map(ToString::to_string).collect(),
+        holders: references::holders(object)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        holds: references::holds(object)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        finalizers: finalizers().filter(|_| object.deleting()).collect(),
+        paused,
+        plugin: plugin.unwrap_or(facts.plugin),
+        plugin_digest: facts.plugin_digest,
+        reconciles: facts.reconciles,
+        attempts: turn.failures,
+        last_reconcile: facts.last_reconcile,
+        last_ms: facts.last_ms,
+        errors: facts.errors,
+    }
+}
+
+impl Read {
+    /// Whether somebody may wait for it.
+    fn lacks(&self) -> bool {
+        matches!(
+            self.state,
+            State::Absent | State::NotReady | State::Terminating | State::Unknown
+        )
+    }
+}
+
+/// Something that was read, as it is now.
+fn read(found: &Found) -> Read {
+    match found {
+        Found::Object(key, object) => of_object(key, object.as_deref()),
+        Found::List(list, objects) => Read {
+            what: name(list),
+            state: State::List(objects.len()),
+            why: String::new(),
+        },
+        Found::Unknown(dependency, why) => Read {
+            what: match dependency {
+                Dependency::Object(key, _) => key.to_string(),
+                Dependency::List(list) => name(list),
+            },
+            state: State::Unknown,
+            why: why.clone(),
+        },
+    }
+}
+
+/// `Pod in demo where app=web`.
+fn name(list: &List) -> String {
+    let place = match &*list.namespace {
+        "" => "all namespaces",
+        place => place,
+    };
+    let selectors = [
+        list.labels.as_ref().map(ToString::to_string),
+        list.fields.as_ref().map(ToString::to_string),
+    ];
+    let selectors: Vec<_> = selectors.into_iter().flatten().collect();
+    match selectors.is_empty() {
+        true => format!("{} in {place}", list.gvk.kind),
+        false => format!("{} in {place} where {}", list.gvk.kind, selectors.join(",")),
+    }
+}
+
+fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
+    let (state, why) = match object {
+        None => (State::Absent, String::new()),
+        Some(object) => {
+            let ready = object.ready();
+            let why = match (ready.reason.as_str(), ready.message.as_str()) {
+                (reason, "") => reason.to_owned(),
+                (reason, message) => format!("{reason}: {message}"),
+            };
+            match ready.reason.is_empty() {
+                _ if object.deleting() => (State::Terminating, why),
+                _ if ready.ready => (State::Ready, String::new()),
+                true => (State::Exists, String::new()),
+                false => (State::NotReady, why),
+            }
+        }
+    };
+    Read {
+        what: key.to_string(),
+        state,
+        why,
+    }
+}
+
+/// Objects of a list that are not Ready, but for the one that asks.
+fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
+    let Found::List(_, objects) = found else {
+        return Vec::new();
+    };
+    objects
+        .iter()
+        .filter(|(key, _)| key != asking)
+        .map(|(key, object)| of_object(key, Some(object)))
+        .filter(Read::lacks)
+        .take(LISTED)
+        .collect()
+}
+
+fn next(turn: &Turn, served: bool) -> NextRun {
+    let (place, why) = match turn.place {
+        _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
+        Some(Place::InFlight(false)) => ("running", "it runs now".to_owned()),
+        Some(Place::InFlight(true)) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(Place::Queued(priority)) => {
+            let word = match priority {
+                Priority::High => "high",
+                Priority::Normal => "normal",
+                Priority::Low => "low",
+            };
+            ("queued", format!("as soon as a worker is free ({word} priority)"))
+        }
+        Some(Place::Delayed(_)) => {
+            let why = match &turn.then {
+                Some(Cause::Poll) => "its polling interval is over then",
+                Some(Cause::Timer) => "its plugin asked for that time",
+                Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
+                Some(Cause::Retry) => "it waits, and looks again by itself then",
+                _ => "it is due then",
+            };
+            ("delayed", format!("{why}; sooner when it or something it read changes"))
+        }
+        Some(Place::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
+        None => ("settled", "when it or something it read changes".to_owned()),
+    };
+    NextRun {
+        place: place.into(),
+        in_seconds: turn.due_in.map(|d| d.as_millis() as f64 / 1000.0),
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Gvk;
+
+    fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<Object>) {
+        let json = format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"1"{extra}}}{rest}}}"#
+        );
+        let (key, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object");
+        (key, Arc::new(object))
+    }
+
+    fn conditioned(name: &str, status: &str) -> (ObjectRef, Arc<Object>) {
+        let condition = format!(
+            r#","status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"Because","message":"of this"}}]}}"#
+        );
+        object(name, "", &condition)
+    }
+
+    #[test]
+    fn it_waits_for_what_is_absent_or_not_ready_and_says_who_holds_it() {
+        let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
+        let (key, asked) = object(
+            "a",
+            r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x"}"#,
+            "",
+        );
+        let of_kind = |name: &str| ObjectRef::new(key.gvk.clone(), "n", name);
+        let list = List {
+            gvk: key.gvk.clone(),
+            cluster: "".into(),
+            namespace: "n".into(),
+            labels: crate::selector::Selector::parse("app=web").ok(),
+            fields: None,
+            form: Form::Whole,
+        };
+        let found = vec![
+            there(conditioned("ready", "True")),
+            there(conditioned("not-ready", "False")),
+            there(object("plain", "", "")),
+            Found::Object(of_kind("absent"), None),
+            Found::Unknown(
+                Dependency::Object(of_kind("unknown"), Form::Whole),
+                "forbidden".into(),
+            ),
+            Found::List(
+                list,
+                vec![(key.clone(), asked.clone()), conditioned("listed", "False")],
+            ),
+        ];
+        let ledger = crate::facts::Ledger::new(Default::default());
+        ledger.seen(&key);
+        let turn = Turn {
+            place: Some(Place::Delayed(Default::default())),
+            failures: 0,
+            due_in: Some(std::time::Duration::from_millis(1500)),
+            then: Some(Cause::Poll),
+            causes: vec![Cause::Start; 30],
+            reads: Vec::new(),
+        };
+        let facts = ledger.of(&key).expect("facts");
+        let told = explanation(&key, &asked, facts, turn, Some("p".into()), found);
+        let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
+        assert_eq!(
+            waits.collect::<Vec<_>>(),
+            [
+                ("Thing/n/absent", State::Absent, ""),
+                ("Thing/n/not-ready", State::NotReady, "Because: of this"),
+                ("Thing/n/unknown", State::Unknown, "forbidden"),
+                ("Thing/n/listed", State::NotReady, "Because: of this"),
+            ]
+        );
+        let reads = told.reads.iter().map(|r| (&*r.what, r.state));
+        assert_eq!(
+            reads.collect::<Vec<_>>(),
+            [
+                ("Thing in n where app=web", State::List(2)),
+                ("Thing/n/absent", State::Absent),
+                ("Thing/n/not-ready", State::NotReady),
+                ("Thing/n/plain", State::Exists),
+                ("Thing/n/ready", State::Ready),
+                ("Thing/n/unknown", State::Unknown),
+            ]
+        );
+        assert_eq!(told.holders, ["Thing/n/x"]);
+        assert_eq!(
+            (&*told.state, told.paused, told.woken_by.len()),
+            ("Paused", true, CAUSES)
+        );
+        assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
+        assert!(told.next.why.contains("polling"), "{}", told.next.why);
+    }
+}

@@ -1,0 +1,144 @@
+//! Which object somebody asks about, as they say it.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::ObjectRef;
+
+/// Which object is asked about.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Question {
+    /// `Team`, `team`, or `Team.v1alpha1.example.org` where that is not enough.
+    pub kind: String,
+    /// Its namespace; may be left out where the name is enough.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Question {
+    /// Finds the object that is meant among all that are reconciled.
+    pub fn find(&self, keys: &[ObjectRef]) -> Result<ObjectRef, String> {
+        let Question {
+            kind,
+            namespace,
+            name,
+        } = self;
+        let of_kind: Vec<_> = keys.iter().filter(|k| is_kind(k, kind)).collect();
+        if of_kind.is_empty() {
+            let kinds: BTreeSet<_> = keys.iter().map(|k| k.gvk.to_string()).collect();
+            return Err(match kinds.is_empty() {
+                true => "there are no objects that this host reconciles".into(),
+                false => format!(
+                    "there are no objects of kind `{kind}` that this host reconciles; there are {}",
+                    list(kinds)
+                ),
+            });
+        }
+        let named: Vec<_> = of_kind.iter().filter(|k| *k.name == **name).collect();
+        let here: Vec<_> = named
+            .iter()
+            .filter(|k| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|n| k.namespace.is_empty() || *k.namespace == **n)
+            })
+            .collect();
+        match here.as_slice() {
+            [one] => Ok((***one).clone()),
+            [first, second, ..] if first.gvk != second.gvk => {
+                let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
+                Err(format!(
+                    "`{kind}` is more than one kind: say which of {}",
+                    list(kinds)
+                ))
+            }
+            [_, ..] => {
+                let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
+                Err(format!(
+                    "there is a {kind}/{name} in several namespaces: say which of {} with -n",
+                    list(namespaces)
+                ))
+            }
+            [] => {
+                let place = namespace
+                    .as_ref()
+                    .map(|n| format!(" in namespace `{n}`"))
+                    .unwrap_or_default();
+                let others = match named.is_empty() {
+                    false => format!(
+                        "there is one in {}",
+                        list(named.iter().map(|k| k.namespace.to_string()).collect())
+                    ),
+                    true => format!(
+                        "there are {}",
+                        list(of_kind.iter().map(|k| k.to_string()).collect())
+                    ),
+                };
+                Err(format!("there is no {kind}/{name}{place}; {others}"))
+            }
+        }
+    }
+}
+
+/// `team`, `Team`, `Team.concourse-ci.org` and `Team.v1alpha1.concourse-ci.org` are all that kind.
+fn is_kind(key: &ObjectRef, kind: &str) -> bool {
+    let gvk = &key.gvk;
+    let same = |full: &str| full.eq_ignore_ascii_case(kind);
+    same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
+}
+
+fn list(items: BTreeSet<String>) -> String {
+    const SHOWN: usize = 10;
+    let more = items.len().saturating_sub(SHOWN);
+    let mut text = items.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Gvk;
+
+    fn question(kind: &str, namespace: Option<&str>, name: &str) -> Question {
+        Question {
+            kind: kind.into(),
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn the_object_that_is_meant_is_found_or_said_what_there_is() {
+        let team = |group: &str, namespace: &str, name: &str| {
+            ObjectRef::new(Gvk::new(group, "v1", "Team"), namespace, name)
+        };
+        let keys = [
+            team("a.dev", "x", "one"),
+            team("a.dev", "x", "two"),
+            team("a.dev", "y", "two"),
+            team("b.dev", "x", "three"),
+            team("a.dev", "x", "three"),
+        ];
+        let ask =
+            |kind: &str, namespace: Option<&str>, name: &str| question(kind, namespace, name).find(&keys);
+        assert_eq!(ask("team", None, "one"), Ok(keys[0].clone()));
+        assert_eq!(ask("Team.v1.a.dev", Some("y"), "two"), Ok(keys[2].clone()));
+        assert_eq!(ask("Team.b.dev", None, "three"), Ok(keys[3].clone()));
+        for (kind, namespace, name, words) in [
+            ("teem", None, "one", "there are Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", None, "two", "say which of x, y"),
+            ("team", None, "three", "say which of Team.v1.a.dev, Team.v1.b.dev"),
+            ("team", Some("z"), "two", "there is one in x, y"),
+            ("team", None, "four", "Team/x/one"),
+        ] {
+            let error = ask(kind, namespace, name).expect_err("not found");
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(question("team", None, "a").find(&[]).is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! The whole host at a glance.
+
+use serde::{Deserialize, Serialize};
+
+use super::Admin;
+use crate::{
+    facts::{ErrorFact, Facts},
+    plugin::Report,
+    scope::Form,
+    watch::Synced,
+};
+
+/// Objects that are not Ready are listed up to so many; they are counted all the same.
+const LISTED: usize = 200;
+/// Last errors listed.
+const ERRORS: usize = 20;
+
+/// What `/status` tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The host's version.
+    pub version: String,
+    /// The leases it stands for; none when it runs alone.
+    pub leases: Vec<Lease>,
+    /// The component files.
+    pub plugins: Vec<Plugin>,
+    /// What is watched.
+    pub watches: Vec<Watch>,
+    /// The queue, by plugin.
+    pub queue: Vec<Queue>,
+    /// Objects due later.
+    pub delayed: usize,
+    /// Objects that are reconciled, by kind.
+    pub objects: Vec<Objects>,
+    /// Those that are not Ready; the first of them, where there are many.
+    pub not_ready: Vec<NotReady>,
+    /// The last error of each object that had one, newest first; the first of them, where there are many.
+    pub errors: Vec<ObjectError>,
+}
+
+/// A lease, and whether this process holds it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its name.
+    pub name: String,
+    /// Whether it is held.
+    pub leads: bool,
+}
+
+/// A component file and the plugin in it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plugin {
+    /// The plugin's name; the file's until it has been loaded once.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Digest of the build that serves; empty when none does.
+    pub digest: String,
+    /// `serving`, `failed` (nothing serves), or `kept` (the newest file is bad, the one before serves).
+    pub state: String,
+    /// What is wrong with the newest file.
+    pub message: String,
+    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
+    pub hooks: String,
+    /// The kinds it reconciles.
+    pub kinds: Vec<String>,
+}
+
+impl From<Report> for Plugin {
+    fn from(report: Report) -> Self {
+        Self {
+            name: report.name,
+            version: report.version,
+            digest: report.digest,
+            state: report.state.to_owned(),
+            message: report.message,
+            hooks: report.hooks,
+            kinds: report.kinds,
+        }
+    }
+}
+
+/// A watch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Watch {
+    /// The kind.
+    pub kind: String,
+    /// The namespace; empty for all.
+    pub namespace: String,
+    /// The label selector; empty for all.
+    pub selector: String,
+    /// Whether only metadata is kept.
+    pub metadata: bool,
+    /// `synced`, `listing` or `failing`.
+    pub state: String,
+    /// Why it fails.
+    pub message: String,
+}
+
+/// A plugin's part of the queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Queue {
+    /// The plugin.
+    pub plugin: String,
+    /// Objects that are due.
+    pub due: usize,
+    /// Objects being reconciled.
+    pub running: usize,
+}
+
+/// Objects of a kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Objects {
+    /// The kind.
+    pub kind: String,
+    /// All of them.
+    pub total: usize,
+    /// Those that are Ready.
+    pub ready: usize,
+}
+
+/// An object that is not Ready, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NotReady {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace; empty for cluster-scoped ones.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Reason of its Ready condition; empty without one.
+    pub reason: String,
+    /// Message of its Ready condition.
+    pub message: String,
+    /// Reconciles so far.
+    pub reconciles: u64,
+}
+
+/// An object's last error.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectError {
+    /// The object.
+    pub object: String,
+    /// The error.
+    #[serde(flatten)]
+    pub error: ErrorFact,
+}
+
+impl From<Facts> for NotReady {
+    fn from(facts: Facts) -> Self {
+        Self {
+            kind: facts.kind,
+            namespace: facts.namespace,
+            name: facts.name,
+            reason: facts.reason,
+            message: facts.message,
+            reconciles: facts.reconciles,
+        }
+    }
+}
+
+impl Admin {
+    /// The host as it is now.
+    pub fn status(&self) -> Status {
+        let services = &self.services;
+        let (lanes, delayed) = services.router.lanes();
+        let mut watches: Vec<_> = services.informers.scopes();
+        watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            leases: services
+                .metrics
+                .leases()
+                .into_iter()
+                .map(|(name, leads)| Lease {
+                    name: name.to_string(),
+                    leads,
+                })
+                .collect(),
+            plugins: self.registry.reports().into_iter().map(Into::into).collect(),
+            watches: watches
+                .into_iter()
+                .map(|(scope, synced)| Watch {
+                    kind: scope.gvk.to_string(),
+                    namespace: scope.namespace.to_string(),
+                    selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
+                    metadata: scope.form == Form::Metadata,
+                    state: match synced {
+                        Synced::Yes => "synced",
+                        Synced::No => "listing",
+                        Synced::Failed(_) => "failing",
+                    }
+                    .into(),
+                    message: match synced {
+                        Synced::Failed(why) => why,
+                        _ => String::new(),
+                    },
+                })
+                .collect(),
+            queue: lanes
+                .into_iter()
+                .map(|lane| Queue {
+                    plugin: lane.name.to_string(),
+                    due: lane.due.iter().map(|(_, n)| n).sum(),
+                    running: lane.in_flight,
+                })
+                .collect(),
+            delayed,
+            objects: self
+                .ledger
+                .by_kind()
+                .into_iter()
+                .map(|(gvk, objects)| Objects {
+                    kind: gvk.to_string(),
+                    total: objects.total,
+                    ready: objects.ready,
+                })
+                .collect(),
+            not_ready: self
+                .ledger
+                .not_ready(LISTED)
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+            errors: self
+                .ledger
+                .errors(ERRORS)
+                .into_iter()
+                .map(|(key, error)| ObjectError {
+                    object: key.to_string(),
+                    error,
+                })
+                .collect(),
+        }
+    }
+}

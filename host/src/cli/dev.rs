@@ -1,0 +1,37 @@
+//! `ostler dev`: reconcile, with an API server of its own.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use tracing::info;
+
+use super::{Common, config, serve};
+
+/// Arguments of `ostler dev`.
+#[derive(Args)]
+pub struct Dev {
+    /// Where to write the kubeconfig of the API server.
+    #[arg(long, default_value = "ostler-dev.kubeconfig")]
+    kubeconfig: PathBuf,
+    /// Address of the API server.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+impl Dev {
+    /// Runs until a signal, or an error, ends it.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let options = ostler_apiserver::Options {
+            listen: self.listen,
+            ..Default::default()
+        };
+        let server = ostler_apiserver::Server::start(options).await?;
+        std::fs::write(&self.kubeconfig, server.kubeconfig())
+            .with_context(|| format!("writing {}", self.kubeconfig.display()))?;
+        info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "API server");
+        serve(config(Some(self.kubeconfig)).await?, self.common, None).await
+    }
+}

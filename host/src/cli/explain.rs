@@ -1,0 +1,230 @@
+//! `ostler explain`: why an object is as it is.
+
+use anyhow::Context;
+use clap::Args;
+
+use super::{
+    ask::Ask,
+    table::{Shade, cell, section, table, why},
+};
+use crate::admin::explain::{Explanation, Read, State};
+
+/// Arguments of `ostler explain`.
+#[derive(Args)]
+pub struct Explain {
+    /// The object: `team/platform`, or `Team.concourse-ci.org/platform` where a kind has namesakes.
+    #[arg(value_name = "KIND/NAME")]
+    object: String,
+    /// Its namespace; needed where the name is not enough.
+    #[arg(short, long)]
+    namespace: Option<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+impl Explain {
+    /// Asks, and prints.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let (kind, name) = self
+            .object
+            .split_once('/')
+            .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
+            .with_context(|| {
+                format!(
+                    "{:?}: KIND/NAME is needed, for example team/platform",
+                    self.object
+                )
+            })?;
+        let mut query = vec![("kind", kind), ("name", name)];
+        query.extend(self.namespace.as_deref().map(|n| ("namespace", n)));
+        let told: Explanation = self.ask.get("/explain", &query).await?;
+        self.ask.show(&told, text)
+    }
+}
+
+/// The answer for people: the question they have first.
+fn text(told: &Explanation) -> String {
+    let shade = match &*told.state {
+        "Ready" => Shade::Good,
+        "NotReady" => Shade::Bad,
+        _ => Shade::Waiting,
+    };
+    let name = match told.namespace.is_empty() {
+        true => told.name.clone(),
+        false => format!("{}/{}", told.namespace, told.name),
+    };
+    let because = match (told.reason.is_empty(), &*told.state) {
+        (true, _) | (_, "Ready") => String::new(),
+        _ => why(&told.reason, &told.message),
+    };
+    let next = match told.next.in_seconds {
+        Some(seconds) => format!("in {}: {}", duration(seconds), told.next.why),
+        None => told.next.why.clone(),
+    };
+    let last = match (&told.last_reconcile, told.last_ms) {
+        (Some(at), Some(ms)) => format!("{at}, took {}", duration(ms / 1000.0)),
+        _ => "never".into(),
+    };
+    let digest = told.plugin_digest.get(..12).unwrap_or_default();
+    let mut rows = vec![
+        ("Object", format!("{} {name}", told.kind), Shade::Plain),
+        ("State", told.state.clone(), shade),
+        ("Why", because, Shade::Plain),
+        ("Next run", next, Shade::Plain),
+        ("Last run", last, Shade::Plain),
+        ("Woken by", causes(&told.woken_by), Shade::Plain),
+        (
+            "Reconciles",
+            format!("{} ({} failures in a row)", told.reconciles, told.attempts),
+            Shade::Plain,
+        ),
+        ("Plugin", format!("{} {digest}", told.plugin), Shade::Plain),
+    ];
+    if told.paused {
+        rows.push((
+            "Paused",
+            "yes, by annotation; its deletion still cleans up".into(),
+            Shade::Waiting,
+        ));
+    }
+    rows.retain(|(_, value, _)| !value.is_empty());
+    let rows = rows
+        .into_iter()
+        .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
+    let mut out = table(&[], rows);
+    out.push_str(&reads("Waits for", &told.waits_for));
+    for (title, objects) in [("Held by", &told.holders), ("Holds", &told.holds)] {
+        if !objects.is_empty() {
+            let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
+            out.push_str(&section(title, &table(&[], rows)));
+        }
+    }
+    if !told.finalizers.is_empty() {
+        let rows = told.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
+        out.push_str(&section(
+            "Is deleted when these finalizers are gone",
+            &table(&[], rows),
+        ));
+    }
+    out.push_str(&reads("Reads, and is woken by", &told.reads));
+    if !told.errors.is_empty() {
+        let rows = told.errors.iter().rev().map(|e| {
+            vec![
+                cell(&e.at, Shade::Faint),
+                cell(format!("×{}", e.count), Shade::Faint),
+                cell(why(&e.reason, &e.message), Shade::Bad),
+            ]
+        });
+        out.push_str(&section("Last errors", &table(&[], rows)));
+    }
+    out
+}
+
+fn reads(title: &str, reads: &[Read]) -> String {
+    if reads.is_empty() {
+        return String::new();
+    }
+    let rows = reads.iter().map(|read| {
+        let (word, shade) = match read.state {
+            State::Absent => ("absent".to_owned(), Shade::Bad),
+            State::Exists => ("exists".to_owned(), Shade::Plain),
+            State::NotReady => ("not Ready".to_owned(), Shade::Waiting),
+            State::Ready => ("Ready".to_owned(), Shade::Good),
+            State::Terminating => ("being deleted".to_owned(), Shade::Waiting),
+            State::Unknown => ("unknown".to_owned(), Shade::Bad),
+            State::List(n) => (format!("{n} objects"), Shade::Plain),
+        };
+        vec![
+            cell(&read.what, Shade::Plain),
+            cell(word, shade),
+            cell(&read.why, Shade::Plain),
+        ]
+    });
+    section(title, &table(&[], rows))
+}
+
+/// Causes, the same in a row once.
+fn causes(causes: &[String]) -> String {
+    let runs = causes.chunk_by(|a, b| a == b);
+    let words = runs.map(|run| match run.len() {
+        1 => run[0].clone(),
+        n => format!("{} ×{n}", run[0]),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// A length of time as people say it.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{admin::explain::NextRun, facts::ErrorFact};
+
+    #[test]
+    fn what_matters_most_stands_first() {
+        let read = Read {
+            what: "Instance/demo/ci".into(),
+            state: State::Absent,
+            why: String::new(),
+        };
+        let told = Explanation {
+            kind: "Team.v1alpha1.concourse-ci.org".into(),
+            namespace: "demo".into(),
+            name: "platform".into(),
+            state: "NotReady".into(),
+            reason: "InstanceNotReady".into(),
+            message: "ci is not there".into(),
+            waits_for: vec![read.clone()],
+            reads: vec![read],
+            next: NextRun {
+                place: "delayed".into(),
+                in_seconds: Some(28.4),
+                why: "it waits".into(),
+            },
+            woken_by: vec!["start".into(), "change".into(), "change".into()],
+            holders: vec!["Thing/n/x".into()],
+            holds: Vec::new(),
+            finalizers: Vec::new(),
+            paused: false,
+            plugin: "concourse-team".into(),
+            plugin_digest: "0123456789abcdef".into(),
+            reconciles: 3,
+            attempts: 0,
+            last_reconcile: Some("2026-11-21T08:00:00Z".into()),
+            last_ms: Some(1.25),
+            errors: vec![ErrorFact {
+                at: "2026-11-21T07:00:00Z".into(),
+                reason: "Failed".into(),
+                message: "once".into(),
+                count: 2,
+            }],
+        };
+        let text = text(&told);
+        let places: Vec<_> = [
+            "Team.v1alpha1.concourse-ci.org demo/platform",
+            "InstanceNotReady: ci is not there",
+            "in 28.4 s: it waits",
+            "took 1 ms",
+            "start, change ×2",
+            "concourse-team 0123456789ab",
+            "Waits for",
+            "Instance/demo/ci",
+            "absent",
+            "Thing/n/x",
+            "Failed: once",
+        ]
+        .map(|words| text.find(words).unwrap_or_else(|| panic!("{words} in\n{text}")))
+        .into();
+        assert!(places.is_sorted(), "{text}");
+        assert!(!text.contains('\x1b'), "no colours but on a terminal");
+    }
+}

@@ -1,0 +1,137 @@
+//! `ostler status`: how a running host is.
+
+use clap::Args;
+
+use super::{
+    ask::Ask,
+    table::{Shade, cell, section, table, why},
+};
+use crate::admin::status::{Plugin, Status as Told};
+
+/// Arguments of `ostler status`.
+#[derive(Args)]
+pub struct Status {
+    #[command(flatten)]
+    ask: Ask,
+}
+
+impl Status {
+    /// Asks, and prints.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let told: Told = self.ask.get("/status", &[]).await?;
+        self.ask.show(&told, text)
+    }
+}
+
+/// The answer for people: what there is, then what is wrong.
+fn text(told: &Told) -> String {
+    let (total, ready) = told
+        .objects
+        .iter()
+        .fold((0, 0), |(total, ready), o| (total + o.total, ready + o.ready));
+    let mut out = format!("Ostler {}: {ready} of {total} objects Ready", told.version);
+    for lease in &told.leases {
+        let word = if lease.leads { "leads" } else { "stands by" };
+        out.push_str(&format!(", {word} ({})", lease.name));
+    }
+    out.push('\n');
+    let plugins = told.plugins.iter().map(|p| {
+        let shade = match &*p.state {
+            "serving" => Shade::Good,
+            "kept" => Shade::Waiting,
+            _ => Shade::Bad,
+        };
+        let queue = told.queue.iter().find(|q| q.plugin == p.name);
+        vec![
+            cell(&p.name, Shade::Plain),
+            cell(&p.version, Shade::Plain),
+            cell(p.digest.get(..12).unwrap_or_default(), Shade::Faint),
+            cell(&p.state, shade),
+            cell(queue.map_or(0, |q| q.due), Shade::Plain),
+            cell(queue.map_or(0, |q| q.running), Shade::Plain),
+            cell(trouble(p), Shade::Bad),
+        ]
+    });
+    let header = ["PLUGIN", "VERSION", "DIGEST", "STATE", "DUE", "RUNNING", ""];
+    out.push_str(&filled("Plugins", &header, plugins.collect()));
+    let objects = told.objects.iter().map(|o| {
+        let shade = if o.ready == o.total {
+            Shade::Good
+        } else {
+            Shade::Waiting
+        };
+        vec![
+            cell(&o.kind, Shade::Plain),
+            cell(format!("{}/{}", o.ready, o.total), shade),
+        ]
+    });
+    out.push_str(&filled("Objects", &["KIND", "READY"], objects.collect()));
+    let watches = told.watches.iter().filter(|w| w.state != "synced").map(|w| {
+        let shade = if w.state == "failing" {
+            Shade::Bad
+        } else {
+            Shade::Waiting
+        };
+        vec![
+            cell(&w.kind, Shade::Plain),
+            cell(
+                if w.namespace.is_empty() {
+                    "all"
+                } else {
+                    &w.namespace
+                },
+                Shade::Plain,
+            ),
+            cell(&w.state, shade),
+            cell(&w.message, Shade::Plain),
+        ]
+    });
+    let header = ["KIND", "NAMESPACE", "STATE", ""];
+    out.push_str(&filled("Watches that are not synced", &header, watches.collect()));
+    let not_ready = told.not_ready.iter().map(|o| {
+        vec![
+            cell(&o.namespace, Shade::Plain),
+            cell(format!("{}/{}", o.kind, o.name), Shade::Waiting),
+            cell(why(&o.reason, &o.message), Shade::Plain),
+        ]
+    });
+    out.push_str(&filled(
+        "Not Ready",
+        &["NAMESPACE", "OBJECT", "WHY"],
+        not_ready.collect(),
+    ));
+    let listed = told.not_ready.len();
+    if total - ready > listed {
+        out.push_str(&format!("and {} more\n", total - ready - listed));
+    }
+    let errors = told.errors.iter().map(|e| {
+        vec![
+            cell(&e.error.at, Shade::Faint),
+            cell(&e.object, Shade::Plain),
+            cell(why(&e.error.reason, &e.error.message), Shade::Bad),
+            cell(format!("×{}", e.error.count), Shade::Faint),
+        ]
+    });
+    out.push_str(&filled(
+        "Last errors",
+        &["AT", "OBJECT", "ERROR", "TIMES"],
+        errors.collect(),
+    ));
+    out
+}
+
+/// What is wrong with a plugin.
+fn trouble(plugin: &Plugin) -> String {
+    match (&*plugin.message, &*plugin.hooks) {
+        (message, "" | "done") => message.to_owned(),
+        ("", hooks) => format!("hooks: {hooks}"),
+        (message, hooks) => format!("{message}; hooks: {hooks}"),
+    }
+}
+
+fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
+    match rows.is_empty() {
+        true => String::new(),
+        false => section(title, &table(header, rows)),
+    }
+}

@@ -1,0 +1,563 @@
+//! What the host tells of itself: metrics, Events, `ostler status` and `ostler explain`.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use ostler::{
+    admin::{
+        Admin,
+        explain::{Explanation, State},
+        question::Question,
+        status::Status,
+    },
+    election::Timing,
+    grants::Grants,
+    key::Gvk,
+    lease,
+    queue::Priority,
+    router::Cause,
+};
+use ostler_test_harness::{GRANTS, Lab, PASSWORD, concourse::kind, scenarios};
+use serde_json::{Value, json};
+
+scenarios!(
+    metrics_have_controller_runtimes_names_and_move,
+    a_status_is_written_once_and_only_when_it_differs,
+    traps_and_what_a_plugin_measures_are_counted,
+    an_object_that_talks_too_much_is_cut_short,
+    who_leads_is_told,
+    a_waiting_child_is_explained,
+    status_and_explain_on_the_command_line
+);
+
+/// The admin server of the lab's host.
+async fn serve(lab: &Lab) -> (Admin, String) {
+    let host = lab.host();
+    let admin = Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers: lab.settings.workers,
+    };
+    let address = admin
+        .clone()
+        .serve("127.0.0.1:0".parse().expect("an address"))
+        .await
+        .expect("it binds");
+    (admin, format!("http://{address}"))
+}
+
+async fn fetch(url: &str, accept: &str) -> (String, String) {
+    let request = reqwest::Client::builder()
+        .no_proxy()
+        .build()
+        .expect("a client")
+        .get(url)
+        .header("accept", accept);
+    let answer = request.send().await.expect("an answer");
+    let kind = answer.headers()["content-type"]
+        .to_str()
+        .expect("text")
+        .to_owned();
+    (kind, answer.text().await.expect("a text"))
+}
+
+/// The samples of a metrics text, by name and labels as they are written.
+struct Samples(BTreeMap<String, f64>);
+
+impl Samples {
+    async fn of(admin: &str) -> Self {
+        let (_, text) = fetch(&format!("{admin}/metrics"), "text/plain").await;
+        let samples = text.lines().filter(|l| !l.starts_with('#'));
+        let parsed = samples.map(|l| {
+            let (name, value) = l.rsplit_once(' ').unwrap_or_else(|| panic!("a sample: {l}"));
+            (
+                name.to_owned(),
+                value.parse().unwrap_or_else(|_| panic!("a number: {l}")),
+            )
+        });
+        Self(parsed.collect())
+    }
+
+    /// The one sample of exactly this name and these labels.
+    fn get(&self, sample: &str) -> f64 {
+        *self
+            .0
+            .get(sample)
+            .unwrap_or_else(|| panic!("no {sample} in\n{:#?}", self.0.keys()))
+    }
+
+    /// The sum of those that have all of these in their name and labels.
+    fn sum(&self, parts: &[&str]) -> f64 {
+        let of = self
+            .0
+            .iter()
+            .filter(|(name, _)| parts.iter().all(|p| name.contains(p)));
+        of.map(|(_, value)| value).sum()
+    }
+}
+
+async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
+    lab.settings.api_server = "api.test:6443".into();
+    lab.start_pack().await;
+    let (_, admin) = serve(&lab).await;
+    lab.chain().await;
+    let before = Samples::of(&admin).await;
+    let queue = r#"{name="concourse-team",controller="concourse-team"}"#;
+    let controller = r#"{controller="concourse-team"}"#;
+    for name in [
+        "adds_total",
+        "retries_total",
+        "unfinished_work_seconds",
+        "longest_running_processor_seconds",
+    ] {
+        before.get(&format!("workqueue_{name}{queue}"));
+    }
+    for name in ["queue_duration_seconds", "work_duration_seconds"] {
+        assert!(before.get(&format!("workqueue_{name}_count{queue}")) >= 1.0);
+        before.get(&format!("workqueue_{name}_sum{queue}"));
+    }
+    for priority in ["100", "0", "-100"] {
+        let labels = queue.replace('}', &format!(r#",priority="{priority}"}}"#));
+        assert_eq!(before.get(&format!("workqueue_depth{labels}")), 0.0);
+    }
+    for name in [
+        "reconcile_errors_total",
+        "terminal_reconcile_errors_total",
+        "reconcile_panics_total",
+        "reconcile_timeouts_total",
+        "active_workers",
+    ] {
+        assert_eq!(
+            before.get(&format!("controller_runtime_{name}{controller}")),
+            0.0,
+            "{name}"
+        );
+    }
+    assert_eq!(
+        before.get(&format!(
+            "controller_runtime_max_concurrent_reconciles{controller}"
+        )),
+        f64::from(lab.settings.workers)
+    );
+    let total = |s: &Samples| -> f64 {
+        let of = |result| {
+            s.get(&format!(
+                r#"controller_runtime_reconcile_total{{controller="concourse-team",result="{result}"}}"#
+            ))
+        };
+        ["success", "error", "requeue", "requeue_after"]
+            .map(of)
+            .iter()
+            .sum()
+    };
+    let timed = |s: &Samples| {
+        s.get(&format!(
+            "controller_runtime_reconcile_time_seconds_count{controller}"
+        ))
+    };
+    assert_eq!(total(&before), timed(&before));
+    let bucket = |le| {
+        format!(
+            r#"controller_runtime_reconcile_time_seconds_bucket{{le="{le}",controller="concourse-team"}}"#
+        )
+    };
+    assert!(before.get(&bucket("0.005")) <= before.get(&bucket("60.0")));
+    assert_eq!(before.get(&bucket("+Inf")), timed(&before));
+    // Who is asked, and how often.
+    assert!(
+        before.get(r#"rest_client_requests_total{code="200",method="PATCH",host="api.test:6443"}"#) >= 3.0
+    );
+    assert!(
+        before.get(r#"rest_client_request_duration_seconds_count{verb="PATCH",host="api.test:6443"}"#) >= 3.0
+    );
+    assert!(before.sum(&["ostler_upstream_requests_total", &lab.namespace, "code=\"200\""]) >= 2.0);
+    // What there is.
+    let (objects, bytes) = lab.host().services().store.size();
+    assert_eq!(before.get("ostler_store_objects"), objects as f64);
+    assert_eq!(before.get("ostler_store_bytes"), bytes as f64);
+    assert!(before.get(r#"ostler_watches{state="synced"}"#) >= 3.0);
+    assert_eq!(
+        before.get(r#"ostler_objects{kind="Team.v1alpha1.concourse-ci.org",ready="true"}"#),
+        1.0
+    );
+    assert_eq!(
+        before.get(r#"ostler_component_loads_total{plugin="concourse-team",result="served"}"#),
+        1.0
+    );
+    assert_eq!(before.sum(&["ostler_component_info", "concourse-team"]), 1.0);
+    let calls = r#"ostler_host_calls_total{plugin="concourse-team",call="kubernetes.require-ready"}"#;
+    assert!(before.get(calls) >= 1.0);
+    assert!(before.get(r#"ostler_wasm_call_duration_seconds_count{plugin="concourse-team"}"#) >= 1.0);
+    assert!(before.get(r#"ostler_wasm_cpu_seconds_total{plugin="concourse-team"}"#) > 0.0);
+    // One reconcile more.
+    let team = lab.key(&kind("Team"), "platform");
+    lab.host()
+        .services()
+        .router
+        .add(&team, Priority::Normal, Cause::Poll);
+    lab.idle().await;
+    let after = Samples::of(&admin).await;
+    assert!(total(&after) > total(&before));
+    assert_eq!(total(&after), timed(&after));
+    let adds = format!("workqueue_adds_total{queue}");
+    assert!(after.get(&adds) > before.get(&adds));
+    assert!(after.get(calls) > before.get(calls));
+    // In the format that is asked for.
+    let (kind, text) = fetch(
+        &format!("{admin}/metrics"),
+        "application/openmetrics-text;version=1.0.0",
+    )
+    .await;
+    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
+    assert!(text.ends_with("# EOF\n") && text.contains("# TYPE workqueue_adds counter\n"));
+    let (kind, text) = fetch(&format!("{admin}/metrics"), "*/*").await;
+    assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
+    assert!(!text.contains("# EOF") && text.contains("# TYPE workqueue_adds_total counter\n"));
+    // And no secret, wherever a person looks.
+    let ask =
+        |name: &str, kind: &str| format!("/explain?kind={kind}&namespace={}&name={name}", lab.namespace);
+    for path in [
+        "/metrics".into(),
+        "/status".into(),
+        "/objects".into(),
+        ask("ci", "instance"),
+        ask("app", "pipeline"),
+    ] {
+        let (_, text) = fetch(&format!("{admin}{path}"), "*/*").await;
+        assert!(text.contains("concourse"), "{path}: {text}");
+        for secret in [PASSWORD, "registry-pass-0001"] {
+            assert!(!text.contains(secret), "{secret} in {path}");
+        }
+    }
+}
+
+fn greeting(lab: &Lab, name: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
+}
+
+async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
+    let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    let (_, admin) = serve(&lab).await;
+    lab.apply(greeting(&lab, "a")).await;
+    lab.ready(&gvk, "a").await;
+    lab.idle().await;
+    let first = Samples::of(&admin).await;
+    assert_eq!(lab.api_writes(), 3, "the finalizer, the ConfigMap, the status");
+    let version = lab.get(&gvk, "a").await.expect("there")["metadata"]["resourceVersion"].clone();
+    for _ in 0..5 {
+        lab.host()
+            .services()
+            .router
+            .add(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
+        lab.idle().await;
+    }
+    let last = Samples::of(&admin).await;
+    assert_eq!(lab.api_writes(), 3, "nothing changed, nothing was written");
+    let patches = |s: &Samples| s.sum(&["rest_client_requests_total", "method=\"PATCH\""]);
+    assert_eq!(patches(&first), patches(&last));
+    for write in ["apply", "status"] {
+        let name = format!(r#"ostler_writes_suppressed_total{{plugin="greeting",write="{write}"}}"#);
+        assert_eq!(last.get(&name) - first.get(&name), 5.0, "{write}");
+    }
+    assert_eq!(
+        version,
+        lab.get(&gvk, "a").await.expect("there")["metadata"]["resourceVersion"]
+    );
+}
+
+fn hostile() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
+}
+
+async fn misbehave(lab: &Lab, behaviour: &str) {
+    lab.apply(
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+        "metadata": {"name": behaviour, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}}),
+    )
+    .await;
+}
+
+async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
+    lab.settings.limits.cpu = std::time::Duration::from_millis(200);
+    lab.install(&["hostile/hostile"]);
+    lab.start_host().await;
+    let (admin, url) = serve(&lab).await;
+    misbehave(&lab, "measure").await;
+    lab.ready(&hostile(), "measure").await;
+    misbehave(&lab, "trap").await;
+    misbehave(&lab, "loop").await;
+    lab.condition(&hostile(), "trap", "Ready", "False", "PluginTrapped")
+        .await;
+    lab.condition(&hostile(), "loop", "Ready", "False", "PluginTimeout")
+        .await;
+    lab.until("both are counted", async || {
+        let samples = Samples::of(&url).await;
+        let controller = r#"{controller="hostile"}"#;
+        samples.get(&format!("controller_runtime_reconcile_panics_total{controller}")) >= 1.0
+            && samples.get(&format!(
+                "controller_runtime_reconcile_timeouts_total{controller}"
+            )) >= 1.0
+            && samples.get(&format!("controller_runtime_reconcile_errors_total{controller}")) >= 2.0
+    })
+    .await;
+    let samples = Samples::of(&url).await;
+    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="trap"}"#) >= 1.0);
+    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="cpu"}"#) >= 1.0);
+    assert_eq!(
+        samples.get(r#"ostler_plugin_measured_total{plugin="hostile"}"#),
+        3.0
+    );
+    assert_eq!(
+        samples.get(r#"ostler_plugin_depth_meters{plugin="hostile"}"#),
+        1.5
+    );
+    // The same is told of the object itself.
+    let told = admin
+        .explain(&question(&lab, "hostile", "loop"))
+        .expect("explained");
+    assert!(told.attempts >= 1 && told.state == "NotReady", "{told:?}");
+    let error = told.errors.last().expect("an error");
+    assert_eq!(error.reason, "PluginTimeout");
+    assert!(admin.status().errors.iter().any(|e| e.object.ends_with("/loop")));
+}
+
+async fn an_object_that_talks_too_much_is_cut_short(mut lab: Lab) {
+    let grants = format!("{GRANTS}\n  hostile:\n    events: true\n");
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
+    lab.install(&["hostile/hostile"]);
+    lab.start_host().await;
+    let (_, admin) = serve(&lab).await;
+    misbehave(&lab, "announce").await;
+    lab.ready(&hostile(), "announce").await;
+    lab.idle().await;
+    let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+    let news = events.iter().filter(|e| e["reason"] == "News").count();
+    assert_eq!(news, 25, "a burst, and no more");
+    let dropped = Samples::of(&admin)
+        .await
+        .get(r#"ostler_events_dropped_total{reason="rate_limited"}"#);
+    assert_eq!(dropped, 15.0);
+}
+
+async fn who_leads_is_told(mut lab: Lab) {
+    let read = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(read, &options)
+        .await
+        .expect("a configuration");
+    let lease = |identity: &str| lease::Settings {
+        config: config.clone(),
+        namespace: lab.namespace.clone(),
+        name: "observed".into(),
+        identity: identity.into(),
+        timing: Timing::default(),
+    };
+    let (first, second) = (lease("first"), lease("second"));
+    lab.settings.election = Some(first);
+    lab.start_host().await;
+    let (leader, leading) = serve(&lab).await;
+    let status = r#"leader_election_master_status{name="observed"}"#;
+    lab.until("it leads", async || {
+        Samples::of(&leading).await.get(status) == 1.0
+    })
+    .await;
+    assert!(leader.status().leases[0].leads);
+    // Beside it another, which goes on being told while it stands by.
+    lab.settings.election = Some(second);
+    let leads = lab.host.take();
+    lab.start_host().await;
+    let (standby, standing) = serve(&lab).await;
+    assert_eq!(Samples::of(&standing).await.get(status), 0.0);
+    assert_eq!(Samples::of(&leading).await.get(status), 1.0);
+    let leases = standby.status().leases;
+    assert!(leases[0].name == "observed" && !leases[0].leads);
+    drop(leads);
+}
+
+fn question(lab: &Lab, kind: &str, name: &str) -> Question {
+    Question {
+        kind: kind.into(),
+        namespace: Some(lab.namespace.clone()),
+        name: name.into(),
+    }
+}
+
+async fn a_waiting_child_is_explained(mut lab: Lab) {
+    lab.start_pack().await;
+    let (admin, _) = serve(&lab).await;
+    lab.apply(lab.team()).await;
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
+    lab.idle().await;
+    let ask = || admin.explain(&question(&lab, "team", "platform"));
+    let told = ask().expect("explained");
+    let instance = lab.key(&kind("Instance"), "ci").to_string();
+    assert_eq!((&*told.state, &*told.reason), ("NotReady", "InstanceNotReady"));
+    assert!(
+        told.waits_for
+            .iter()
+            .any(|r| r.what == instance && r.state == State::Absent),
+        "{told:?}"
+    );
+    assert!(
+        told.next.place == "delayed" && told.next.in_seconds.is_some(),
+        "{:?}",
+        told.next
+    );
+    assert!(told.errors.is_empty(), "waiting is no error: {:?}", told.errors);
+    assert_eq!((&*told.plugin, told.plugin_digest.len()), ("concourse-team", 64));
+    assert!(
+        told.woken_by.iter().any(|c| c == "change" || c == "start"),
+        "{:?}",
+        told.woken_by
+    );
+    // Its parent is there, and can't be Ready: the password is missing.
+    lab.apply(lab.instance()).await;
+    lab.until("it waits for a parent that is there", async || {
+        let told = ask().expect("explained");
+        let parent = told.waits_for.iter().find(|r| r.what == instance);
+        parent.is_some_and(|p| p.state == State::NotReady && !p.why.is_empty())
+    })
+    .await;
+    lab.apply(lab.secret(PASSWORD)).await;
+    lab.ready(&kind("Team"), "platform").await;
+    lab.idle().await;
+    let told = ask().expect("explained");
+    assert_eq!((&*told.state, told.waits_for.len()), ("Ready", 0), "{told:?}");
+    assert!(
+        told.reads
+            .iter()
+            .any(|r| r.what == instance && r.state == State::Ready),
+        "{:?}",
+        told.reads
+    );
+    assert!(
+        told.woken_by
+            .iter()
+            .any(|c| *c == format!("dependency {instance}")),
+        "{:?}",
+        told.woken_by
+    );
+    // Paused, and then held while it is to go.
+    lab.patch(
+        &kind("Team"),
+        "platform",
+        json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["example.org/other", "held-by.ostler.dev/1", "concourse-ci.org/team-finalizer"]}}),
+    )
+    .await;
+    lab.until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
+        .await;
+    let told = ask().expect("explained");
+    assert!(
+        told.holders.iter().any(|h| h.contains("uid 1")),
+        "{:?}",
+        told.holders
+    );
+    lab.delete(&kind("Team"), "platform").await;
+    lab.until("it is told that it is held", async || {
+        ask().is_ok_and(|t| t.state == "Terminating" && t.reason == "Held")
+    })
+    .await;
+    let finalizers = json!(["example.org/other", "concourse-ci.org/team-finalizer"]);
+    lab.patch(
+        &kind("Team"),
+        "platform",
+        json!({"metadata": {"finalizers": finalizers}}),
+    )
+    .await;
+    lab.until("it is told what it still has", async || {
+        ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["example.org/other"])
+    })
+    .await;
+    lab.patch(&kind("Team"), "platform", json!({"metadata": {"finalizers": []}}))
+        .await;
+    lab.gone(&kind("Team"), "platform").await;
+    lab.until("it is forgotten", async || ask().is_err()).await;
+    let error = admin
+        .explain(&question(&lab, "instance", "nobody"))
+        .expect_err("no such object");
+    assert!(error.contains("nobody") && error.contains(&instance), "{error}");
+}
+
+/// `ostler`, built beside this test.
+fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("OSTLER_BIN") {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("this test's path");
+    let binary = test.ancestors().nth(2).expect("target directory").join("ostler");
+    assert!(
+        binary.exists(),
+        "{} is not built: cargo build -p ostler",
+        binary.display()
+    );
+    binary
+}
+
+/// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
+async fn ostler(arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command
+        .args(arguments)
+        .env_remove("OSTLER_ADMIN")
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("it ends")
+}
+
+async fn status_and_explain_on_the_command_line(mut lab: Lab) {
+    lab.start_pack().await;
+    let (_, url) = serve(&lab).await;
+    lab.apply(lab.team()).await;
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
+    lab.idle().await;
+    let run = async |arguments: &[&str]| {
+        let output = ostler(&[arguments, &["--admin", &url]].concat()).await;
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let (good, table, _) = run(&["status"]).await;
+    assert!(good && table.contains("0 of 1 objects Ready"), "{table}");
+    for words in ["concourse-team", "serving", "Team/platform", "InstanceNotReady"] {
+        assert!(table.contains(words), "{words} in\n{table}");
+    }
+    assert!(!table.contains('\x1b'), "colours are for terminals");
+    let (_, json, _) = run(&["status", "-o", "json"]).await;
+    let status: Status = serde_json::from_str(&json).expect("a Status");
+    assert_eq!(status.not_ready[0].name, "platform");
+    let (good, table, _) = run(&["explain", "team/platform", "-n", &lab.namespace]).await;
+    assert!(
+        good && table.contains("Waits for") && table.contains("absent"),
+        "{table}"
+    );
+    let (_, json, _) = run(&["explain", "Team/platform", "-o", "json"]).await;
+    let told: Explanation = serde_json::from_str(&json).expect("an Explanation");
+    assert_eq!(told.waits_for[0].state, State::Absent);
+    let (good, _, error) = run(&["explain", "teem/platform"]).await;
+    assert!(
+        !good && error.contains("there are Team.v1alpha1.concourse-ci.org"),
+        "{error}"
+    );
+    let (good, _, error) = run(&["explain", "platform"]).await;
+    assert!(!good && error.contains("KIND/NAME"), "{error}");
+    // Nobody listens on a port that was given back.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nobody = free.local_addr().expect("its address").to_string();
+    drop(free);
+    let output = ostler(&["status", "--admin", &nobody]).await;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && error.contains("port-forward") && error.contains(&nobody),
+        "{error}"
+    );
+}
