@@ -148,37 +148,34 @@ async fn main() -> anyhow::Result<()> {
     let client = Client::try_default().await?;
 
     // One watch of ConfigMaps: for the store, for the children, for what is read.
-    let (config_maps, writer) = reflector::store_shared::<ConfigMap>(256);
-    let subscribe = || writer.subscribe().ok_or(Error::NoStore);
-    let (children, read) = (subscribe()?, subscribe()?);
-    let watching = watcher(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
+    let (config_maps, writer) = reflector::store::<ConfigMap>();
+    let changed = watcher(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
         .default_backoff()
-        .reflect_shared(writer)
-        .for_each(async |event| {
-            if let Err(error) = event {
-                eprintln!("watching ConfigMaps: {error}");
-            }
-        });
+        .reflect(writer)
+        .touched_objects();
     let (samples, writer) = reflector::store::<Sample>();
     let triggers = watcher(Api::<Sample>::all(client.clone()), watcher::Config::default())
         .default_backoff()
         .reflect(writer)
         .applied_objects()
         .predicate_filter(predicates::generation, Default::default());
-    let readers = {
+    let concerned = {
         let samples = samples.clone();
-        move |config: Arc<ConfigMap>| {
-            // A child is read by nobody.
-            let child = !config.owner_references().is_empty();
-            let found = if child {
-                Vec::new()
-            } else {
-                samples.state_filter(|sample: &Sample| {
-                    sample.spec.config == config.metadata.name
-                        && sample.metadata.namespace == config.metadata.namespace
-                })
+        move |config: ConfigMap| -> Vec<ObjectRef<Sample>> {
+            let namespace = config.namespace().unwrap_or_default();
+            let owner = config.owner_references().iter().find(|o| o.kind == "Sample");
+            if let Some(owner) = owner {
+                return vec![ObjectRef::new(&owner.name).within(&namespace)];
+            }
+            let reads = |sample: &Sample| {
+                sample.spec.config == config.metadata.name
+                    && sample.metadata.namespace == config.metadata.namespace
             };
-            found.into_iter().map(|sample| ObjectRef::from_obj(&*sample))
+            let found = samples.state_filter(reads);
+            found
+                .iter()
+                .map(|sample| ObjectRef::from_obj(&**sample))
+                .collect()
         }
     };
     let (meter, again) = Meter::serve(&cli.ready_file).await?;
@@ -189,8 +186,7 @@ async fn main() -> anyhow::Result<()> {
     });
     let reconciling = Controller::for_stream(triggers, samples)
         .with_config(Config::default().concurrency(cli.workers))
-        .owns_shared_stream(children)
-        .watches_shared_stream(read, readers)
+        .watches_stream(changed, concerned)
         .reconcile_all_on(again)
         .shutdown_on_signal()
         .run(
@@ -202,9 +198,6 @@ async fn main() -> anyhow::Result<()> {
             context,
         )
         .for_each(async |_| ());
-    tokio::select! {
-        () = watching => {}
-        () = reconciling => {}
-    }
+    reconciling.await;
     Ok(())
 }

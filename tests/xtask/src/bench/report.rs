@@ -80,6 +80,8 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("cpu_seconds", "CPU to list"),
         ],
         _ => &[
+            ("rss_1k", "memory, 1k"),
+            ("rss_3k", "3k"),
             ("rss_10k", "memory, 10k"),
             ("rss_30k", "30k"),
             ("rss_100k", "100k"),
@@ -204,7 +206,7 @@ impl Report {
             }
         }
         for note in self.notes.iter().filter(|n| n.bench == bench) {
-            let _ = writeln!(out, "\n{} {}.", note.subject, note.note);
+            let _ = writeln!(out, "\n{}: {}.", note.subject, note.note);
         }
         for ratio in self.ratios(bench) {
             let _ = writeln!(out, "\n{ratio}");
@@ -323,7 +325,13 @@ impl Report {
         let lines: Vec<_> = SUBJECTS
             .into_iter()
             .filter_map(|s| {
-                let points = [(10.0, "rss_10k"), (30.0, "rss_30k"), (100.0, "rss_100k")];
+                let points = [
+                    (1.0, "rss_1k"),
+                    (3.0, "rss_3k"),
+                    (10.0, "rss_10k"),
+                    (30.0, "rss_30k"),
+                    (100.0, "rss_100k"),
+                ];
                 let points = points
                     .into_iter()
                     .filter_map(|(x, metric)| Some((x, scaled(self.get("growth", s, metric)?))));
@@ -404,7 +412,7 @@ mod tests {
             table.contains("Ostler has throughput 2.00× of controller-runtime."),
             "{table}"
         );
-        assert!(table.contains("kopf 900 of 1000 objects in 60 s."), "{table}");
+        assert!(table.contains("kopf: 900 of 1000 objects in 60 s."), "{table}");
     }
 
     #[test]

@@ -33,7 +33,14 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
                 Subject::Kopf => note(stage, subject, "keeps no cache: it reads from the API server"),
                 _ => {
                     say(format!("{}: keeping {step}", subject.name()));
-                    let (usage, running) = kept(stage, subject, step).await?;
+                    let Some((usage, running)) = kept(stage, subject, step).await? else {
+                        note(
+                            stage,
+                            subject,
+                            &format!("is not done with {step} in {} s", stage.limit.as_secs()),
+                        );
+                        continue;
+                    };
                     match base {
                         None => empty.push((subject, usage)),
                         Some(base) => {
@@ -49,8 +56,8 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
     Ok(())
 }
 
-/// Runs an operator until it has everything.
-async fn kept(stage: &Stage, subject: Subject, step: usize) -> Result<(Usage, Running)> {
+/// Runs an operator until it has everything; none when that takes too long.
+async fn kept(stage: &Stage, subject: Subject, step: usize) -> Result<Option<(Usage, Running)>> {
     let name = format!("{}-{step}", subject.name());
     let wanted = name.clone();
     let observer = Observer::start(&stage.cluster, &samples(), move |o: &Object| {
@@ -61,10 +68,11 @@ async fn kept(stage: &Stage, subject: Subject, step: usize) -> Result<(Usage, Ru
     stage.cluster.create(&samples(), &sample).await?;
     let running = Running::start(stage, subject, None).await?;
     if !observer.reaches(1, stage.limit).await? {
-        bail!("{name} is not Ready after {} s", stage.limit.as_secs());
+        running.process.end().await?;
+        return Ok(None);
     }
     running.process.idle(stage.limit).await?;
-    Ok((running.process.usage()?, running))
+    Ok(Some((running.process.usage()?, running)))
 }
 
 async fn tell(
