@@ -42,7 +42,7 @@ pub struct Cli {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds a subject may take for one measure.
-    #[arg(long, default_value_t = 180)]
+    #[arg(long, default_value_t = 120)]
     limit: u64,
     /// Reconciles at the same time.
     #[arg(long, default_value_t = 16)]

@@ -24,6 +24,7 @@ use kube::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::meter::Meter;
 
@@ -50,6 +51,8 @@ struct SampleStatus {
 struct Context {
     client: Client,
     config_maps: Store<ConfigMap>,
+    /// Whether the store has had everything once.
+    listed: watch::Receiver<bool>,
     meter: Arc<Meter>,
 }
 
@@ -67,11 +70,8 @@ enum Error {
 
 async fn reconcile(sample: Arc<Sample>, context: Arc<Context>) -> Result<Action, Error> {
     // The store may still be filling when the first object is due.
-    context
-        .config_maps
-        .wait_until_ready()
-        .await
-        .map_err(|_| Error::NoStore)?;
+    let mut listed = context.listed.clone();
+    listed.wait_for(|yes| *yes).await.map_err(|_| Error::NoStore)?;
     let _timed = context.meter.start();
     let (name, namespace) = (
         sample.name_any(),
@@ -178,10 +178,20 @@ async fn main() -> anyhow::Result<()> {
                 .collect()
         }
     };
+    // One task waits for the store: of several that do, only the last is woken.
+    let (sender, listed) = watch::channel(false);
+    let filling = config_maps.clone();
+    tokio::spawn(async move {
+        if filling.wait_until_ready().await.is_ok() {
+            sender.send_replace(true);
+            sender.closed().await;
+        }
+    });
     let (meter, again) = Meter::serve(&cli.ready_file).await?;
     let context = Arc::new(Context {
         client,
         config_maps,
+        listed,
         meter,
     });
     let reconciling = Controller::for_stream(triggers, samples)
