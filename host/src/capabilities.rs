@@ -120,6 +120,13 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+impl Terms {
+    /// Whether nothing was agreed otherwise.
+    pub fn same(&self, other: &Self) -> bool {
+        self.plugin == other.plugin && self.grants == other.grants && self.config == other.config
+    }
+}
+
 /// One call into a component, seen from its capabilities.
 pub struct Call {
     terms: Arc<Terms>,

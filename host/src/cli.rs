@@ -159,6 +159,7 @@ async fn serve(
     let settings = Settings {
         plugins: common.plugins,
         grants,
+        grants_file: common.grants,
         namespaces: common.namespaces,
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),

@@ -117,7 +117,9 @@ impl Effects {
         let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
-        let (said, version) = (writer.said, object_now.resource_version);
+        // Of the answer: what is in the store may be somebody else's by now.
+        let version = answered["metadata"]["resourceVersion"].as_str();
+        let (said, version) = (writer.said, version.and_then(|v| v.parse().ok()).unwrap_or(0));
         let applied = Applied {
             said,
             version,

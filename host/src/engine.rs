@@ -14,8 +14,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use wasmtime::{
-    Config, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits, StoreLimitsBuilder,
-    UpdateDeadline,
+    Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
+    StoreLimitsBuilder, UpdateDeadline,
     component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
@@ -28,9 +28,6 @@ use crate::{
 
 /// How often a running guest is looked at.
 const TICK: Duration = Duration::from_millis(10);
-
-/// Memory of an instance that stays with the process between calls.
-const KEPT: usize = 1 << 20;
 
 /// The interface of the hooks.
 const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
@@ -119,14 +116,15 @@ pub struct State {
     /// The host's side of this call.
     pub call: Call,
     limits: StoreLimits,
-    wasi: WasiCtx,
+    /// Made for components that import WASI; the others never ask.
+    wasi: Option<WasiCtx>,
     table: ResourceTable,
 }
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
-            ctx: &mut self.wasi,
+            ctx: self.wasi.get_or_insert_with(|| WasiCtx::builder().build()),
             table: &mut self.table,
         }
     }
@@ -340,11 +338,12 @@ impl Engine {
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
     ) -> (Result<T, Trap>, Call) {
         let limits = call.limits().clone();
-        let mut wasi = WasiCtx::builder();
-        if compiled.wasi {
+        let wasi = compiled.wasi.then(|| {
+            let mut wasi = WasiCtx::builder();
             wasi.stdout(call.output(tracing::Level::INFO))
                 .stderr(call.output(tracing::Level::WARN));
-        }
+            wasi.build()
+        });
         let mut store = Store::new(
             &self.engine,
             State {
@@ -357,7 +356,7 @@ impl Engine {
                     .tables(32)
                     .trap_on_grow_failure(true)
                     .build(),
-                wasi: wasi.build(),
+                wasi,
                 table: ResourceTable::new(),
             },
         );
@@ -484,7 +483,13 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
             .max_memory_size(memory)
             .table_elements(100_000)
             // What a call has touched is wiped, not given back to the system: that costs more than the call.
-            .linear_memory_keep_resident(KEPT)
+            // Where the kernel tells what was touched (6.7 and later) only that is wiped.
+            .pagemap_scan(Enabled::Auto)
+            .linear_memory_keep_resident(if PoolingAllocationConfig::is_pagemap_scan_available() {
+                1 << 20
+            } else {
+                64 << 10
+            })
             .async_stack_keep_resident(64 << 10)
             .table_keep_resident(16 << 10);
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling));

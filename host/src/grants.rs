@@ -82,14 +82,14 @@ pub struct Denied {
 }
 
 /// A grants file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
     #[serde(default)]
     plugins: BTreeMap<String, PluginGrantSpec>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct PluginGrantSpec {
     /// Kubernetes objects.
@@ -141,7 +141,7 @@ fn everywhere() -> Vec<String> {
     vec!["*".into()]
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KubernetesGrant {
     #[serde(default)]
@@ -152,7 +152,7 @@ struct KubernetesGrant {
     namespaces: Vec<String>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UpstreamGrant {
     #[serde(default = "everywhere")]
@@ -165,7 +165,7 @@ struct UpstreamGrant {
     paths: Vec<String>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SecretGrant {
     #[serde(default = "everywhere")]
@@ -175,7 +175,7 @@ struct SecretGrant {
 }
 
 /// What one plugin may do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginGrants {
     plugin: Arc<str>,
     spec: PluginGrantSpec,

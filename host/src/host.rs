@@ -42,6 +42,8 @@ pub struct Settings {
     pub plugins: PathBuf,
     /// What plugins may do.
     pub grants: Grants,
+    /// The file they are from: when it changes they do.
+    pub grants_file: Option<PathBuf>,
     /// Namespaces to be confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
     /// Reconciles at the same time.
@@ -73,6 +75,7 @@ impl Default for Settings {
         Self {
             plugins: PathBuf::from("plugins"),
             grants: Grants::default(),
+            grants_file: None,
             namespaces: Vec::new(),
             workers: 16,
             limits: Limits::default(),
@@ -179,6 +182,7 @@ impl Host {
             engine,
             registry.clone(),
             settings.grants.clone(),
+            settings.grants_file.clone(),
             settings.limits.clone(),
             Box::new(move |new, before| {
                 swapped(&swapping, new, before);

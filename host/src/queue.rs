@@ -89,6 +89,7 @@ pub enum Place {
     Parked,
 }
 
+#[derive(Clone)]
 struct Item<C> {
     lane: Arc<str>,
     place: Place,
@@ -103,7 +104,7 @@ struct Item<C> {
     then: Option<C>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Lane<K> {
     ready: [BTreeMap<u64, K>; 3],
     in_flight: usize,
@@ -128,6 +129,7 @@ pub struct LaneState {
 }
 
 /// The queue. `K` names objects, `C` says why.
+#[derive(Clone)]
 pub struct Queue<K, C> {
     config: Config,
     items: HashMap<K, Item<C>>,
@@ -437,208 +439,4 @@ impl<K> Lane<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn queue() -> Queue<u8, u8> {
-        Queue::new(Config::new(10 * MS, 80 * MS, 7))
-    }
-
-    fn lane(i: u8) -> Arc<str> {
-        format!("lane-{i}").into()
-    }
-
-    #[test]
-    fn a_persons_change_goes_first_and_low_is_never_starved() {
-        let mut q = queue();
-        for key in 0..100 {
-            q.add(lane(0), key, Priority::Low, 0, MS);
-        }
-        q.add(lane(0), 200, Priority::High, 0, MS);
-        assert_eq!(q.pop(MS).map(|w| w.key), Some(200));
-        let mut popped = HashSet::new();
-        for i in 0..32 {
-            q.add(lane(0), 100 + i, Priority::High, 0, MS);
-            popped.insert(q.pop(MS).expect("work").priority);
-        }
-        assert!(popped.contains(&Priority::Low));
-    }
-
-    #[test]
-    fn no_priority_is_starved_by_the_others() {
-        let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
-        // One at a time, so that every other pop finds no room.
-        q.limit(lane(0), 1);
-        for key in 0..1000 {
-            q.add(lane(0), 100_000 + key, Priority::Low, 0, MS);
-            q.add(lane(0), 200_000 + key, Priority::Normal, 0, MS);
-        }
-        let mut served = HashMap::new();
-        for key in 0..1000 {
-            q.add(lane(0), key, Priority::High, 0, MS);
-            let work = q.pop(MS).expect("work");
-            assert_eq!(q.pop(MS), None);
-            *served.entry(work.priority).or_insert(0) += 1;
-            q.done(&work.key, Next::Settled, MS);
-        }
-        assert!(
-            served[&Priority::Normal] > 20 && served[&Priority::Low] > 20,
-            "{served:?}"
-        );
-    }
-
-    #[test]
-    fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
-        let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
-        for key in 0..10_000 {
-            q.add(lane(0), key, Priority::Normal, 0, MS);
-        }
-        for key in 20_000..20_003 {
-            q.add(lane(1), key, Priority::Normal, 0, MS);
-        }
-        let first: Vec<_> = (0..7)
-            .filter_map(|_| q.pop(MS))
-            .filter(|w| w.lane == lane(1))
-            .collect();
-        assert_eq!(first.len(), 3);
-    }
-
-    #[test]
-    fn backs_off_and_forgets_after_success() {
-        let mut q = queue();
-        q.add(lane(0), 1, Priority::High, 0, MS);
-        let mut now = MS;
-        for failures in 0..6u32 {
-            let work = q.pop(now).expect("due");
-            assert_eq!(work.attempt, failures);
-            q.done(&1, Next::Retry(9), now);
-            assert_eq!(q.pop(now), None);
-            let wait = q.next_deadline().expect("delayed") - now;
-            let full = (10 * MS * (1 << failures)).min(80 * MS);
-            assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
-            now += wait;
-        }
-        q.pop(now);
-        q.done(&1, Next::Settled, now);
-        q.add(lane(0), 1, Priority::High, 0, now);
-        assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
-    }
-
-    #[test]
-    fn what_wakes_it_earlier_is_why_it_runs() {
-        let mut q = queue();
-        q.add(lane(0), 1, Priority::High, 0, MS);
-        q.pop(MS);
-        q.done(&1, Next::Yield(50 * MS, 9), MS);
-        q.add(lane(0), 1, Priority::High, 3, 2 * MS);
-        assert_eq!(q.pop(2 * MS).map(|w| w.causes), Some(vec![3]));
-        q.done(&1, Next::At(50 * MS, 9), 2 * MS);
-        assert_eq!(q.pop(50 * MS).map(|w| w.causes), Some(vec![9]));
-    }
-
-    #[test]
-    fn parked_until_somebody_adds_it() {
-        let mut q = queue();
-        q.add(lane(0), 1, Priority::High, 0, MS);
-        q.pop(MS);
-        q.done(&1, Next::Park, MS);
-        assert_eq!(q.pop(Duration::from_secs(10_000)), None);
-        assert_eq!(q.explain(&1), Some((Place::Parked, 0)));
-        q.add(lane(0), 1, Priority::High, 0, MS);
-        assert!(q.pop(MS).is_some());
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Add(u8, Priority, u8),
-        Pop,
-        Done(u8, u8),
-        Wait(u8),
-        Limit(u8),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
-        prop_oneof![
-            2 => (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
-            3 => Just(Step::Pop),
-            3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
-            1 => (0..60u8).prop_map(Step::Wait),
-            1 => (0..3u8).prop_map(Step::Limit),
-        ]
-    }
-
-    proptest! {
-        /// Whatever happens in whatever order: nothing runs twice at once, no limit is exceeded, nothing that
-        /// was added is lost, nothing runs that was not asked for, and every cause given is told.
-        #[test]
-        fn agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
-            let mut q = queue();
-            let mut now = MS;
-            let mut limit = 0;
-            // Per key: wanted at the latest at, in flight, causes not told yet.
-            let mut wanted: HashMap<u8, Duration> = HashMap::new();
-            let mut flying: HashSet<u8> = HashSet::new();
-            let mut causes: HashMap<u8, HashSet<u8>> = HashMap::new();
-            let lane_of = |k: u8| lane(k % 2);
-            for step in steps {
-                match step {
-                    Step::Add(k, p, c) => {
-                        q.add(lane_of(k), k, p, c, now);
-                        wanted.insert(k, now);
-                        causes.entry(k).or_default().insert(c);
-                    }
-                    Step::Pop => match q.pop(now) {
-                        Some(work) => {
-                            prop_assert!(flying.insert(work.key), "twice in flight");
-                            let at = wanted.remove(&work.key);
-                            prop_assert!(at.is_some_and(|at| at <= now), "not asked for");
-                            for cause in causes.remove(&work.key).unwrap_or_default() {
-                                prop_assert!(work.causes.contains(&cause), "cause lost");
-                            }
-                            let of_lane = flying.iter().filter(|k| lane_of(**k) == work.lane).count();
-                            prop_assert!(work.lane != lane(0) || limit == 0 || of_lane <= limit, "over the limit");
-                        }
-                        None => {
-                            let full = |k: &u8| k.is_multiple_of(2) && limit > 0 && flying.iter().filter(|f| f.is_multiple_of(2)).count() >= limit;
-                            let due = wanted.iter().find(|(k, at)| **at <= now && !flying.contains(k) && !full(k));
-                            prop_assert!(due.is_none(), "lost: {due:?}");
-                        }
-                    },
-                    Step::Done(k, next) => if flying.remove(&k) {
-                        let again = wanted.contains_key(&k);
-                        let next = match next {
-                            0 => Next::Settled,
-                            1 => Next::Park,
-                            2 => Next::At(now + 20 * MS, 100),
-                            3 => Next::Yield(now + 30 * MS, 100),
-                            _ => Next::Retry(100),
-                        };
-                        q.done(&k, next.clone(), now);
-                        if !again {
-                            match next {
-                                Next::At(at, _) | Next::Yield(at, _) => { wanted.insert(k, at); }
-                                Next::Retry(_) => match q.explain(&k) {
-                                    Some((Place::Delayed(at), _)) => { wanted.insert(k, at); }
-                                    other => prop_assert!(false, "a failure waits: {other:?}"),
-                                },
-                                Next::Settled | Next::Park => {}
-                            }
-                        }
-                    },
-                    Step::Wait(d) => now += u32::from(d) * MS,
-                    Step::Limit(n) => {
-                        // Only ever widened while something flies, as the model does not track overshoot.
-                        if flying.is_empty() { limit = n.into(); q.limit(lane(0), limit); }
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -581,8 +581,9 @@ impl Controller {
         match patched {
             Ok(object) => {
                 self.ledger.looked(key, &object);
-                self.note_dropped(key, &object, &new);
-                self.note(key, |notes| notes.said = version(&object));
+                // What is in the store may be newer than what was written.
+                let ours = self.kept_whole(key, &object, &new) && object.generation == moment.generation;
+                self.note(key, |notes| notes.said = if ours { version(&object) } else { 0 });
                 Ok(())
             }
             Err(e) if e.code() == 404 => Err(End::settled()),
@@ -640,7 +641,8 @@ impl Controller {
 
     /// A status field that the CRD does not have is dropped by the server: written again each time, it would
     /// never be there.
-    fn note_dropped(&self, key: &ObjectRef, object: &Object, wanted: &Value) {
+    /// Gives whether it kept it all.
+    fn kept_whole(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
         let kept = object.value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
@@ -648,7 +650,9 @@ impl Controller {
             warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
             Box::new((wanted.clone(), kept))
         });
+        let whole = dropped.is_none();
         self.note(key, |notes| notes.dropped = dropped);
+        whole
     }
 
     fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {

@@ -33,17 +33,19 @@ pub struct Reloader {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
     grants: Grants,
+    grants_file: Option<PathBuf>,
     limits: Limits,
     on_swap: OnSwap,
 }
 
 impl Reloader {
-    /// Nothing is loaded before [`Reloader::scan`].
+    /// Nothing is loaded before [`Reloader::run`]. `grants` are as `grants_file`, which is followed too, has them.
     pub fn new(
         directory: PathBuf,
         engine: Arc<Engine>,
         registry: Arc<Registry>,
         grants: Grants,
+        grants_file: Option<PathBuf>,
         limits: Limits,
         on_swap: OnSwap,
     ) -> Self {
@@ -52,18 +54,24 @@ impl Reloader {
             engine,
             registry,
             grants,
+            grants_file,
             limits,
             on_swap,
         }
     }
 
     /// Loads what is there, then follows the directory until dropped. `ready` is told after the first scan.
-    pub async fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
+    pub async fn run(mut self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let (sender, mut events) = mpsc::unbounded_channel();
         let mut watcher = notify::recommended_watcher(move |event| {
             let _ = sender.send(event);
         })?;
         watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
+        if let Some(file) = &self.grants_file {
+            // The folder: an editor, or a mounted ConfigMap, puts another file in its place.
+            let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
+            watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
+        }
         self.scan(None).await;
         ready();
         while let Some(event) = events.recv().await {
@@ -73,9 +81,25 @@ impl Reloader {
             }
             // Until nothing has happened for a moment.
             while let Ok(Some(_)) = tokio::time::timeout(DEBOUNCE, events.recv()).await {}
+            self.regrant();
             self.scan(Some(since)).await;
         }
         Ok(())
+    }
+
+    /// Reads the grants again. A file that can't be read or parsed changes nothing.
+    fn regrant(&mut self) {
+        let Some(file) = &self.grants_file else { return };
+        let name = file.display().to_string();
+        let read = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"));
+        match read.and_then(|text| Grants::parse(&text, &name)) {
+            Ok(grants) if grants == self.grants => {}
+            Ok(grants) => {
+                info!("{name} has changed: plugins with other grants are loaded anew");
+                self.grants = grants;
+            }
+            Err(e) => warn!("the grants stay as they are: {e}"),
+        }
     }
 
     /// Looks at every file once; `since` is when the first of them changed.
@@ -119,6 +143,7 @@ impl Reloader {
         let mut content = Sha256::new();
         content.update(&wasm);
         content.update(config.as_deref().unwrap_or("").as_bytes());
+        content.update(format!("{:?}", self.grants));
         let digest = hex(&content.finalize());
         if self.registry.knows(file, &digest) {
             return;
@@ -129,6 +154,8 @@ impl Reloader {
         };
         let took = since.map(|since| since.elapsed());
         match self.registry.serve(file, &digest, plugin.clone(), took) {
+            // Somebody else's grants have changed.
+            Ok(Some(before)) if before.digest == plugin.digest && before.terms.same(&plugin.terms) => {}
             Ok(before) => {
                 let (name, short) = (&**plugin.name(), &plugin.digest[..12]);
                 match &before {

@@ -30,6 +30,7 @@ mod server;
 mod status;
 mod storage;
 mod table;
+mod tls;
 mod validation;
 mod watch;
 

@@ -14,6 +14,9 @@ struct Arguments {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// Speak HTTPS; the kubeconfig carries the certificate.
+    #[arg(long)]
+    tls: bool,
     /// Where to write a kubeconfig.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
@@ -26,6 +29,7 @@ async fn main() -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let server = Server::start(Options {
         listen: arguments.listen,
+        tls: arguments.tls,
         ..Options::default()
     })
     .await?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use base64::Engine as _;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -20,6 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::api::Api;
 use crate::faults::{Counters, Faults};
 use crate::storage::Storage;
+use crate::tls::Tls;
 use crate::{answer, garbage};
 
 /// A response body: whole, or a stream of lines.
@@ -34,6 +36,8 @@ pub struct Options {
     pub bookmark_interval: Duration,
     /// How many changes per resource a watch can go back.
     pub history: usize,
+    /// HTTPS instead of plain HTTP, with a certificate that the kubeconfig carries.
+    pub tls: bool,
 }
 
 impl Default for Options {
@@ -42,6 +46,7 @@ impl Default for Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             bookmark_interval: Duration::from_secs(10),
             history: 10_000,
+            tls: false,
         }
     }
 }
@@ -59,6 +64,8 @@ pub struct State {
     pub bookmark_interval: Duration,
     /// Where the server listens.
     pub address: SocketAddr,
+    /// How it shows who it is, where it speaks HTTPS.
+    pub tls: Option<Tls>,
 }
 
 /// A running server; dropping it stops it.
@@ -77,12 +84,14 @@ impl Server {
             .await
             .with_context(|| format!("listening on {}", options.listen))?;
         let (storage, written) = Storage::new(options.history);
+        let tls = options.tls.then(|| Tls::new(options.listen.ip())).transpose()?;
         let state = Arc::new(State {
             api: Api::new(storage),
             faults: Faults::default(),
             counters: Counters::default(),
             bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),
             address: listener.local_addr().context("reading the address listened on")?,
+            tls,
         });
         let stop = CancellationToken::new();
         let collector = tokio::spawn({
@@ -103,16 +112,22 @@ impl Server {
         })
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// `http://127.0.0.1:PORT`, or `https:` with TLS.
     pub fn url(&self) -> String {
-        format!("http://{}", self.state.address)
+        let s = if self.state.tls.is_some() { "s" } else { "" };
+        format!("http{s}://{}", self.state.address)
     }
 
     /// A kubeconfig for kubectl, kube and client-go.
     pub fn kubeconfig(&self) -> String {
+        let trusted = self.state.tls.as_ref().map(|tls| {
+            let encoded = base64::engine::general_purpose::STANDARD.encode(&tls.certificate);
+            format!("    certificate-authority-data: {encoded}\n")
+        });
         format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\nusers:\n- name: ostler\n  user: {{}}\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
-            self.url()
+            "apiVersion: v1\nkind: Config\ncurrent-context: ostler\nclusters:\n- name: ostler\n  cluster:\n    server: {}\n{}users:\n- name: ostler\n  user: {{}}\ncontexts:\n- name: ostler\n  context:\n    cluster: ostler\n    user: ostler\n    namespace: default\n",
+            self.url(),
+            trusted.unwrap_or_default()
         )
     }
 
@@ -165,9 +180,19 @@ async fn connection(state: Arc<State>, stream: TcpStream, stop: CancellationToke
     let mut restarts = state.faults.restarts.subscribe();
     // Small answers must not wait for more.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request: Request<Incoming>| serve(state.clone(), request));
+    let serving_state = state.clone();
+    let service = service_fn(move |request: Request<Incoming>| serve(serving_state.clone(), request));
     let builder = Builder::new(TokioExecutor::new());
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    let tls = state.tls.as_ref().map(|tls| tls.acceptor.clone());
+    let serving = async {
+        match tls {
+            None => builder.serve_connection(TokioIo::new(stream), service).await,
+            Some(tls) => {
+                let stream = TokioIo::new(tls.accept(stream).await?);
+                builder.serve_connection(stream, service).await
+            }
+        }
+    };
     tokio::select! {
         served = serving => {
             if let Err(error) = served {

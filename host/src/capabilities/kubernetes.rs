@@ -131,6 +131,8 @@ impl Host for Call {
         }
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
+        // What is live decides whether there is anything to send.
+        self.cached(&services, &key, Form::Whole).await?;
         let writer = Writer {
             said,
             ..self.writer(&by)

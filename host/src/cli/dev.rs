@@ -17,6 +17,9 @@ pub struct Dev {
     /// Address of the API server.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// The API server speaks HTTPS; the kubeconfig carries its certificate.
+    #[arg(long)]
+    tls: bool,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -26,6 +29,7 @@ impl Dev {
     pub async fn run(self) -> anyhow::Result<()> {
         let options = ostler_apiserver::Options {
             listen: self.listen,
+            tls: self.tls,
             ..Default::default()
         };
         let server = ostler_apiserver::Server::start(options).await?;

@@ -4,6 +4,7 @@
 use std::{
     future::Future,
     io::Write,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub mod process;
+pub mod proxy;
 
 pub use concourse_simulator as simulator;
 pub use ostler;
@@ -81,7 +83,12 @@ pub struct Lab {
 impl Lab {
     /// A lab on an embedded API server of its own.
     pub async fn embedded() -> Self {
-        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default())
+        Self::embedded_with(ostler_apiserver::Options::default()).await
+    }
+
+    /// The same with an API server started otherwise.
+    pub async fn embedded_with(options: ostler_apiserver::Options) -> Self {
+        let server = ostler_apiserver::Server::start(options)
             .await
             .expect("the embedded API server starts");
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -199,10 +206,35 @@ impl Lab {
 
     /// Starts a host in this process.
     pub async fn start_host(&mut self) -> &Host {
-        let host = Host::start(self.client.clone(), self.settings.clone())
+        self.start_host_with(self.client.clone()).await
+    }
+
+    /// Starts a host in this process that reaches the API server by this client.
+    pub async fn start_host_with(&mut self, client: Client) -> &Host {
+        let host = Host::start(client, self.settings.clone())
             .await
             .expect("the host starts");
         self.host.insert(host)
+    }
+
+    /// Where the API server listens.
+    pub fn address(&self) -> SocketAddr {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("a kubeconfig");
+        let (_, rest) = text.split_once("://").expect("a server");
+        let address: String = rest
+            .chars()
+            .take_while(|c| c.is_ascii_digit() || ".:".contains(*c))
+            .collect();
+        address.parse().expect("an address")
+    }
+
+    /// A client that reaches the API server by another address.
+    pub async fn client_at(&self, address: SocketAddr) -> Client {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("a kubeconfig");
+        let path = self.path().join("kubeconfig-elsewhere");
+        let elsewhere = text.replace(&self.address().to_string(), &address.to_string());
+        std::fs::write(&path, elsewhere).expect("written");
+        ostler::cli::client(Some(path)).await.expect("a client")
     }
 
     /// The running host.

@@ -12,6 +12,7 @@ scenarios!(
     never_fooled_by_defaults,
     a_field_given_up_goes,
     what_goes_round_is_slowed,
+    denied_until_it_is_granted,
 );
 
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
@@ -132,4 +133,31 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}});
     lab.patch(&kind(), name, annotations).await;
     lab.until("the loop is over", async || !slowed(name).await).await;
+}
+
+/// A grant that is missing parks; given, it wakes.
+async fn denied_until_it_is_granted(mut lab: Lab) {
+    let file = lab.path().join("grants.yaml");
+    let grants = |verbs: &str| {
+        let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
+        std::fs::write(&file, &text).expect("written");
+        ostler::grants::Grants::parse(&text, "grants.yaml").expect("grants")
+    };
+    lab.settings.grants = grants("[get]");
+    lab.settings.grants_file = Some(file.clone());
+    lab.start_probe().await;
+    lab.probe("p", json!([write("apply", "child", "1")]), json!([]))
+        .await;
+    let probe = lab
+        .condition(&kind(), "p", "Stalled", "True", "PermissionDenied")
+        .await;
+    let message = condition(&probe, "Ready")["message"].to_string();
+    assert!(message.contains("verbs: [apply]"), "{message}");
+    std::fs::write(&file, "plugins: [").expect("written");
+    grants("[get, apply]");
+    lab.ready(&kind(), "p").await;
+    let changed = lab
+        .causes(&kind(), "p")
+        .contains(&ostler::router::Cause::ConfigChange);
+    assert!(changed, "{:?}", lab.causes(&kind(), "p"));
 }

@@ -10,6 +10,7 @@ use ostler::{
 use ostler_test_harness::{
     Lab,
     probe::{config_map, kind},
+    proxy::Proxy,
     scenarios,
 };
 use serde_json::json;
@@ -21,6 +22,7 @@ scenarios!(
     only_what_is_read_is_watched,
     many_objects_are_streamed,
     asked_for_by_annotation,
+    a_watch_that_breaks_misses_nothing_and_makes_no_storm,
 );
 
 fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
@@ -186,4 +188,66 @@ async fn asked_for_by_annotation(mut lab: Lab) {
     }
     lab.idle().await;
     assert_eq!(reconciles(), before.map(|n| n + 2));
+}
+
+/// Cut, fallen behind, or the server away for a while: what changed meanwhile is seen, what did not wakes nobody.
+async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
+    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
+    let client = lab.client_at(proxy.address()).await;
+    lab.install(&["tests/probe"]);
+    lab.start_host_with(client).await;
+    for i in 0..30 {
+        lab.map(&format!("m{i}"), "a", "0").await;
+        let get = json!({"do": "get", "kind": "ConfigMap", "name": format!("m{i}")});
+        lab.probe(&format!("p{i}"), json!([get]), json!([])).await;
+    }
+    for i in 0..30 {
+        lab.saw(&format!("p{i}"), &[r#"{"v":"0"}"#]).await;
+    }
+    lab.idle().await;
+    let reconciles = || {
+        lab.host()
+            .ledger()
+            .all()
+            .iter()
+            .map(|f| f.reconciles)
+            .sum::<u64>()
+    };
+    for round in 1..=3 {
+        let before = reconciles();
+        proxy.down(true);
+        let changed = format!("m{round}");
+        lab.map(&changed, "a", "1").await;
+        lab.delete(&config_map(), &format!("m{}", round + 10)).await;
+        // So that the version the watch had is too old; the real server can't be told to forget.
+        if let Some(server) = &lab.embedded {
+            server.compact();
+        }
+        proxy.down(false);
+        lab.saw(&format!("p{round}"), &[r#"{"v":"1"}"#]).await;
+        lab.saw(&format!("p{}", round + 10), &["absent"]).await;
+        lab.idle().await;
+        assert_eq!(reconciles() - before, 2, "two changes, two reconciles");
+    }
+}
+
+mod tls {
+    mod embedded {
+        /// The embedded API server speaks HTTPS, too: to the host and to any other client of its kubeconfig.
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn over_https() {
+            let options = ostler_apiserver::Options {
+                tls: true,
+                ..Default::default()
+            };
+            let lab = ostler_test_harness::Lab::embedded_with(options).await;
+            let url = lab
+                .embedded
+                .as_ref()
+                .map(|server| server.url())
+                .unwrap_or_default();
+            assert!(url.starts_with("https://"), "{url}");
+            super::super::what_was_absent(lab).await;
+        }
+    }
 }

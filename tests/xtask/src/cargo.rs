@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn artifacts_are_read() {
-        let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","fresh":true}"#;
+        let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","profile":{"test":false},"fresh":true}"#;
         let Message::CompilerArtifact(artifact) = serde_json::from_str(line).unwrap() else {
             panic!("an artifact")
         };

@@ -1,0 +1,293 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn queue() -> Queue<u8, u8> {
+    Queue::new(Config::new(10 * MS, 80 * MS, 7))
+}
+
+fn lane(i: u8) -> Arc<str> {
+    format!("lane-{i}").into()
+}
+
+#[test]
+fn a_persons_change_goes_first_and_low_is_never_starved() {
+    let mut q = queue();
+    for key in 0..100 {
+        q.add(lane(0), key, Priority::Low, 0, MS);
+    }
+    q.add(lane(0), 200, Priority::High, 0, MS);
+    assert_eq!(q.pop(MS).map(|w| w.key), Some(200));
+    let mut popped = HashSet::new();
+    for i in 0..32 {
+        q.add(lane(0), 100 + i, Priority::High, 0, MS);
+        popped.insert(q.pop(MS).expect("work").priority);
+    }
+    assert!(popped.contains(&Priority::Low));
+}
+
+#[test]
+fn no_priority_is_starved_by_the_others() {
+    let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+    // One at a time, so that every other pop finds no room.
+    q.limit(lane(0), 1);
+    for key in 0..1000 {
+        q.add(lane(0), 100_000 + key, Priority::Low, 0, MS);
+        q.add(lane(0), 200_000 + key, Priority::Normal, 0, MS);
+    }
+    let mut served = HashMap::new();
+    for key in 0..1000 {
+        q.add(lane(0), key, Priority::High, 0, MS);
+        let work = q.pop(MS).expect("work");
+        assert_eq!(q.pop(MS), None);
+        *served.entry(work.priority).or_insert(0) += 1;
+        q.done(&work.key, Next::Settled, MS);
+    }
+    assert!(
+        served[&Priority::Normal] > 20 && served[&Priority::Low] > 20,
+        "{served:?}"
+    );
+}
+
+#[test]
+fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
+    let mut q: Queue<u32, u8> = Queue::new(Config::new(MS, MS, 1));
+    for key in 0..10_000 {
+        q.add(lane(0), key, Priority::Normal, 0, MS);
+    }
+    for key in 20_000..20_003 {
+        q.add(lane(1), key, Priority::Normal, 0, MS);
+    }
+    let first: Vec<_> = (0..7)
+        .filter_map(|_| q.pop(MS))
+        .filter(|w| w.lane == lane(1))
+        .collect();
+    assert_eq!(first.len(), 3);
+}
+
+#[test]
+fn backs_off_and_forgets_after_success() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    let mut now = MS;
+    for failures in 0..6u32 {
+        let work = q.pop(now).expect("due");
+        assert_eq!(work.attempt, failures);
+        q.done(&1, Next::Retry(9), now);
+        assert_eq!(q.pop(now), None);
+        let wait = q.next_deadline().expect("delayed") - now;
+        let full = (10 * MS * (1 << failures)).min(80 * MS);
+        assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
+        now += wait;
+    }
+    q.pop(now);
+    q.done(&1, Next::Settled, now);
+    q.add(lane(0), 1, Priority::High, 0, now);
+    assert_eq!(q.pop(now).map(|w| w.attempt), Some(0));
+}
+
+#[test]
+fn what_wakes_it_earlier_is_why_it_runs() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    q.pop(MS);
+    q.done(&1, Next::Yield(50 * MS, 9), MS);
+    q.add(lane(0), 1, Priority::High, 3, 2 * MS);
+    assert_eq!(q.pop(2 * MS).map(|w| w.causes), Some(vec![3]));
+    q.done(&1, Next::At(50 * MS, 9), 2 * MS);
+    assert_eq!(q.pop(50 * MS).map(|w| w.causes), Some(vec![9]));
+}
+
+#[test]
+fn parked_until_somebody_adds_it() {
+    let mut q = queue();
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    q.pop(MS);
+    q.done(&1, Next::Park, MS);
+    assert_eq!(q.pop(Duration::from_secs(10_000)), None);
+    assert_eq!(q.explain(&1), Some((Place::Parked, 0)));
+    q.add(lane(0), 1, Priority::High, 0, MS);
+    assert!(q.pop(MS).is_some());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u8, Priority, u8),
+    Pop,
+    Done(u8, u8),
+    Wait(u8),
+    Limit(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
+    prop_oneof![
+        2 => (0..6u8, priority, 0..4u8).prop_map(|(k, p, c)| Step::Add(k, p, c)),
+        3 => Just(Step::Pop),
+        3 => (0..6u8, 0..5u8).prop_map(|(k, n)| Step::Done(k, n)),
+        1 => (0..60u8).prop_map(Step::Wait),
+        1 => (0..3u8).prop_map(Step::Limit),
+    ]
+}
+
+/// A queue, and a plain model of what it must do.
+#[derive(Clone)]
+struct World {
+    q: Queue<u8, u8>,
+    now: Duration,
+    /// How many of lane 0 at the same time; 0 for no limit.
+    limit: usize,
+    /// By key: wanted at this time at the latest.
+    wanted: HashMap<u8, Duration>,
+    flying: HashSet<u8>,
+    /// Causes not told yet.
+    causes: HashMap<u8, HashSet<u8>>,
+}
+
+fn lane_of(key: u8) -> Arc<str> {
+    lane(key % 2)
+}
+
+impl World {
+    fn new(limit: usize) -> Self {
+        let mut q = queue();
+        q.limit(lane(0), limit);
+        Self {
+            q,
+            now: MS,
+            limit,
+            wanted: HashMap::new(),
+            flying: HashSet::new(),
+            causes: HashMap::new(),
+        }
+    }
+
+    /// Does a step on both; the error says where they differ.
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Add(k, p, c) => {
+                self.q.add(lane_of(k), k, p, c, self.now);
+                self.wanted.insert(k, self.now);
+                self.causes.entry(k).or_default().insert(c);
+            }
+            Step::Pop => return self.pop(),
+            Step::Done(k, next) if self.flying.remove(&k) => return self.done(k, next),
+            Step::Done(..) => {}
+            Step::Wait(d) => self.now += u32::from(d) * MS,
+            // Only ever while nothing flies, as the model does not track overshoot.
+            Step::Limit(n) if self.flying.is_empty() => {
+                self.limit = n.into();
+                self.q.limit(lane(0), self.limit);
+            }
+            Step::Limit(_) => {}
+        }
+        Ok(())
+    }
+
+    fn of_lane(&self, lane: &Arc<str>) -> usize {
+        self.flying.iter().filter(|k| lane_of(**k) == *lane).count()
+    }
+
+    fn pop(&mut self) -> Result<(), String> {
+        let Some(work) = self.q.pop(self.now) else {
+            let full = self.limit > 0 && self.of_lane(&lane(0)) >= self.limit;
+            let room = |k: &u8| !(full && k.is_multiple_of(2));
+            let due = |(k, at): &(&u8, &Duration)| **at <= self.now && !self.flying.contains(*k) && room(k);
+            return match self.wanted.iter().find(due) {
+                Some(lost) => Err(format!("lost: {lost:?}")),
+                None => Ok(()),
+            };
+        };
+        if !self.flying.insert(work.key) {
+            return Err(format!("{} twice in flight", work.key));
+        }
+        if self.wanted.remove(&work.key).is_none_or(|at| at > self.now) {
+            return Err(format!("{} was not asked for", work.key));
+        }
+        let causes = self.causes.remove(&work.key).unwrap_or_default();
+        if let Some(lost) = causes.iter().find(|c| !work.causes.contains(c)) {
+            return Err(format!("cause {lost} of {} is lost", work.key));
+        }
+        if work.lane == lane(0) && self.limit > 0 && self.of_lane(&work.lane) > self.limit {
+            return Err("over the limit".into());
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, k: u8, next: u8) -> Result<(), String> {
+        let again = self.wanted.contains_key(&k);
+        let next = match next {
+            0 => Next::Settled,
+            1 => Next::Park,
+            2 => Next::At(self.now + 20 * MS, 100),
+            3 => Next::Yield(self.now + 30 * MS, 100),
+            _ => Next::Retry(100),
+        };
+        self.q.done(&k, next.clone(), self.now);
+        if again {
+            return Ok(());
+        }
+        let at = match next {
+            Next::Settled | Next::Park => return Ok(()),
+            Next::At(at, _) | Next::Yield(at, _) => at,
+            Next::Retry(_) => match self.q.explain(&k) {
+                Some((Place::Delayed(at), _)) => at,
+                other => return Err(format!("a failure waits: {other:?}")),
+            },
+        };
+        self.wanted.insert(k, at);
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Whatever happens in whatever order: nothing runs twice at once, no limit is exceeded, nothing that
+    /// was added is lost, nothing runs that was not asked for, and every cause given is told.
+    #[test]
+    fn agrees_with_a_plain_model(steps in prop::collection::vec(step(), 0..200)) {
+        let mut world = World::new(0);
+        for step in &steps {
+            if let Err(e) = world.step(step) {
+                prop_assert!(false, "{e}");
+            }
+        }
+    }
+}
+
+/// The same of every order of up to six steps there is, of three objects in two lanes.
+#[test]
+fn agrees_with_a_plain_model_in_every_short_order() {
+    fn explore(world: &World, way: &mut Vec<Step>, left: usize) -> u64 {
+        let Some(left) = left.checked_sub(1) else { return 1 };
+        let keys = [0, 1, 2];
+        let adds = keys.map(|k| [Step::Add(k, Priority::High, 1), Step::Add(k, Priority::Low, 2)]);
+        let ends = keys.iter().filter(|k| world.flying.contains(k));
+        let ends = ends.flat_map(|k| [0, 3, 4].map(|next| Step::Done(*k, next)));
+        let steps = adds
+            .into_iter()
+            .flatten()
+            .chain(ends)
+            .chain([Step::Pop, Step::Wait(40)]);
+        let mut visited = 1;
+        for step in steps {
+            let mut next = world.clone();
+            let done = next.step(&step);
+            way.push(step);
+            if let Err(e) = done {
+                panic!("{e} after {way:?}");
+            }
+            visited += explore(&next, way, left);
+            way.pop();
+        }
+        visited
+    }
+    for limit in [0, 1] {
+        let visited = explore(&World::new(limit), &mut Vec::new(), 6);
+        println!("limit {limit}: {visited} states");
+        assert!(visited > 100_000);
+    }
+}

@@ -1,0 +1,225 @@
+//! Faults at random between the host and the API server while objects are made, edited and deleted: nothing
+//! is lost, and the end state is exact.
+//!
+//! Each run has a seed, which a failure prints; `CHAOS_SEED=N` runs that one alone.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use ostler_apiserver::{Effect, Fault, Match};
+use ostler_test_harness::{
+    Lab,
+    probe::{config_map, kind, write},
+    proxy::Proxy,
+};
+use serde_json::{Value, json};
+
+/// Objects there are.
+const OBJECTS: usize = 500;
+/// Edits and deletions in each run.
+const STEPS: usize = 100;
+
+mod hostile {
+    mod embedded {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn chaos() {
+            super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await;
+        }
+    }
+    mod real {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "needs the real control plane: cargo xtask test real"]
+        async fn chaos() {
+            super::super::chaos(ostler_test_harness::Lab::real().await, 10).await;
+        }
+    }
+}
+
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("CHAOS_SEED") {
+        Ok(seed) => vec![seed.parse().expect("CHAOS_SEED is a number")],
+        Err(_) => (0..count).map(|_| fastrand::u64(..)).collect(),
+    }
+}
+
+/// Says which seed it was when a run ends by a panic.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("to see it again: CHAOS_SEED={}", self.0);
+        }
+    }
+}
+
+/// One host goes through all runs: what one of them leaves behind, the next ones meet.
+async fn chaos(mut lab: Lab, runs: u64) {
+    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
+    let client = lab.client_at(proxy.address()).await;
+    lab.install(&["tests/probe"]);
+    lab.start_host_with(client).await;
+    let api = lab.api(&kind(), &lab.namespace);
+    let mut wanted: BTreeMap<String, String> =
+        (0..OBJECTS).map(|i| (format!("p{i}"), "0".to_owned())).collect();
+    stream::iter(wanted.clone())
+        .for_each_concurrent(8, |(name, value)| apply(&api, name, value))
+        .await;
+    for seed in seeds(runs) {
+        let _said = Seed(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (over, mut dice) = (AtomicBool::new(false), random.fork());
+        let people = async {
+            people(&api, &mut random, &mut wanted).await;
+            over.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(people, faults(&lab, &proxy, &mut dice, &over));
+        proxy.down(false);
+        proxy.latency(Duration::ZERO);
+        if let Some(server) = &lab.embedded {
+            server.faults().clear();
+        }
+        lab.until(&format!("all is as it should be (seed {seed})"), async || {
+            found(&lab).await == wanted
+        })
+        .await;
+        // The last deletions are told when the watch is back.
+        lab.until(&format!("what is gone is forgotten (seed {seed})"), async || {
+            lab.host().ledger().all().len() == wanted.len()
+        })
+        .await;
+        lab.idle().await;
+        let overlaps: u64 = lab.host().ledger().all().iter().map(|f| f.overlaps).sum();
+        assert_eq!(overlaps, 0, "none twice at once (seed {seed})");
+    }
+}
+
+/// What is there: by probe, the value its child has; `?` where that is not what its status speaks of.
+async fn found(lab: &Lab) -> BTreeMap<String, String> {
+    // Connections that were cut may still be found out about: no answer is nothing found.
+    let list = async |gvk| {
+        let api = lab.api(gvk, &lab.namespace);
+        let found = api
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default();
+        let found = found.into_iter().map(|o| serde_json::to_value(o).expect("JSON"));
+        found.collect::<Vec<Value>>()
+    };
+    let (probes, children) = (list(&kind()).await, list(&config_map()).await);
+    let mut values: BTreeMap<String, String> = BTreeMap::new();
+    for child in children {
+        let name = child["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if let Some(value) = child["data"]["v"].as_str() {
+            values.insert(name, value.to_owned());
+        }
+    }
+    for probe in &probes {
+        let name = probe["metadata"]["name"].as_str().unwrap_or_default();
+        let current = probe["status"]["observedGeneration"] == probe["metadata"]["generation"]
+            && ostler_test_harness::condition(probe, "Ready")["status"] == "True";
+        let value = values.entry(name.to_owned()).or_insert_with(|| "no child".into());
+        if !current {
+            value.push('?');
+        }
+    }
+    values
+}
+
+/// Edits, deletes and makes anew; keeps what is to be in the end.
+async fn people(api: &Api<DynamicObject>, random: &mut fastrand::Rng, wanted: &mut BTreeMap<String, String>) {
+    for _ in 0..STEPS {
+        let name = format!("p{}", random.usize(0..OBJECTS));
+        if random.u8(0..4) == 0 {
+            delete(api, &name).await;
+            wanted.remove(&name);
+        } else {
+            let value = random.u64(..).to_string();
+            gone_if_going(api, &name).await;
+            apply(api, name.clone(), value.clone()).await;
+            wanted.insert(name, value);
+        }
+    }
+}
+
+/// A name that is being deleted can't be used again before it is free.
+async fn gone_if_going(api: &Api<DynamicObject>, name: &str) {
+    loop {
+        match api.get_opt(name).await {
+            Ok(Some(object)) if object.metadata.deletion_timestamp.is_some() => {}
+            Ok(_) => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// As a person with patience does: again until the server says that it is done.
+async fn apply(api: &Api<DynamicObject>, name: String, value: String) {
+    let probe: Value = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
+        "metadata": {"name": name}, "spec": {"steps": [write("apply", &name, &value)]}});
+    let parameters = PatchParams::apply("test").force();
+    while api
+        .patch(&name, &parameters, &Patch::Apply(&probe))
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn delete(api: &Api<DynamicObject>, name: &str) {
+    loop {
+        match api.delete(name, &DeleteParams::default()).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(status)) if status.code == 404 => return,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+/// Breaks something every now and then.
+async fn faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(dice.u64(20..200))).await;
+        match (dice.u8(0..10), &lab.embedded) {
+            (0, _) => {
+                proxy.down(true);
+                tokio::time::sleep(Duration::from_millis(dice.u64(10..300))).await;
+                proxy.down(false);
+            }
+            (1, _) => proxy.cut(),
+            (2, _) => proxy.latency(Duration::from_millis(dice.u64(0..20))),
+            (3, Some(server)) => server.faults().cut_watches(),
+            (4, Some(server)) => server.compact(),
+            (5, Some(server)) => server.faults().restart(),
+            (6, Some(server)) => server.faults().set_latency(Duration::from_millis(dice.u64(0..3))),
+            (_, Some(server)) => {
+                let status = |code| Effect::Respond {
+                    code,
+                    retry_after: None,
+                };
+                let fault = Fault {
+                    matches: Match::default(),
+                    times: Some(dice.u64(1..20)),
+                    effect: match dice.u8(0..6) {
+                        0 => status(429),
+                        1 => status(409),
+                        2 => status(410),
+                        3 => status(500),
+                        4 => Effect::Drop,
+                        _ => Effect::DropAnswer,
+                    },
+                };
+                server.faults().add(fault).expect("no pattern in it");
+            }
+            (_, None) => {}
+        }
+    }
+}
