@@ -157,30 +157,35 @@ impl Cluster {
     pub async fn requests(&self) -> Result<Requests> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client.request_text(request).await?;
-        let mut requests = Requests::new();
-        for line in text.lines() {
-            let Some((labels, value)) = line
-                .strip_prefix("apiserver_request_total{")
-                .and_then(|l| l.rsplit_once("} "))
-            else {
-                continue;
-            };
-            let label = |name: &str| {
-                labels
-                    .split(',')
-                    .find_map(|l| l.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
-                    .unwrap_or("")
-            };
-            // No operator here GETs; the garbage collector does, and is no subject.
-            if matches!(label("resource"), "samples" | "configmaps") && label("verb") != "GET" {
-                let Ok(value) = value.parse::<f64>() else {
-                    bail!("a count that is no number: {line}")
-                };
-                *requests.entry(label("verb").to_owned()).or_default() += value as u64;
-            }
-        }
-        Ok(requests)
+        counted(&text)
     }
+}
+
+/// The requests of the benches' objects among the server's metrics.
+fn counted(metrics: &str) -> Result<Requests> {
+    let mut requests = Requests::new();
+    for line in metrics.lines() {
+        let Some((labels, value)) = line
+            .strip_prefix("apiserver_request_total{")
+            .and_then(|l| l.rsplit_once("} "))
+        else {
+            continue;
+        };
+        let label = |name: &str| {
+            labels
+                .split(',')
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
+                .unwrap_or("")
+        };
+        // No operator here GETs; the garbage collector does, and is no subject.
+        if matches!(label("resource"), "samples" | "configmaps") && label("verb") != "GET" {
+            let Ok(value) = value.parse::<f64>() else {
+                bail!("a count that is no number: {line}")
+            };
+            *requests.entry(label("verb").to_owned()).or_default() += value as u64;
+        }
+    }
+    Ok(requests)
 }
 
 /// What has come to it since.
@@ -190,4 +195,27 @@ pub fn since(before: &Requests, now: &Requests) -> Requests {
         .map(|(verb, n)| (verb.clone(), n - of(verb)))
         .filter(|(_, n)| *n > 0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_told_as_a_difference() {
+        let metrics = |applied: u64| {
+            format!(
+                "# TYPE apiserver_request_total counter\n\
+                 apiserver_request_total{{code=\"200\",resource=\"configmaps\",verb=\"APPLY\"}} {applied}\n\
+                 apiserver_request_total{{code=\"201\",resource=\"configmaps\",verb=\"APPLY\"}} 2\n\
+                 apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"GET\"}} 9\n\
+                 apiserver_request_total{{code=\"200\",resource=\"leases\",verb=\"PUT\"}} 9\n\
+                 apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"LIST\"}} 1\n"
+            )
+        };
+        let (before, now) = (counted(&metrics(1)).unwrap(), counted(&metrics(5)).unwrap());
+        assert_eq!(before["APPLY"], 3);
+        assert_eq!(since(&before, &now), Requests::from([("APPLY".into(), 4)]));
+        assert!(counted(&metrics(1).replace("} 1\n", "} x\n")).is_err());
+    }
 }

@@ -23,7 +23,7 @@ struct Value {
 }
 
 /// Why there is none.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
     bench: String,
     subject: String,
@@ -137,6 +137,8 @@ impl Report {
         let read = serde_json::from_str(line).with_context(|| format!("the driver said {line}"))?;
         match read {
             Line::Value(value) => self.values.push(value),
+            // Said at each step of a bench that has several.
+            Line::Note(note) if self.notes.contains(&note) => {}
             Line::Note(note) => self.notes.push(note),
         }
         Ok(())
@@ -284,7 +286,10 @@ impl Report {
             page.push('\n');
         }
         fs::create_dir_all(folder)?;
-        paths::replace(&folder.join("benchmarks.md"), page.trim_end().as_bytes())?;
+        paths::replace(
+            &folder.join("benchmarks.md"),
+            (page.trim_end().to_owned() + "\n").as_bytes(),
+        )?;
         Ok(())
     }
 

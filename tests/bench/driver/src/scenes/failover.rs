@@ -21,11 +21,11 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     match subject {
         Subject::Ostler | Subject::ControllerRuntime => {}
         Subject::KubeRs => {
-            report.note("kube-rs has no leader election");
+            report.note("has no leader election");
             return Ok(());
         }
         Subject::Kopf => {
-            report.note("Kopf's peering has no Lease: replicas pause for each other by priority");
+            report.note("has peering, where replicas pause for each other by priority, and no Lease");
             return Ok(());
         }
         _ => return Ok(()),
