@@ -11,6 +11,10 @@ demo *options:
 test *tiers:
     cargo xtask test {{tiers}}
 
+# Measure Ostler beside other operators: target/bench/report.json, docs/benchmarks.md
+bench *options:
+    cargo xtask bench {{options}}
+
 # What CI runs
 ci:
     .ci/run

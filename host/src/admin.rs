@@ -13,6 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -84,6 +85,13 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     )
 }
 
+#[derive(Deserialize)]
+struct After {
+    /// The first reconciles, which are not to be told of.
+    #[serde(default)]
+    after: usize,
+}
+
 async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     let format = Format::negotiated(accept.unwrap_or_default());
@@ -106,15 +114,17 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
     }
 }
 
-async fn store(State(admin): State<Admin>) -> Json<Value> {
+async fn store(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Json<Value> {
     let (objects, bytes) = admin.services.store.size();
-    let mut durations = admin.ledger.durations();
+    let mut durations = admin.ledger.durations(after);
     durations.sort_by_key(|(call, whole)| (whole - call, *call));
     let at = |q: usize| {
         durations
             .get(durations.len() * q / 100)
             .map(|(call, whole)| json!({"call_us": call, "whole_us": whole}))
     };
+    let mut whole: Vec<_> = durations.iter().map(|(_, whole)| *whole).collect();
+    whole.sort_unstable();
     Json(json!({
         "objects": objects,
         "bytes": bytes,
@@ -122,5 +132,7 @@ async fn store(State(admin): State<Admin>) -> Json<Value> {
         "reconciles": durations.len(),
         "p50": at(50),
         "p99": at(99),
+        "whole_p50_us": whole.get(whole.len() / 2),
+        "whole_p99_us": whole.get(whole.len() * 99 / 100),
     }))
 }

@@ -20,6 +20,14 @@ use crate::{
 pub fn command() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::root());
+    // What `cargo run` tells this program of itself: ring's build script looks at it, and would have much
+    // built anew.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
@@ -119,9 +127,20 @@ fn activity(line: &str) -> Option<String> {
 
 /// Builds binaries of the workspace; gives the path of each by name.
 pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let step = Step::new("Building the host");
+    build_binaries(Step::new("Building the host"), packages, &[])
+}
+
+/// Builds the binary of one package, optimised. Of one at a time, so that its dependencies have the
+/// features it asks for, and no other's.
+pub fn release_binary(package: &str) -> Result<PathBuf> {
+    let step = Step::new(format!("Building {package}, optimised"));
+    let mut built = build_binaries(step, &[package], &["--release"])?;
+    built.remove(package).context("it was built")
+}
+
+fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = command();
-    command.args(["build", "--bins"]);
+    command.args(["build", "--bins"]).args(flags);
     for package in packages {
         command.args(["--package", package]);
     }

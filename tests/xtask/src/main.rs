@@ -3,6 +3,7 @@
 //! A small crate on purpose, without the host among its dependencies: it must be
 //! there within seconds, and then say what takes longer.
 
+mod bench;
 mod cargo;
 mod components;
 mod control_plane;
@@ -36,6 +37,8 @@ enum Command {
         #[arg(value_enum)]
         tiers: Vec<suite::Tier>,
     },
+    /// Measure Ostler beside other operators at the same work, on a real control plane.
+    Bench(bench::Options),
     /// Build the guests to WebAssembly components in target/components.
     Components {
         /// Only these packs (all without any).
@@ -74,6 +77,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(options) => return demo::run(&options),
         Command::Test { tiers } => return suite::run(&tiers),
+        Command::Bench(options) => return bench::run(&options),
         Command::Components { packs } => {
             for component in components::build(|guest| packs.is_empty() || packs.contains(&guest.pack))? {
                 println!("{component}");

@@ -1,0 +1,221 @@
+//! The control plane as the driver uses it: raw JSON, and the server's own count of requests.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+/// Where the objects of a bench are.
+pub const NAMESPACE: &str = "bench";
+/// Creations at the same time.
+const CONCURRENCY: usize = 32;
+
+/// The control plane.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+}
+
+/// Requests by verb.
+pub type Requests = BTreeMap<String, u64>;
+
+/// Path of the samples.
+pub fn samples() -> String {
+    format!("/apis/bench.ostler.dev/v1/namespaces/{NAMESPACE}/samples")
+}
+
+/// Path of the ConfigMaps.
+pub fn config_maps() -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/configmaps")
+}
+
+impl Cluster {
+    /// A client of it.
+    pub async fn connect(kubeconfig: &Path) -> Result<Self> {
+        // Fails only when somebody was faster, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let read = Kubeconfig::read_from(kubeconfig)?;
+        let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+        // A watch is silent while nothing happens.
+        config.read_timeout = None;
+        Ok(Self {
+            client: Client::try_from(config)?,
+        })
+    }
+
+    /// Makes the namespace and the kind of the benches, unless they are there.
+    pub async fn prepare(&self) -> Result<()> {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        self.create_unless_there("/api/v1/namespaces", &namespace).await?;
+        let crd: Value = serde_saphyr::from_str(include_str!("../../crd.yaml"))?;
+        self.create_unless_there("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd)
+            .await?;
+        let served = async {
+            while self.get(&samples()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), served)
+            .await
+            .context("the CRD is not served")
+    }
+
+    async fn create_unless_there(&self, path: &str, object: &Value) -> Result<()> {
+        match self.create(path, object).await {
+            Err(e)
+                if e.downcast_ref::<kube::Error>()
+                    .is_some_and(|e| matches!(e, kube::Error::Api(s) if s.code == 409)) =>
+            {
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
+
+    async fn send(&self, method: &str, path: &str, content_type: &str, body: Vec<u8>) -> Result<Value> {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content_type)
+            .body(body)?;
+        Ok(self.client.request::<Value>(request).await?)
+    }
+
+    /// GETs JSON.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        self.send("GET", path, "application/json", Vec::new()).await
+    }
+
+    /// POSTs an object.
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send("POST", path, "application/json", serde_json::to_vec(object)?)
+            .await
+    }
+
+    /// PATCHes an object.
+    pub async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
+        self.send(
+            "PATCH",
+            path,
+            "application/merge-patch+json",
+            serde_json::to_vec(patch)?,
+        )
+        .await
+    }
+
+    /// PATCHes an object by server-side apply.
+    pub async fn apply(&self, path: &str, object: &Value) -> Result<Value> {
+        let path = format!("{path}?fieldManager=bench&force=true");
+        let body = serde_json::to_vec(object)?;
+        self.send("PATCH", &path, "application/apply-patch+yaml", body)
+            .await
+    }
+
+    /// POSTs many objects; `progress` is told how many are done.
+    pub async fn create_all(
+        &self,
+        path: &str,
+        objects: impl Iterator<Item = Value>,
+        progress: impl Fn(usize),
+    ) -> Result<()> {
+        let creating = stream::iter(objects).map(|object| async move { self.create(path, &object).await });
+        let mut creating = creating.buffer_unordered(CONCURRENCY).enumerate();
+        while let Some((done, created)) = creating.next().await {
+            created?;
+            if (done + 1) % 1000 == 0 {
+                progress(done + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The version of a collection, now.
+    pub async fn version(&self, path: &str) -> Result<String> {
+        let list = self.get(&format!("{path}?limit=1")).await?;
+        let version = list["metadata"]["resourceVersion"].as_str();
+        Ok(version.context("a list has a version")?.to_owned())
+    }
+
+    /// Lines of a watch from a version on.
+    pub async fn watch(
+        &self,
+        path: &str,
+        from: &str,
+    ) -> Result<impl futures::Stream<Item = Result<String>> + Send + use<>> {
+        let query = format!("{path}?watch=true&timeoutSeconds=3600&resourceVersion={from}");
+        let request = http::Request::get(query).body(Vec::new())?;
+        let body = self.client.request_stream(request).await?;
+        Ok(futures::AsyncBufReadExt::lines(body).map_err(Into::into))
+    }
+
+    /// Requests for the objects of benches that the server has answered so far.
+    pub async fn requests(&self) -> Result<Requests> {
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let text = self.client.request_text(request).await?;
+        counted(&text)
+    }
+}
+
+/// The requests of the benches' objects among the server's metrics.
+fn counted(metrics: &str) -> Result<Requests> {
+    let mut requests = Requests::new();
+    for line in metrics.lines() {
+        let Some((labels, value)) = line
+            .strip_prefix("apiserver_request_total{")
+            .and_then(|l| l.rsplit_once("} "))
+        else {
+            continue;
+        };
+        let label = |name: &str| {
+            labels
+                .split(',')
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
+                .unwrap_or("")
+        };
+        // No operator here GETs; the garbage collector does, and is no subject.
+        if matches!(label("resource"), "samples" | "configmaps") && label("verb") != "GET" {
+            let Ok(value) = value.parse::<f64>() else {
+                bail!("a count that is no number: {line}")
+            };
+            *requests.entry(label("verb").to_owned()).or_default() += value as u64;
+        }
+    }
+    Ok(requests)
+}
+
+/// What has come to it since.
+pub fn since(before: &Requests, now: &Requests) -> Requests {
+    let of = |verb: &String| before.get(verb).copied().unwrap_or(0);
+    now.iter()
+        .map(|(verb, n)| (verb.clone(), n - of(verb)))
+        .filter(|(_, n)| *n > 0)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_told_as_a_difference() {
+        let metrics = |applied: u64| {
+            format!(
+                "# TYPE apiserver_request_total counter\n\
+                 apiserver_request_total{{code=\"200\",resource=\"configmaps\",verb=\"APPLY\"}} {applied}\n\
+                 apiserver_request_total{{code=\"201\",resource=\"configmaps\",verb=\"APPLY\"}} 2\n\
+                 apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"GET\"}} 9\n\
+                 apiserver_request_total{{code=\"200\",resource=\"leases\",verb=\"PUT\"}} 9\n\
+                 apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"LIST\"}} 1\n"
+            )
+        };
+        let (before, now) = (counted(&metrics(1)).unwrap(), counted(&metrics(5)).unwrap());
+        assert_eq!(before["APPLY"], 3);
+        assert_eq!(since(&before, &now), Requests::from([("APPLY".into(), 4)]));
+        assert!(counted(&metrics(1).replace("} 1\n", "} x\n")).is_err());
+    }
+}

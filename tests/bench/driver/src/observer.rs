@@ -1,0 +1,160 @@
+//! Sees objects come to be as they should, by a watch.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use serde::Deserialize;
+use tokio::{sync::watch, task::AbortHandle};
+
+use crate::{api::Cluster, report::say};
+
+/// What an observer looks at.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Object {
+    /// Its metadata.
+    pub metadata: Metadata,
+    status: Status,
+    data: HashMap<String, String>,
+}
+
+/// The metadata looked at.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Metadata {
+    /// The object's name.
+    pub name: String,
+    generation: i64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    r#type: String,
+    status: String,
+    #[serde(default)]
+    observed_generation: i64,
+}
+
+impl Object {
+    /// Ready for its current generation.
+    pub fn ready(&self) -> bool {
+        self.status.conditions.iter().any(|c| {
+            c.r#type == "Ready" && c.status == "True" && c.observed_generation == self.metadata.generation
+        })
+    }
+
+    /// A ConfigMap's value.
+    pub fn value(&self) -> Option<&str> {
+        self.data.get("value").map(String::as_str)
+    }
+}
+
+/// Counts objects that are as they should.
+pub struct Observer {
+    seen: Arc<Mutex<HashMap<String, Instant>>>,
+    count: watch::Receiver<usize>,
+    task: AbortHandle,
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Sees what changes from a version on, until the watch breaks.
+async fn follow(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Event {
+        object: Object,
+    }
+    let mut lines = Box::pin(cluster.watch(path, &from).await?);
+    while let Some(line) = lines.next().await {
+        let line = line?;
+        let event: Event = serde_json::from_str(&line).with_context(|| format!("the server said {line}"))?;
+        see(event.object);
+    }
+    bail!("it has ended")
+}
+
+/// Sees what is there; gives the version to follow from.
+async fn caught_up(cluster: &Cluster, path: &str, see: &impl Fn(Object)) -> Result<String> {
+    let list = cluster.get(path).await?;
+    for item in list["items"].as_array().into_iter().flatten() {
+        see(Object::deserialize(item)?);
+    }
+    let version = &list["metadata"]["resourceVersion"];
+    Ok(version.as_str().context("a list has a version")?.to_owned())
+}
+
+impl Observer {
+    /// Watches a collection from now on.
+    pub async fn start(
+        cluster: &Cluster,
+        path: &str,
+        right: impl Fn(&Object) -> bool + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (cluster, path) = (cluster.clone(), path.to_owned());
+        let version = cluster.version(&path).await?;
+        let seen = Arc::new(Mutex::new(HashMap::new()));
+        let (sender, count) = watch::channel(0);
+        let keeping = seen.clone();
+        let see = move |object: Object| {
+            if right(&object) {
+                let mut seen = keeping.lock().expect("lock");
+                seen.entry(object.metadata.name).or_insert_with(Instant::now);
+                sender.send_replace(seen.len());
+            }
+        };
+        let task = tokio::spawn(async move {
+            let mut from = version;
+            while let Err(e) = follow(&cluster, &path, from, &see).await {
+                say(format!("watching {path} anew: {e:#}"));
+                from = match caught_up(&cluster, &path, &see).await {
+                    Ok(version) => version,
+                    Err(e) => return say(format!("{e:#}")),
+                };
+            }
+        });
+        Ok(Self {
+            seen,
+            count,
+            task: task.abort_handle(),
+        })
+    }
+
+    /// How many are as they should.
+    pub fn count(&self) -> usize {
+        *self.count.borrow()
+    }
+
+    /// Waits for so many of them. False when the time is over before.
+    pub async fn reaches(&self, n: usize, limit: Duration) -> Result<bool> {
+        let mut count = self.count.clone();
+        match tokio::time::timeout(limit, count.wait_for(|seen| *seen >= n)).await {
+            Ok(reached) => reached.map(|_| true).context("the driver's watch has ended"),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// When the first and the last of them came to be so.
+    pub fn span(&self) -> Result<(Instant, Instant)> {
+        let seen = self.seen.lock().expect("lock");
+        match (seen.values().min(), seen.values().max()) {
+            (Some(first), Some(last)) => Ok((*first, *last)),
+            _ => bail!("nothing was seen"),
+        }
+    }
+}

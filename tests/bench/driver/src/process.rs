@@ -1,0 +1,125 @@
+//! A subject's process, and what the kernel says it uses.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+/// A process that is killed when dropped.
+pub struct Process {
+    name: String,
+    pid: u32,
+    child: Child,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Of all its threads, in user and kernel mode.
+    pub cpu_seconds: f64,
+    /// Resident now, in bytes.
+    pub rss: u64,
+    /// Of that, what is its own: without the pages of its binary.
+    pub rss_anon: u64,
+    /// Resident at most, in bytes.
+    pub rss_peak: u64,
+}
+
+impl Process {
+    /// Starts it; what it says goes to a file.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true);
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        let pid = child.id().context("it has just been started")?;
+        Ok(Self {
+            name: name.into(),
+            pid,
+            child,
+        })
+    }
+
+    /// What it has used so far.
+    pub fn usage(&self) -> Result<Usage> {
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/{}/{file}", self.pid))
+                .with_context(|| format!("{} has ended", self.name))
+        };
+        let (stat, status) = (read("stat")?, read("status")?);
+        // The second field may have spaces in it; it ends with a parenthesis.
+        let fields: Vec<_> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or("")
+            .split_ascii_whitespace()
+            .collect();
+        let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok());
+        let (user, system) = ticks(11).zip(ticks(12)).context("no times in /proc/PID/stat")?;
+        let kib = |key: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(key));
+            line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok())
+                .with_context(|| format!("no {key} in /proc/PID/status"))
+        };
+        Ok(Usage {
+            cpu_seconds: (user + system) as f64 / rustix::param::clock_ticks_per_second() as f64,
+            rss: kib("VmRSS:")? * 1024,
+            rss_anon: kib("RssAnon:")? * 1024,
+            rss_peak: kib("VmHWM:")? * 1024,
+        })
+    }
+
+    /// Waits until it has next to nothing to do: less than a twentieth of a core for a second.
+    pub async fn idle(&self, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        let mut before = self.usage()?.cpu_seconds;
+        loop {
+            // A rate needs an interval.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.usage()?.cpu_seconds;
+            if now - before < 0.05 {
+                return Ok(());
+            }
+            before = now;
+            if began.elapsed() > limit {
+                bail!("{} is not idle after {} s", self.name, limit.as_secs());
+            }
+        }
+    }
+
+    /// An error when it has ended.
+    pub fn still_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended: {status}", self.name),
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.pid.cast_signed()).context("a process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Asks it to end, and makes it end when it doesn't.
+    pub async fn end(mut self) -> Result<()> {
+        // Fails when it has ended by itself.
+        let _ = self.signal(Signal::TERM);
+        if tokio::time::timeout(Duration::from_secs(10), self.child.wait())
+            .await
+            .is_err()
+        {
+            self.child.kill().await?;
+        }
+        Ok(())
+    }
+}

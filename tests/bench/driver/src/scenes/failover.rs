@@ -1,0 +1,71 @@
+//! Two replicas, one of which ends: gracefully, and killed.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use rustix::process::Signal;
+
+use super::Stage;
+use crate::{
+    api::samples,
+    observer::{Object, Observer},
+    report::{Report, say},
+    subject::{Running, Subject},
+    work,
+};
+
+/// Measures how long nobody reconciles.
+pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
+    let bench = "failover";
+    let report = Report { bench, subject };
+    match subject {
+        Subject::Ostler | Subject::ControllerRuntime => {}
+        Subject::KubeRs => {
+            report.note("has no leader election");
+            return Ok(());
+        }
+        Subject::Kopf => {
+            report.note("has peering, where replicas pause for each other by priority, and no Lease");
+            return Ok(());
+        }
+        _ => return Ok(()),
+    }
+    let first = Running::start(stage, subject, Some("-1")).await?;
+    reconciled(stage, "begin").await?;
+    let second = Running::start(stage, subject, Some("-2")).await?;
+    second.process.idle(stage.limit).await?;
+
+    say(format!("{}: the leader ends", subject.name()));
+    let began = Instant::now();
+    first.process.signal(Signal::TERM)?;
+    let at = reconciled(stage, "graceful").await?;
+    report.value("graceful_s", (at - began).as_secs_f64(), "s");
+    first.process.end().await?;
+
+    let third = Running::start(stage, subject, Some("-3")).await?;
+    third.process.idle(stage.limit).await?;
+    say(format!("{}: the leader is killed", subject.name()));
+    let began = Instant::now();
+    second.process.signal(Signal::KILL)?;
+    let at = reconciled(stage, "crash").await?;
+    report.value("crash_s", (at - began).as_secs_f64(), "s");
+    second.process.end().await?;
+    third.process.end().await
+}
+
+/// When an object made now is Ready.
+async fn reconciled(stage: &Stage, name: &str) -> Result<Instant> {
+    let wanted = name.to_owned();
+    let observer = Observer::start(&stage.cluster, &samples(), move |o: &Object| {
+        o.metadata.name == wanted && o.ready()
+    })
+    .await?;
+    stage
+        .cluster
+        .create(&samples(), &work::sample(name, None))
+        .await?;
+    if !observer.reaches(1, stage.limit).await? {
+        bail!("{name} is not Ready after {} s", stage.limit.as_secs());
+    }
+    Ok(observer.span()?.1)
+}

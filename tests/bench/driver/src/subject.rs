@@ -1,0 +1,289 @@
+//! The operators, and how each is run and asked.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{process::Process, scenes::Stage};
+
+/// Time to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Subject {
+    /// Ostler with a plugin.
+    Ostler,
+    /// An operator with controller-runtime.
+    ControllerRuntime,
+    /// The same, keeping objects without managedFields.
+    ControllerRuntimeStrip,
+    /// An operator with kube-rs.
+    KubeRs,
+    /// An operator with Kopf.
+    Kopf,
+    /// The same writes by a bare client: create, and patch the status.
+    Raw,
+    /// The same with server-side apply instead of create.
+    RawApply,
+}
+
+/// Where the operators are.
+#[derive(Args, Clone)]
+pub struct Programs {
+    /// Ostler's binary.
+    #[arg(long)]
+    ostler: Option<PathBuf>,
+    /// The plugin's component.
+    #[arg(long)]
+    component: Option<PathBuf>,
+    /// What the plugin may do.
+    #[arg(long)]
+    grants: Option<PathBuf>,
+    /// What counts the bytes of Ostler's store.
+    #[arg(long)]
+    pub store: Option<PathBuf>,
+    /// The controller-runtime operator.
+    #[arg(long)]
+    controller_runtime: Option<PathBuf>,
+    /// The kube-rs operator.
+    #[arg(long)]
+    kube_rs: Option<PathBuf>,
+    /// Kopf's own command.
+    #[arg(long)]
+    kopf: Option<PathBuf>,
+    /// The Kopf operator.
+    #[arg(long)]
+    kopf_operator: Option<PathBuf>,
+}
+
+impl Subject {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ostler => "ostler",
+            Self::ControllerRuntime => "controller-runtime",
+            Self::ControllerRuntimeStrip => "controller-runtime-strip",
+            Self::KubeRs => "kube-rs",
+            Self::Kopf => "kopf",
+            Self::Raw => "raw",
+            Self::RawApply => "raw-apply",
+        }
+    }
+
+    /// Whether it is only a client.
+    pub fn is_raw(self) -> bool {
+        matches!(self, Self::Raw | Self::RawApply)
+    }
+}
+
+/// A subject that runs.
+pub struct Running {
+    /// Its process.
+    pub process: Process,
+    subject: Subject,
+    folder: PathBuf,
+    admin: Option<String>,
+    http: reqwest::Client,
+    /// Reconciles of Ostler that are not to be told of any more.
+    skip: u64,
+    resyncs: u32,
+}
+
+/// Durations of reconciles.
+pub struct Percentiles {
+    /// Half of them took at most so many microseconds.
+    pub p50_us: u64,
+    /// All but one of a hundred did.
+    pub p99_us: u64,
+}
+
+fn given<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
+    path.as_deref().with_context(|| format!("--{what} is not given"))
+}
+
+impl Running {
+    /// Starts a subject; `replica` makes it one of several that elect a leader.
+    pub async fn start(stage: &Stage, subject: Subject, replica: Option<&str>) -> Result<Self> {
+        let name = format!("{}{}", subject.name(), replica.unwrap_or(""));
+        let folder = stage.folder.join(&name);
+        fs::create_dir_all(&folder)?;
+        let ready = folder.join("ready.json");
+        // Left by the one before.
+        let _ = fs::remove_file(&ready);
+        let programs = &stage.programs;
+        let workers = stage.workers.to_string();
+        let mut command = match subject {
+            Subject::Ostler => {
+                let plugins = folder.join("plugins");
+                fs::create_dir_all(&plugins)?;
+                fs::copy(
+                    given(&programs.component, "component")?,
+                    plugins.join("bench-plugin.wasm"),
+                )?;
+                let _ = fs::remove_file(plugins.join("bench-plugin.yaml"));
+                let mut command = Command::new(given(&programs.ostler, "ostler")?);
+                command.args(["run", "--admin", "127.0.0.1:0", "--workers", &workers]);
+                command.arg("--plugins").arg(plugins);
+                command.arg("--grants").arg(given(&programs.grants, "grants")?);
+                // As deployed: what was compiled once is there at the next start.
+                command.arg("--cache").arg(stage.folder.join("compiled"));
+                command.arg("--ready-file").arg(&ready);
+                command.env("NO_COLOR", "1");
+                command
+            }
+            Subject::ControllerRuntime | Subject::ControllerRuntimeStrip => {
+                let mut command = Command::new(given(&programs.controller_runtime, "controller-runtime")?);
+                command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
+                if subject == Subject::ControllerRuntimeStrip {
+                    command.arg("--strip-managed-fields");
+                }
+                command
+            }
+            Subject::KubeRs => {
+                let mut command = Command::new(given(&programs.kube_rs, "kube-rs")?);
+                command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
+                command
+            }
+            Subject::Kopf => {
+                let mut command = Command::new(given(&programs.kopf, "kopf")?);
+                command
+                    .args(["run", "--quiet", "--standalone", "--all-namespaces"])
+                    .arg(given(&programs.kopf_operator, "kopf-operator")?);
+                command
+            }
+            Subject::Raw | Subject::RawApply => bail!("raw is no operator"),
+        };
+        if let Some(replica) = replica {
+            command.args([
+                "--leader-elect",
+                "--lease-name",
+                "bench-operator",
+                "--lease-namespace",
+                "bench",
+            ]);
+            if subject == Subject::Ostler {
+                command.args(["--identity", &name]);
+            }
+            // Told apart in logs, whoever names them.
+            command.env("BENCH_REPLICA", replica);
+        }
+        command.env("KUBECONFIG", &stage.kubeconfig);
+        let process = Process::spawn(&name, command, &folder.join("log"))?;
+        let mut running = Self {
+            process,
+            subject,
+            folder,
+            admin: None,
+            http: reqwest::Client::new(),
+            skip: 0,
+            resyncs: 0,
+        };
+        if subject != Subject::Kopf {
+            running.admin = Some(running.address(&ready).await?);
+        }
+        Ok(running)
+    }
+
+    async fn address(&mut self, ready: &Path) -> Result<String> {
+        let wait = async {
+            loop {
+                if let Ok(text) = fs::read(ready) {
+                    let facts: Value = serde_json::from_slice(&text)?;
+                    return facts["admin"]
+                        .as_str()
+                        .map(str::to_owned)
+                        .context("no address in the ready file");
+                }
+                self.process.still_runs()?;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .with_context(|| format!("no {}", ready.display()))?
+            .with_context(|| format!("see {}", self.folder.join("log").display()))
+    }
+
+    async fn ask(&self, path: &str) -> Result<Value> {
+        let admin = self.admin.as_deref().context("it can't be asked")?;
+        let answer = self.http.get(format!("{admin}{path}")).send().await?;
+        Ok(answer.error_for_status()?.json().await?)
+    }
+
+    async fn tell(&self, path: &str) -> Result<()> {
+        let admin = self.admin.as_deref().context("it can't be told")?;
+        self.http
+            .post(format!("{admin}{path}"))
+            .send()
+            .await?
+            .error_for_status()?;
+        Ok(())
+    }
+
+    /// Reconciles since the last [`Running::forget`].
+    pub async fn reconciles(&self) -> Result<u64> {
+        if self.subject != Subject::Ostler {
+            return self.ask("/count").await?.as_u64().context("a count");
+        }
+        let facts = self.ask(&format!("/store?after={}", self.skip)).await?;
+        facts["reconciles"].as_u64().context("a count")
+    }
+
+    /// Counts reconciles from now on.
+    pub async fn forget(&mut self) -> Result<()> {
+        if self.subject != Subject::Ostler {
+            return self.tell("/reset").await;
+        }
+        self.skip += self.reconciles().await?;
+        Ok(())
+    }
+
+    /// How long the reconciles since the last [`Running::forget`] took.
+    pub async fn percentiles(&self) -> Result<Percentiles> {
+        let us = |v: &Value| v.as_u64().context("microseconds");
+        if self.subject != Subject::Ostler {
+            let stats = self.ask("/stats").await?;
+            return Ok(Percentiles {
+                p50_us: us(&stats["p50_us"])?,
+                p99_us: us(&stats["p99_us"])?,
+            });
+        }
+        let facts = self.ask(&format!("/store?after={}", self.skip)).await?;
+        Ok(Percentiles {
+            p50_us: us(&facts["whole_p50_us"])?,
+            p99_us: us(&facts["whole_p99_us"])?,
+        })
+    }
+
+    /// Objects and bytes in Ostler's store, as it counts them.
+    pub async fn store(&self) -> Result<Option<(u64, u64)>> {
+        if self.subject != Subject::Ostler {
+            return Ok(None);
+        }
+        let facts = self.ask("/store").await?;
+        Ok(facts["objects"].as_u64().zip(facts["bytes"].as_u64()))
+    }
+
+    /// Makes every object due again.
+    pub async fn resync(&mut self) -> Result<()> {
+        if self.subject != Subject::Ostler {
+            return self.tell("/resync").await;
+        }
+        // A plugin's new configuration concerns all its objects.
+        self.resyncs += 1;
+        let (config, partial) = (
+            self.folder.join("plugins/bench-plugin.yaml"),
+            self.folder.join("config.partial"),
+        );
+        fs::write(&partial, format!("round: {}\n", self.resyncs))?;
+        Ok(fs::rename(partial, config)?)
+    }
+}

@@ -1,0 +1,91 @@
+//! The objects benches are made of, and the raw ceiling.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::{Value, json};
+
+use crate::api::{Cluster, NAMESPACE, config_maps, samples};
+
+/// The ConfigMap that samples read.
+pub const SHARED: &str = "shared";
+/// JSON of an object that is only kept, without `managedFields`.
+const BALLAST_BYTES: usize = 1331;
+
+/// A sample; `config` names what it reads.
+pub fn sample(name: &str, config: Option<&str>) -> Value {
+    let mut spec = json!({"text": format!("The quick brown fox jumps over the lazy dog, says {name}.")});
+    if let Some(config) = config {
+        spec["config"] = config.into();
+    }
+    json!({"apiVersion": "bench.ostler.dev/v1", "kind": "Sample",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "bench"}},
+        "spec": spec})
+}
+
+/// The name of the nth of a series.
+pub fn name(series: &str, n: usize) -> String {
+    format!("{series}-{n:06}")
+}
+
+/// A ConfigMap that samples read.
+pub fn shared(value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": SHARED, "namespace": NAMESPACE}, "data": {"value": value}})
+}
+
+/// A ConfigMap that is only kept: like the application configuration it stands for, of a few entries
+/// and labels.
+pub fn ballast(n: usize, padding: usize) -> Value {
+    let tier = ["web", "worker", "batch"][n % 3];
+    json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name("kept", n), "namespace": NAMESPACE,
+            "labels": {"app.kubernetes.io/name": "kept", "app.kubernetes.io/instance": name("kept", n),
+                "app.kubernetes.io/managed-by": "bench", "tier": tier},
+            "annotations": {"bench.ostler.dev/purpose": "is there, and nobody asks for it"}},
+        "data": {"LOG_LEVEL": "info", "ENDPOINT": format!("https://service-{n}.example/api/v1"),
+            "settings.yaml": "a: 1\n".repeat(padding / 6 + 1)}})
+}
+
+/// How much padding makes a kept object as large as it is to be.
+pub async fn ballast_padding(cluster: &Cluster) -> Result<usize> {
+    let mut object = ballast(999_999, 0);
+    object["metadata"]["name"] = "measured".into();
+    let mut kept = cluster.create(&config_maps(), &object).await?;
+    if let Some(metadata) = kept["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    Ok(BALLAST_BYTES.saturating_sub(kept.to_string().len()))
+}
+
+/// The same writes as an operator's, by a client that does nothing else; gives the seconds they took.
+pub async fn raw(cluster: &Cluster, samples_there: &[Value], workers: usize, apply: bool) -> Result<f64> {
+    let began = Instant::now();
+    let writing = stream::iter(samples_there).map(|sample| async move {
+        let (name, uid) = (&sample["metadata"]["name"], &sample["metadata"]["uid"]);
+        let name = name.as_str().unwrap_or_default();
+        let child = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": [{
+                "apiVersion": "bench.ostler.dev/v1", "kind": "Sample", "name": name, "uid": uid,
+                "controller": true, "blockOwnerDeletion": true}]},
+            "data": {"text": sample["spec"]["text"]}});
+        let path = config_maps();
+        if apply {
+            cluster.apply(&format!("{path}/{name}"), &child).await?;
+        } else {
+            cluster.create(&path, &child).await?;
+        }
+        let generation = &sample["metadata"]["generation"];
+        let status = json!({"observedGeneration": generation, "conditions": [{
+            "type": "Ready", "status": "True", "observedGeneration": generation, "reason": "Applied",
+            "message": "The ConfigMap is there", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let path = format!("{}/{name}/status", samples());
+        cluster.merge(&path, &json!({ "status": status })).await
+    });
+    writing
+        .buffer_unordered(workers)
+        .try_for_each(async |_| Ok(()))
+        .await?;
+    Ok(began.elapsed().as_secs_f64())
+}

@@ -1,0 +1,54 @@
+//! Counts what Ostler's store allocates for an object: reads one as the API server gives it, and
+//! keeps so many like it. Says bytes per object.
+
+use std::alloc::System;
+
+use anyhow::{Context, Result, bail};
+use ostler::{
+    key::Gvk,
+    object::Object,
+    scope::{Form, Scope},
+    store::{Put, Store},
+};
+use serde_json::Value;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (file, n) = arguments.next().zip(arguments.next()).context("FILE NUMBER")?;
+    let n: usize = n.parse()?;
+    let mut object: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let gvk = Gvk::from_api_version(&text("apiVersion"), &text("kind"));
+
+    let store = Store::default();
+    store.open(&Scope {
+        gvk: gvk.clone(),
+        cluster: "".into(),
+        namespace: "".into(),
+        selector: None,
+        form: Form::Whole,
+    });
+    let region = Region::new(ALLOCATOR);
+    for i in 0..n {
+        let metadata = &mut object["metadata"];
+        metadata["name"] = format!("kept-{i:06}").into();
+        metadata["uid"] = format!("00000000-0000-4000-8000-{i:012}").into();
+        metadata["resourceVersion"] = (i + 1).to_string().into();
+        let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
+        if !matches!(store.put(&key, parsed, Form::Whole), Put::News(_)) {
+            bail!("object {i} was not taken in");
+        }
+    }
+    let change = region.change();
+    if store.size().0 != n {
+        bail!("the store has {} of {n} objects", store.size().0);
+    }
+    // What was reallocated is told as a difference.
+    let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
+    println!("{}", bytes / i64::try_from(n)?);
+    Ok(())
+}
