@@ -1,6 +1,8 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
+mod deletion;
 mod holding;
+mod status;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,9 +18,8 @@ use crate::{
     bindings::{reconciler, types::Condition},
     capabilities::{Call, Services, Subject},
     cluster::ApiError,
-    conditions::{self, Moment},
+    conditions,
     dependencies::Dependency,
-    effects::digest,
     engine::{Engine, Trap},
     facts::Ledger,
     gate::Deposed,
@@ -26,7 +27,7 @@ use crate::{
     hotloop::Loops,
     key::ObjectRef,
     lifecycle::Hooks,
-    metrics::{Ended, Suppressed},
+    metrics::Ended,
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
@@ -296,60 +297,6 @@ impl Controller {
         result
     }
 
-    /// Cleans up behind an object and lets it go.
-    async fn delete(
-        &self,
-        work: &Work<ObjectRef, Cause>,
-        plugin: &Arc<Plugin>,
-        object: &Arc<Object>,
-        finalizer: &str,
-    ) -> End {
-        let key = &work.key;
-        let forced = object.annotation(FORCE_DELETE) == Some("true");
-        let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
-        if !forced && !orphaned {
-            return self.call(work, plugin, object, Some(finalizer)).await;
-        }
-        let (reason, note) = if forced {
-            (
-                "ForceDeleted",
-                format!("Let go without cleanup, as {FORCE_DELETE} asks"),
-            )
-        } else {
-            (
-                "Orphaned",
-                format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
-            )
-        };
-        self.event(plugin, key, object, forced, reason, &note).await;
-        self.release(key, object, finalizer).await
-    }
-
-    /// Takes our finalizer off, so that the object can go; and what it holds can, too.
-    async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
-        if let Err(end) = self.let_go(key, object, &BTreeSet::new()).await {
-            return end;
-        }
-        // Letting go has written to it.
-        let newest = self.services.store.get(key, Form::Whole);
-        let object = &newest
-            .filter(|o| o.uid == object.uid)
-            .unwrap_or_else(|| object.clone());
-        let left: Vec<_> = object
-            .finalizers
-            .iter()
-            .filter(|f| ***f != *finalizer)
-            .cloned()
-            .collect();
-        match self.set_finalizers(key, object, &left).await {
-            Ok(_) => {
-                info!(object = %key, "cleaned up");
-                End::settled()
-            }
-            Err(end) => end,
-        }
-    }
-
     async fn set_finalizers(
         &self,
         key: &ObjectRef,
@@ -496,165 +443,6 @@ impl Controller {
         }
     }
 
-    /// What a deletion that is not done says: why, and after the deadline also what can be done.
-    fn still_there(&self, object: &Object, result: Answer) -> Answer {
-        let (mut failure, next) = match result {
-            Answer::Failure(failure) => (failure, None),
-            Answer::Outcome(outcome) => {
-                let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
-                    reason: "Terminating".into(),
-                    message: "Cleanup in progress".into(),
-                    conditions: outcome.conditions,
-                    status: outcome.status,
-                };
-                (failure, Some(outcome.next))
-            }
-        };
-        if let Some(reconciler::Next::After(ms)) = next {
-            failure.resolution = reconciler::Resolution::Throttled(ms);
-        }
-        let since = object
-            .deletion_timestamp
-            .as_deref()
-            .and_then(crate::time::seconds_since);
-        let deadline = self.settings.deletion_deadline;
-        if since.is_some_and(|s| s >= deadline.as_secs()) {
-            failure.message = format!(
-                "{}. Not deleted after {deadline:?}: remove what stands in the way, or annotate it \
-                 {DELETION_POLICY}=Orphan (or {FORCE_DELETE}=true) to let it go without cleanup",
-                failure.message
-            );
-            let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
-            failure.conditions.push(blocked);
-        }
-        Answer::Failure(failure)
-    }
-
-    async fn write_status(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        result: &Answer,
-    ) -> Result<(), End> {
-        let said = digest(|hasher| result.hash(hasher));
-        let version =
-            |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
-        let suppressed = || {
-            let metrics = self.services.metrics.plugin(plugin.name());
-            metrics.suppressed(Suppressed::Status);
-        };
-        if self.said(key) == Some(version(object)) {
-            suppressed();
-            return Ok(());
-        }
-        let whole = object.value();
-        let old = whole.get("status");
-        let now = crate::time::now_rfc3339();
-        let moment = Moment {
-            generation: object.generation,
-            now: &now,
-        };
-        let new =
-            match result {
-                Answer::Outcome(outcome) => fields(&outcome.status)
-                    .map(|f| conditions::after_outcome(old, outcome, f.as_ref(), moment)),
-                Answer::Failure(failure) => fields(&failure.status)
-                    .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
-            };
-        let new = new.unwrap_or_else(|why| {
-            let failure = nonsense(&why);
-            warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
-            self.ledger.failed(key, &failure.reason, &failure.message);
-            conditions::after_failure(old, &failure, None, moment)
-        });
-        let patch = conditions::merge_patch(old, &new);
-        let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
-            self.ledger.looked(key, object);
-            self.note(key, |notes| notes.said = version(object));
-            suppressed();
-            return Ok(());
-        };
-        let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
-        self.ledger.count(key, api_writes(1));
-        match patched {
-            Ok(object) => {
-                self.ledger.looked(key, &object);
-                // What is in the store may be newer than what was written.
-                let ours = self.kept_whole(key, &object, &new) && object.generation == moment.generation;
-                self.note(key, |notes| notes.said = if ours { version(&object) } else { 0 });
-                Ok(())
-            }
-            Err(e) if e.code() == 404 => Err(End::settled()),
-            Err(ApiError::Deposed(_)) => Err(End::retry()),
-            // Another object has taken its name: the status was not for that one, and its turn comes.
-            Err(ApiError::Status {
-                code: 409 | 422,
-                message,
-                ..
-            }) if message.contains("uid") => Err(End::retry()),
-            Err(ApiError::Status {
-                code: 422, message, ..
-            }) => {
-                // What the server won't take now it won't take the next time. That much is said in a
-                // status that it does take.
-                warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
-                let failure = nonsense(&message);
-                self.ledger.failed(key, &failure.reason, &failure.message);
-                let said = conditions::after_failure(old, &failure, None, moment);
-                if let Some(patch) = conditions::merge_patch(old, &said) {
-                    let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
-                    self.ledger.count(key, api_writes(1));
-                    if let Ok(object) = patched {
-                        self.ledger.looked(key, &object);
-                    }
-                }
-                Err(End {
-                    next: Next::Park,
-                    reads: None,
-                })
-            }
-            Err(e) => {
-                warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
-                self.ledger.failed(key, "StatusNotWritten", &e.to_string());
-                Err(End::retry())
-            }
-        }
-    }
-
-    /// Whether just this status was written over just that one, and the server did not keep it all.
-    fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
-        let notes = self.notes.lock().expect("lock");
-        let before = notes.get(key).and_then(|n| n.dropped.as_deref());
-        before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
-    }
-
-    /// See [`Notes::said`].
-    fn said(&self, key: &ObjectRef) -> Option<u64> {
-        self.notes.lock().expect("lock").get(key).map(|n| n.said)
-    }
-
-    fn note(&self, key: &ObjectRef, change: impl FnOnce(&mut Notes)) {
-        change(self.notes.lock().expect("lock").entry(key.clone()).or_default());
-    }
-
-    /// A status field that the CRD does not have is dropped by the server: written again each time, it would
-    /// never be there.
-    /// Gives whether it kept it all.
-    fn kept_whole(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
-        let kept = object.value().get("status").cloned().unwrap_or_default();
-        let missing = conditions::merge_patch(Some(&kept), wanted);
-        let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
-            let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
-            Box::new((wanted.clone(), kept))
-        });
-        let whole = dropped.is_none();
-        self.note(key, |notes| notes.dropped = dropped);
-        whole
-    }
-
     fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
         let pace = plugin.terms.grants.pace();
         let jitter = pace.jitter.map_or(JITTER, u32::from);
@@ -754,25 +542,4 @@ const JITTER: u32 = 10;
 /// Up to so many per cent more, so that objects that were made together don't poll together for ever.
 fn jittered(interval: Duration, percent: u32) -> Duration {
     interval + interval * percent / 100 * (crate::time::unique() % 1000) as u32 / 1000
-}
-
-/// The status fields a component gave, parsed.
-fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
-    let Some(json) = json else { return Ok(None) };
-    match serde_json::from_slice(json) {
-        Ok(value @ Value::Object(_)) => Ok(Some(value)),
-        Ok(_) => Err("the status is not a JSON object".into()),
-        Err(e) => Err(format!("the status is not JSON: {e}")),
-    }
-}
-
-/// What a component said makes no sense.
-fn nonsense(why: &str) -> reconciler::Failure {
-    reconciler::Failure {
-        resolution: reconciler::Resolution::Parked,
-        reason: "PluginStatusInvalid".into(),
-        message: format!("The plugin's status can't be written: {why}"),
-        conditions: Vec::new(),
-        status: None,
-    }
 }

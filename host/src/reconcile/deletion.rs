@@ -1,0 +1,102 @@
+//! An object that is being deleted: its cleanup, the ways around it, and what it says until it is gone.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tracing::info;
+
+use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE};
+use crate::{
+    bindings::reconciler, conditions, key::ObjectRef, object::Object, plugin::Plugin, queue::Work,
+    router::Cause, scope::Form,
+};
+
+impl Controller {
+    /// Cleans up behind an object and lets it go.
+    pub(super) async fn delete(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        finalizer: &str,
+    ) -> End {
+        let key = &work.key;
+        let forced = object.annotation(FORCE_DELETE) == Some("true");
+        let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
+        if !forced && !orphaned {
+            return self.call(work, plugin, object, Some(finalizer)).await;
+        }
+        let (reason, note) = if forced {
+            (
+                "ForceDeleted",
+                format!("Let go without cleanup, as {FORCE_DELETE} asks"),
+            )
+        } else {
+            (
+                "Orphaned",
+                format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
+            )
+        };
+        self.event(plugin, key, object, forced, reason, &note).await;
+        self.release(key, object, finalizer).await
+    }
+
+    /// Takes our finalizer off, so that the object can go; and what it holds can, too.
+    pub(super) async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
+        if let Err(end) = self.let_go(key, object, &BTreeSet::new()).await {
+            return end;
+        }
+        // Letting go has written to it.
+        let newest = self.services.store.get(key, Form::Whole);
+        let object = &newest
+            .filter(|o| o.uid == object.uid)
+            .unwrap_or_else(|| object.clone());
+        let left: Vec<_> = object
+            .finalizers
+            .iter()
+            .filter(|f| ***f != *finalizer)
+            .cloned()
+            .collect();
+        match self.set_finalizers(key, object, &left).await {
+            Ok(_) => {
+                info!(object = %key, "cleaned up");
+                End::settled()
+            }
+            Err(end) => end,
+        }
+    }
+
+    /// What a deletion that is not done says: why, and after the deadline also what can be done.
+    pub(super) fn still_there(&self, object: &Object, result: Answer) -> Answer {
+        let (mut failure, next) = match result {
+            Answer::Failure(failure) => (failure, None),
+            Answer::Outcome(outcome) => {
+                let failure = reconciler::Failure {
+                    resolution: reconciler::Resolution::Yield,
+                    reason: "Terminating".into(),
+                    message: "Cleanup in progress".into(),
+                    conditions: outcome.conditions,
+                    status: outcome.status,
+                };
+                (failure, Some(outcome.next))
+            }
+        };
+        if let Some(reconciler::Next::After(ms)) = next {
+            failure.resolution = reconciler::Resolution::Throttled(ms);
+        }
+        let since = object
+            .deletion_timestamp
+            .as_deref()
+            .and_then(crate::time::seconds_since);
+        let deadline = self.settings.deletion_deadline;
+        if since.is_some_and(|s| s >= deadline.as_secs()) {
+            failure.message = format!(
+                "{}. Not deleted after {deadline:?}: remove what stands in the way, or annotate it \
+                 {DELETION_POLICY}=Orphan (or {FORCE_DELETE}=true) to let it go without cleanup",
+                failure.message
+            );
+            let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
+            failure.conditions.push(blocked);
+        }
+        Answer::Failure(failure)
+    }
+}
