@@ -19,7 +19,7 @@ pub enum Dependency {
     /// One object, whether it exists or not.
     Object(ObjectRef, Form),
     /// The objects of a list, those that would come into it included.
-    List(List),
+    List(Box<List>),
 }
 
 /// A list that a reconcile read.
@@ -133,7 +133,7 @@ impl<K: Clone + Eq + Hash> Graph<K> {
                 {
                     *kind.paths.entry(path.clone()).or_default() += 1;
                 }
-                kind.drawers.entry(drawer).or_default().entry(list).or_default()
+                kind.drawers.entry(drawer).or_default().entry(*list).or_default()
             }
         };
         dependants.insert(dependant.clone());
@@ -327,14 +327,14 @@ mod tests {
         ];
         let list = (namespace, labels, prop::option::of(0..3u8), form.clone());
         let list = list.prop_map(|(namespace, labels, field, form)| {
-            Dependency::List(List {
+            Dependency::List(Box::new(List {
                 gvk: Gvk::new("", "v1", "ConfigMap"),
                 cluster: "".into(),
                 namespace: namespace.into(),
                 labels: Some(Selector::parse(&labels).expect("a selector")).filter(|_| !labels.is_empty()),
                 fields: field.map(|f| FieldSelector::parse(&format!("spec.y={f}")).expect("a selector")),
                 form,
-            })
+            }))
         });
         prop_oneof![
             (0..6u8, form).prop_map(|(i, form)| Dependency::Object(object(i), form)),

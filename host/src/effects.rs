@@ -45,7 +45,7 @@ pub struct Effects {
     store: Arc<Store>,
     router: Arc<Router>,
     /// What the reconciles of each object applied last.
-    applied: Mutex<HashMap<ObjectRef, HashMap<ObjectRef, Applied>>>,
+    applied: Mutex<HashMap<ObjectRef, Vec<(ObjectRef, Applied)>>>,
 }
 
 /// What was applied, and what the server made of it; as digests.
@@ -85,7 +85,9 @@ impl Effects {
         let sent = digest(|hasher| body.hash(hasher));
         let before = {
             let applied = self.applied.lock().expect("lock");
-            applied.get(writer.by).and_then(|of| of.get(key)).copied()
+            let of = applied.get(writer.by).into_iter().flatten();
+            let mut of_key = of.filter(|(k, _)| k == key);
+            of_key.next().map(|(_, before)| *before)
         };
         if let Some(before) = before
             && before.sent == sent
@@ -135,7 +137,15 @@ impl Effects {
 
     fn remember(&self, by: &ObjectRef, key: &ObjectRef, what: Applied) {
         let mut applied = self.applied.lock().expect("lock");
-        applied.entry(by.clone()).or_default().insert(key.clone(), what);
+        let of = applied.entry(by.clone()).or_default();
+        match of.iter_mut().find(|(k, _)| k == key) {
+            Some((_, before)) => *before = what,
+            None => {
+                // Most have one child: room for just these.
+                of.reserve_exact(1);
+                of.push((key.clone(), what));
+            }
+        }
     }
 
     /// What an object's reconcile applied by just these words before, if it is live as it was left then.

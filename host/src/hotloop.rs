@@ -30,7 +30,7 @@ pub struct Loops {
 #[derive(Default)]
 struct Turns {
     /// What the last reconcile that wrote anything wrote, and when.
-    wrote: BTreeSet<ObjectRef>,
+    wrote: Box<[ObjectRef]>,
     at: Duration,
     /// Which of that has woken it.
     with: Option<ObjectRef>,
@@ -71,7 +71,7 @@ impl Loops {
             return None;
         }
         let turns = self.objects.entry(key.clone()).or_default();
-        turns.wrote = wrote;
+        turns.wrote = wrote.into_iter().collect();
         turns.at = now;
         let with = turns.with.take().filter(|with| turns.wrote.contains(with))?;
         let pause = turns.until.saturating_sub(turns.last);

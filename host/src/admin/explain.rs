@@ -158,7 +158,7 @@ impl Admin {
                         ..Query::default()
                     };
                     let objects = services.store.list(scope, &query);
-                    Found::List(list, objects)
+                    Found::List(*list, objects)
                 }
             },
         }

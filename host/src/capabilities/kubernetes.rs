@@ -187,7 +187,7 @@ impl Call {
         };
         let mut found = Vec::new();
         for list in lists {
-            let dependency = Dependency::List(list.clone());
+            let dependency = Dependency::List(Box::new(list.clone()));
             let scope = dependency.scope(&services.reach);
             self.read(dependency);
             let synced = services.informers.synced(&scope, self.left()).await;
@@ -234,7 +234,7 @@ impl Call {
         found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
-        self.read(Dependency::List(list.clone()));
+        self.read(Dependency::List(Box::new(list.clone())));
         Ok((found, token))
     }
 
