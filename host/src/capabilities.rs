@@ -72,16 +72,8 @@ pub struct Services {
 impl Services {
     /// The watches of a kind that is reconciled: one, or one in each namespace of a confined host.
     pub fn kind_scopes(&self, kind: &Kind) -> Vec<Scope> {
-        let namespaces = match self.reach.namespaces.as_slice() {
-            [] => vec!["".into()],
-            some => some.to_vec(),
-        };
-        let selector = kind.selector.as_ref();
-        let scope = |namespace: &Arc<str>| {
-            self.reach
-                .of(&kind.gvk, &"".into(), namespace, selector, Form::Whole)
-        };
-        namespaces.iter().map(scope).collect()
+        self.reach
+            .everywhere(&kind.gvk, kind.selector.as_ref(), Form::Whole)
     }
 }
 

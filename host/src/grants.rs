@@ -113,7 +113,7 @@ struct PluginGrantSpec {
 }
 
 /// How a plugin's reconciles are paced; the host's own settings where nothing is said.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Pace {
     /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
@@ -199,7 +199,7 @@ impl Grants {
 impl PluginGrants {
     /// How its reconciles are paced, where the file says so.
     pub fn pace(&self) -> Pace {
-        self.spec.pace.clone()
+        self.spec.pace
     }
 
     /// Groups and kinds it may hold. A pattern names none.

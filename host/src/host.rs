@@ -362,8 +362,7 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
     router.assign(plugin.name(), &kinds, scopes, concurrent);
     requeue(services, plugin, cause);
-    let holdable: Vec<_> = plugin.terms.grants.holdable().collect();
-    if !holdable.is_empty() {
+    if plugin.terms.grants.holdable().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
@@ -372,10 +371,6 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
 /// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
 /// must not wait for ever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    let namespaces = match services.reach.namespaces.as_slice() {
-        [] => vec!["".into()],
-        some => some.to_vec(),
-    };
     for (group, kind) in plugin.terms.grants.holdable() {
         let gvk = match services.effects.preferred(group, kind).await {
             Ok(gvk) => gvk,
@@ -387,10 +382,7 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
                 continue;
             }
         };
-        for namespace in &namespaces {
-            let scope = services
-                .reach
-                .of(&gvk, &"".into(), namespace, None, Form::Metadata);
+        for scope in services.reach.everywhere(&gvk, None, Form::Metadata) {
             services.router.also(plugin.name(), scope.clone());
             services.informers.ensure(&scope);
         }

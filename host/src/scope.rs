@@ -65,6 +65,21 @@ impl Reach {
         }
     }
 
+    /// Where to look for what is in a namespace (empty: anywhere): there, or in each one of a confined host.
+    pub fn within(&self, namespace: &str) -> Vec<Arc<str>> {
+        match (namespace, self.namespaces.as_slice()) {
+            ("", [_, ..]) => self.namespaces.clone(),
+            _ => vec![namespace.into()],
+        }
+    }
+
+    /// The scopes of all objects of a kind that the host may see.
+    pub fn everywhere(&self, gvk: &Gvk, selector: Option<&Selector>, form: Form) -> Vec<Scope> {
+        let namespaces = self.within("");
+        let scope = |namespace: &Arc<str>| self.of(gvk, &"".into(), namespace, selector, form);
+        namespaces.iter().map(scope).collect()
+    }
+
     /// The scope that serves a read of one object.
     pub fn object(&self, key: &ObjectRef, form: Form) -> Scope {
         self.of(&key.gvk, &key.cluster, &key.namespace, None, form)

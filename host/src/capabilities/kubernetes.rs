@@ -64,26 +64,25 @@ impl Host for Call {
                 Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
             }
         };
-        let namespaces = match (namespace, services.reach.namespaces.as_slice()) {
-            // A confined host lists each of its namespaces.
-            ("", [_, ..]) => services.reach.namespaces.clone(),
-            _ => vec![namespace.into()],
-        };
         let limit = match options.limit {
             0 => PAGE,
             n => PAGE.min(n as usize),
         };
-        let lists = namespaces.into_iter().map(|namespace| List {
-            gvk: gvk.clone(),
-            cluster: "".into(),
-            namespace,
-            labels: selector.clone(),
-            fields: fields.clone(),
-            // What a field selector looks at may be anywhere in the object.
-            form: fields
-                .as_ref()
-                .map_or_else(|| form(&options.fields), |_| Form::Whole),
-        });
+        let lists = services
+            .reach
+            .within(namespace)
+            .into_iter()
+            .map(|namespace| List {
+                gvk: gvk.clone(),
+                cluster: "".into(),
+                namespace,
+                labels: selector.clone(),
+                fields: fields.clone(),
+                // What a field selector looks at may be anywhere in the object.
+                form: fields
+                    .as_ref()
+                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
+            });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
         let (found, continue_token) = match options.live {

@@ -108,7 +108,7 @@ pub const MORE_GRANTS: &str = "  lifecycle:
 ";
 
 /// `ostler`, built beside this test.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("OSTLER_BIN") {
         return path.into();
     }

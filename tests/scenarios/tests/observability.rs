@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     process::{Command, Output, Stdio},
 };
 
@@ -21,7 +20,7 @@ use ostler::{
     queue::Priority,
     router::Cause,
 };
-use ostler_test_harness::{GRANTS, Lab, PASSWORD, concourse::kind, scenarios};
+use ostler_test_harness::{GRANTS, Lab, PASSWORD, concourse::kind, process, scenarios};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -487,24 +486,9 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
     assert!(error.contains("nobody") && error.contains(&instance), "{error}");
 }
 
-/// `ostler`, built beside this test.
-fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("OSTLER_BIN") {
-        return path.into();
-    }
-    let test = std::env::current_exe().expect("this test's path");
-    let binary = test.ancestors().nth(2).expect("target directory").join("ostler");
-    assert!(
-        binary.exists(),
-        "{} is not built: cargo build -p ostler",
-        binary.display()
-    );
-    binary
-}
-
 /// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
 async fn ostler(arguments: &[&str]) -> Output {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(process::binary());
     command
         .args(arguments)
         .env_remove("OSTLER_ADMIN")

@@ -1,7 +1,6 @@
 //! Traces over OTLP, as a collector gets them.
 
 use std::{
-    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
 };
@@ -11,7 +10,7 @@ use opentelemetry_proto::tonic::{
     collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
     trace::v1::{Span, status::StatusCode},
 };
-use ostler_test_harness::{Lab, PASSWORD, concourse::kind, scenarios};
+use ostler_test_harness::{Lab, PASSWORD, concourse::kind, process, scenarios};
 use prost::Message;
 use serde_json::Value;
 
@@ -95,7 +94,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let endpoint = receiver.start().await;
     lab.install(&ostler_test_harness::concourse::COMPONENTS);
     let log = std::fs::File::create(lab.path().join("ostler.log")).expect("a log");
-    let process = Command::new(binary())
+    let process = Command::new(process::binary())
         .args(["run", "--log-format", "json", "--admin", "127.0.0.1:0"])
         .args([
             "--leader-elect",
@@ -191,19 +190,4 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         assert!(!log.contains(never), "{never} in the log");
     }
     drop(process);
-}
-
-/// `ostler`, built beside this test.
-fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("OSTLER_BIN") {
-        return path.into();
-    }
-    let test = std::env::current_exe().expect("this test's path");
-    let binary = test.ancestors().nth(2).expect("target directory").join("ostler");
-    assert!(
-        binary.exists(),
-        "{} is not built: cargo build -p ostler",
-        binary.display()
-    );
-    binary
 }
