@@ -10,7 +10,8 @@ mod team;
 
 pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 pub use concourse::{
-    config_warning, delete, escape, first_line, refused, remaining, suspended, target, upstream, warnings,
+    config_warning, delete, escape, first_line, name_of, path_of, pipeline_path, refused, remaining,
+    suspended, target, upstream, warnings,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
