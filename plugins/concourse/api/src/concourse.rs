@@ -1,12 +1,12 @@
 //! What the reconcilers of all kinds do the same way.
 
 use ostler_sdk::{
-    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response, ResultExt,
-    Selection, gvk,
+    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response, ResultExt, Selection,
+    gvk,
     serde_json::{Value, to_vec},
 };
 
-use crate::{InstanceSpec, Reference};
+use crate::{Reference, place::out_of_reach};
 
 /// Namespace and name of the object that a field of another's spec names.
 #[must_use]
@@ -200,20 +200,7 @@ pub fn delete(
     match ctx.upstream_in(namespace, instance).delete(path).send() {
         Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
         Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
-        Err(Error::NotFound(missing)) => {
-            let object = ctx.get_json(&InstanceSpec::reference(namespace, instance))?;
-            let in_use = object.is_some_and(|i| i["metadata"]["deletionTimestamp"].is_null());
-            // With both there it is a Secret that is missing, which may come back.
-            if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
-                return Err(Failure::yield_(
-                    "DeleteFailed",
-                    ["Not found: ", &missing].concat(),
-                ));
-            }
-            let note = [what, " stays in Concourse: its Instance is gone."].concat();
-            ctx.warn("Orphaned", &note);
-            Ok(Outcome::settled())
-        }
+        Err(Error::NotFound(missing)) => out_of_reach(ctx, (namespace, instance), &missing, what),
         Err(error) => Err(error).reason("DeleteFailed"),
     }
 }
