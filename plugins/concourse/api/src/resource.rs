@@ -103,7 +103,7 @@ pub struct ResourceObservation {
     pub last_checked: Option<String>,
     /// The newest version.
     #[serde(skip_deserializing)]
-    pub latest_version: Version,
+    pub latest_version: BTreeMap<String, String>,
     /// Whether it is pinned, by whomever.
     #[serde(skip_deserializing)]
     pub pinned: Option<bool>,
@@ -111,7 +111,7 @@ pub struct ResourceObservation {
     #[serde(skip_deserializing)]
     pub pinned_in_config: Option<bool>,
     /// The version it is pinned to.
-    pub pinned_version: Version,
+    pub pinned_version: BTreeMap<String, String>,
     /// Number of that version in Concourse, when spec.pinnedVersion names it.
     #[serde(rename = "pinnedVersionID", default, skip_serializing_if = "Option::is_none")]
     pub pinned_version_id: Option<i64>,
