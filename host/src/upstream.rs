@@ -8,6 +8,7 @@ mod auth;
 mod client;
 mod masking;
 mod rules;
+mod shared;
 mod spec;
 
 use std::{
@@ -227,7 +228,13 @@ impl Clients {
         secrets: &dyn Secrets,
     ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
-        client.send(request, secrets, &self.former, &self.gate).await
+        let age = shared::max_age(&request);
+        let path = request.path_and_query.clone();
+        let answer = client.send(request, secrets, &self.former, &self.gate);
+        match age {
+            Some(age) => client.shared.get(&path, age, answer).await,
+            None => answer.await,
+        }
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls

@@ -11,6 +11,7 @@ use super::{
     auth::Credentials,
     masking::{Former, Masks},
     missing, rules,
+    shared::Shared,
     spec::UpstreamObject,
 };
 
@@ -20,6 +21,8 @@ pub struct Client {
     url: String,
     credentials: Credentials,
     in_flight: Arc<Semaphore>,
+    /// Answers that may serve several.
+    pub shared: Shared,
     body_bytes: usize,
     timeout: Duration,
 }
@@ -68,6 +71,7 @@ impl Client {
             http,
             url,
             credentials: Credentials::new(upstream, secrets)?,
+            shared: Shared::default(),
             in_flight: Arc::new(Semaphore::new(limits.in_flight.unwrap_or(16).max(1) as usize)),
             body_bytes: limits.body_bytes.unwrap_or(8 << 20) as usize,
             timeout,

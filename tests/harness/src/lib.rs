@@ -594,7 +594,8 @@ groups:
 ";
 
     impl Lab {
-        fn pack(&self, kind: &str, name: &str, spec: Value) -> Value {
+        /// An object of a kind of the pack.
+        pub fn pack(&self, kind: &str, name: &str, spec: Value) -> Value {
             json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
                 "metadata": {"name": name, "namespace": self.namespace}, "spec": spec})
         }

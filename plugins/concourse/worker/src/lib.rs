@@ -13,13 +13,13 @@ use ostler_sdk::{Upstream, prelude::*, rfc3339, serde_json::Value};
 
 /// How often a worker is looked at that is as wanted, and one that is on its way.
 const POLL: u64 = 120_000;
-const SOON: u64 = 10_000;
+const SOON: u64 = 5_000;
 
 const WORKERS: &str = "/api/v1/workers";
 /// The list is the same for all Workers of an Instance, so each does with what another has got. One that waits for a
 /// change wants to see it.
 const SHARED: &str = "max-age=120";
-const RECENT: &str = "max-age=5";
+const RECENT: &str = "max-age=2";
 const NOW: &str = "max-age=0";
 
 /// Reconciles Workers.

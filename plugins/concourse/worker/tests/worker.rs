@@ -85,7 +85,7 @@ fn a_running_worker_is_only_looked_at() {
             "ephemeral": true, "team": "platform", "resourceTypes": ["git"],
         })
     );
-    assert_eq!(age(&host), "max-age=5", "nothing is known of it yet");
+    assert_eq!(age(&host), "max-age=2", "nothing is known of it yet");
     host.forget();
     let mut known = worker("Running");
     known["status"] = found;
@@ -102,7 +102,7 @@ fn it_lands_once_by_the_name_of_its_team() {
         .expect("is on its way");
     let body: Value = from_slice(host.sent()[1].body.as_deref().expect("a body")).expect("JSON");
     assert_eq!(body, json!({ "team": "platform" }));
-    assert_eq!(outcome.next, Next::After(10_000));
+    assert_eq!(outcome.next, Next::After(5_000));
     assert_eq!(
         conditions(&outcome)[0],
         ("Ready", TriState::No, "TransitionPending")

@@ -1,0 +1,288 @@
+use kube::api::{Patch, PatchParams};
+use ostler::router::Cause;
+use ostler_test_harness::{
+    Lab,
+    concourse::{CONFIG, kind},
+    condition, scenarios,
+};
+use serde_json::{Value, json};
+
+use crate::{person::Person, poll, reconciles, requests};
+
+scenarios!(
+    a_job_waits_for_its_pipeline_and_is_woken_by_it,
+    a_pause_that_drifts_is_put_right,
+    one_read_and_no_write_per_poll,
+    a_job_that_is_not_there_yet,
+    an_archived_pipeline_is_waited_for,
+    the_history_is_pruned,
+    deletion_resumes_what_it_paused,
+    deletion_leaves_the_pause_of_another,
+    deletion_of_everything_at_once,
+    names_and_references_stay,
+);
+
+fn job(lab: &Lab, name: &str, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["pipelineRef"] = json!({"name": "app"});
+    lab.pack("Job", name, spec)
+}
+
+async fn chained(mut lab: Lab) -> Lab {
+    lab.start_pack().await;
+    lab.chain().await;
+    lab
+}
+
+async fn paused(person: &Person, job: &str) -> bool {
+    person.get(&format!("/jobs/{job}")).await["paused"] == true
+}
+
+async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.apply(job(&lab, "build", json!({}))).await;
+    lab.condition(&kind("Job"), "build", "Ready", "False", "PipelineNotReady")
+        .await;
+    lab.chain().await;
+    let ready = lab.ready(&kind("Job"), "build").await;
+    let causes = lab.causes(&kind("Job"), "build");
+    assert!(
+        causes.contains(&Cause::Dependency(lab.key(&kind("Pipeline"), "app"))),
+        "{causes:?}"
+    );
+    let timers = |c: &&Cause| matches!(c, Cause::Poll | Cause::Retry | Cause::Timer);
+    assert_eq!(causes.iter().filter(timers).count(), 0, "{causes:?}");
+    let status = &ready["status"];
+    assert_eq!(status["groups"], json!(["all"]));
+    assert_eq!(
+        status["inputs"],
+        json!([{"name": "source", "resource": "source", "trigger": true, "passed": ["test"]}])
+    );
+    assert_eq!(status["outputs"], json!([{"name": "image", "resource": "image"}]));
+    let page = status["webURL"].as_str().expect("a URL");
+    assert!(
+        page.ends_with("/teams/platform/pipelines/app/jobs/build"),
+        "{page}"
+    );
+    assert_eq!(condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
+}
+
+async fn a_pause_that_drifts_is_put_right(lab: Lab) {
+    let lab = chained(lab).await;
+    lab.apply(job(&lab, "test", json!({"paused": true}))).await;
+    lab.apply(job(&lab, "build", json!({}))).await;
+    let ready = lab.ready(&kind("Job"), "test").await;
+    lab.ready(&kind("Job"), "build").await;
+    assert_eq!(
+        (&ready["status"]["paused"], &ready["status"]["pauseOwned"]),
+        (&json!(true), &json!(true))
+    );
+    let person = Person::of(&lab).await;
+    assert!(paused(&person, "test").await && !paused(&person, "build").await);
+    person.put("/jobs/test/unpause").await;
+    person.put("/jobs/build/pause").await;
+    poll(&lab, "Job", "test").await;
+    poll(&lab, "Job", "build").await;
+    assert!(paused(&person, "test").await && !paused(&person, "build").await);
+    lab.patch(&kind("Job"), "test", json!({"spec": {"paused": false}}))
+        .await;
+    lab.until("it is resumed", async || !paused(&person, "test").await)
+        .await;
+    let resumed = lab.ready(&kind("Job"), "test").await;
+    assert_eq!(resumed["status"]["pauseOwned"], Value::Null);
+}
+
+async fn one_read_and_no_write_per_poll(lab: Lab) {
+    let lab = chained(lab).await;
+    let names = ["test", "build"];
+    for name in names {
+        lab.apply(job(&lab, name, json!({"paused": name == "test"})))
+            .await;
+        lab.ready(&kind("Job"), name).await;
+    }
+    lab.idle().await;
+    lab.concourse.reset_counters();
+    let (before, writes) = (names.map(|name| reconciles(&lab, "Job", name)), lab.api_writes());
+    for _ in 0..10 {
+        for name in names {
+            poll(&lab, "Job", name).await;
+        }
+    }
+    for (name, before) in names.into_iter().zip(before) {
+        let polls = reconciles(&lab, "Job", name) - before;
+        let asked = requests(&lab, &format!("/jobs/{name}"));
+        assert!(
+            polls >= 10 && asked.len() as u64 == polls,
+            "{name}: {} requests in {polls} polls",
+            asked.len()
+        );
+    }
+    let counters = lab.concourse.counters();
+    assert_eq!(counters.writes, 0, "writes to Concourse");
+    assert_eq!(lab.api_writes(), writes, "writes to the API server");
+}
+
+async fn a_job_that_is_not_there_yet(lab: Lab) {
+    let lab = chained(lab).await;
+    lab.apply(job(&lab, "deploy", json!({"paused": true}))).await;
+    lab.condition(&kind("Job"), "deploy", "Ready", "False", "JobNotFound")
+        .await;
+    let more = CONFIG
+        .replace(
+            "groups:",
+            "- name: deploy\n  plan:\n  - {get: source, passed: [build]}\ngroups:",
+        )
+        .replace("[test, build]", "[test, build, deploy]");
+    lab.apply(lab.config(&more)).await;
+    lab.ready(&kind("Job"), "deploy").await;
+    assert!(paused(&Person::of(&lab).await, "deploy").await);
+}
+
+async fn an_archived_pipeline_is_waited_for(lab: Lab) {
+    let lab = chained(lab).await;
+    lab.apply(job(&lab, "test", json!({}))).await;
+    lab.ready(&kind("Job"), "test").await;
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
+        .await;
+    lab.condition(&kind("Job"), "test", "Ready", "False", "PipelineArchived")
+        .await;
+    lab.idle().await;
+    lab.concourse.reset_counters();
+    for _ in 0..10 {
+        poll(&lab, "Job", "test").await;
+    }
+    assert!(requests(&lab, "/jobs/test").is_empty(), "Concourse is not asked");
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
+        .await;
+    lab.ready(&kind("Job"), "test").await;
+}
+
+async fn the_history_is_pruned(mut lab: Lab) {
+    // Without the reconciler of Builds: their status says here what the test wants.
+    lab.install(&[
+        "concourse/concourse-instance",
+        "concourse/concourse-team",
+        "concourse/concourse-pipeline",
+        "concourse/concourse-job",
+    ]);
+    lab.start_host().await;
+    lab.chain().await;
+    lab.apply(job(&lab, "test", json!({}))).await;
+    lab.ready(&kind("Job"), "test").await;
+    let builds = lab.api(&kind("Build"), &lab.namespace);
+    let add = async |name: String, of: &str, status: &str, end: String| {
+        lab.apply(lab.pack("Build", &name, json!({"jobRef": {"name": of}})))
+            .await;
+        let patch = Patch::Merge(json!({"status": {"concourseStatus": status, "endTime": end}}));
+        builds
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .expect("patched");
+    };
+    for number in 0..6 {
+        let end = format!("2026-01-01T00:0{number}:00Z");
+        add(format!("good-{number}"), "test", "succeeded", end.clone()).await;
+        let how = ["failed", "errored", "aborted"][number % 3];
+        add(format!("bad-{number}"), "test", how, end.clone()).await;
+        add(format!("other-{number}"), "build", "succeeded", end.clone()).await;
+        add(format!("running-{number}"), "test", "started", end).await;
+    }
+    let names = async || -> Vec<String> {
+        let all = lab.list(&kind("Build")).await;
+        let names = all.iter().filter_map(|b| b["metadata"]["name"].as_str());
+        names.map(ToOwned::to_owned).collect()
+    };
+    lab.until("three of each are left", async || names().await.len() == 18)
+        .await;
+    lab.idle().await;
+    let left = names().await;
+    for name in [
+        "good-3",
+        "good-4",
+        "good-5",
+        "bad-3",
+        "bad-4",
+        "bad-5",
+        "running-0",
+        "other-0",
+    ] {
+        assert!(left.iter().any(|n| n == name), "{name} is missing from {left:?}");
+    }
+    assert_eq!(left.len(), 18);
+    lab.patch(
+        &kind("Job"),
+        "test",
+        json!({"spec": {"successfulBuildsHistoryLimit": 0, "failedBuildsHistoryLimit": 1}}),
+    )
+    .await;
+    lab.until("fewer are left", async || names().await.len() == 13)
+        .await;
+    assert!(names().await.iter().any(|n| n == "bad-5"));
+}
+
+async fn deletion_resumes_what_it_paused(lab: Lab) {
+    let lab = chained(lab).await;
+    let person = Person::of(&lab).await;
+    for name in ["test", "build"] {
+        lab.apply(job(&lab, name, json!({"paused": true}))).await;
+        lab.ready(&kind("Job"), name).await;
+    }
+    // One of them while it is suspended.
+    lab.patch(&kind("Job"), "build", json!({"spec": {"suspend": true}}))
+        .await;
+    lab.condition(&kind("Job"), "build", "Ready", "False", "Suspended")
+        .await;
+    for name in ["test", "build"] {
+        lab.delete(&kind("Job"), name).await;
+        lab.gone(&kind("Job"), name).await;
+        assert!(!paused(&person, name).await, "{name} is resumed");
+    }
+}
+
+async fn deletion_leaves_the_pause_of_another(lab: Lab) {
+    let lab = chained(lab).await;
+    let person = Person::of(&lab).await;
+    person.put("/jobs/test/pause").await;
+    lab.apply(job(&lab, "test", json!({"paused": true}))).await;
+    lab.ready(&kind("Job"), "test").await;
+    lab.delete(&kind("Job"), "test").await;
+    lab.gone(&kind("Job"), "test").await;
+    assert!(paused(&person, "test").await);
+}
+
+async fn deletion_of_everything_at_once(lab: Lab) {
+    let lab = chained(lab).await;
+    lab.apply(job(&lab, "test", json!({"paused": true}))).await;
+    lab.ready(&kind("Job"), "test").await;
+    let all = [
+        ("Instance", "ci"),
+        ("Team", "platform"),
+        ("Pipeline", "app"),
+        ("Job", "test"),
+    ];
+    for (kind_name, name) in all {
+        lab.delete(&kind(kind_name), name).await;
+    }
+    for (kind_name, name) in all {
+        lab.gone(&kind(kind_name), name).await;
+    }
+    assert!(lab.concourse.team("platform").is_none());
+}
+
+async fn names_and_references_stay(lab: Lab) {
+    let mut wrong = job(&lab, "test", json!({"jobName": "-x"}));
+    lab.try_apply(wrong.clone())
+        .await
+        .expect_err("no name of Concourse");
+    wrong["spec"]["jobName"] = "unit".into();
+    lab.apply(wrong.clone()).await;
+    for (field, value) in [
+        ("jobName", json!("other")),
+        ("pipelineRef", json!({"name": "other"})),
+    ] {
+        let mut changed = wrong.clone();
+        changed["spec"][field] = value;
+        let refused = lab.try_apply(changed).await.expect_err("it stays").to_string();
+        assert!(refused.contains(&format!("{field} is immutable")), "{refused}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Jobs, Resources and Workers: what they say is so in Concourse, stays so, and is undone when they go.
+
+mod jobs;
+mod person;
+mod resources;
+mod workers;
+
+use ostler::{queue::Priority, router::Cause};
+use ostler_test_harness::{Lab, concourse::kind, scenarios};
+
+scenarios!(the_examples_work);
+
+/// Lets the interval of an object end now, and waits until all is done.
+pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
+    let key = lab.key(&kind(kind_name), name);
+    lab.host()
+        .services()
+        .router
+        .add(&key, Priority::Normal, Cause::Poll);
+    lab.idle().await;
+}
+
+/// How often an object was reconciled.
+pub fn reconciles(lab: &Lab, kind_name: &str, name: &str) -> u64 {
+    let key = lab.key(&kind(kind_name), name);
+    lab.host().ledger().of(&key).map_or(0, |facts| facts.reconciles)
+}
+
+/// The requests Concourse was asked since its counters were reset, as method and path, below a part of a path.
+pub fn requests(lab: &Lab, part: &str) -> Vec<String> {
+    let requests = lab.concourse.requests();
+    let of_part = requests.iter().filter(|r| r.path.contains(part));
+    of_part.map(|r| format!("{} {}", r.method, r.path)).collect()
+}
+
+async fn the_examples_work(mut lab: Lab) {
+    lab.concourse.set_worker("worker-1", "running");
+    lab.start_pack().await;
+    for text in [
+        include_str!("../../../../deploy/examples/concourse.yaml"),
+        include_str!("../../../../deploy/examples/concourse-operations.yaml"),
+    ] {
+        let text = text
+            .replace("namespace: ci\n", &format!("namespace: {}\n", lab.namespace))
+            .replace("\n  name: ci\n", &format!("\n  name: {}\n", lab.namespace))
+            .replace("${CONCOURSE_URL}", lab.concourse.url())
+            .replace("${CONCOURSE_USER}", "test")
+            .replace("${CONCOURSE_PASSWORD}", ostler_test_harness::PASSWORD);
+        lab.apply_text(&text).await;
+    }
+    for (kind_name, name) in [
+        ("Job", "browser-tests"),
+        ("Resource", "source"),
+        ("Worker", "worker-1"),
+    ] {
+        lab.ready(&kind(kind_name), name).await;
+    }
+}

@@ -1,0 +1,283 @@
+use ostler_test_harness::{
+    Lab,
+    concourse::{CONFIG, kind},
+    condition, scenarios,
+};
+use serde_json::{Value, json};
+
+use crate::{person::Person, poll, reconciles, requests};
+
+scenarios!(
+    a_version_is_pinned_and_let_go,
+    the_pin_of_another_stays,
+    a_pin_in_the_config_goes_first,
+    versions_are_disabled_and_enabled_again,
+    checks_on_demand_are_followed_to_their_end,
+    two_reads_and_no_write_per_poll,
+    an_archived_pipeline_is_waited_for,
+    deletion_takes_back_what_it_did,
+);
+
+fn resource(lab: &Lab, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["pipelineRef"] = json!({"name": "app"});
+    lab.pack("Resource", "source", spec)
+}
+
+/// The chain, and three versions of the resource `source`.
+async fn chained(mut lab: Lab) -> (Lab, Person) {
+    lab.start_pack().await;
+    lab.chain().await;
+    for name in ["a", "b", "c"] {
+        let version = json!({"ref": name, "branch": "main"});
+        let version = version.as_object().expect("a version").clone();
+        assert!(lab.concourse.add_version("platform", "app", "source", version));
+    }
+    let person = Person::of(&lab).await;
+    (lab, person)
+}
+
+async fn pin(person: &Person) -> Value {
+    person.get("/resources/source").await["pinned_version"]["ref"].clone()
+}
+
+/// Number of a version, and whether it is enabled.
+async fn version(person: &Person, name: &str) -> (Value, bool) {
+    let found = person
+        .get(&format!("/resources/source/versions?filter=ref:{name}"))
+        .await;
+    (found[0]["id"].clone(), found[0]["enabled"] == true)
+}
+
+async fn a_version_is_pinned_and_let_go(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    lab.apply(resource(
+        &lab,
+        json!({"pinnedVersion": {"ref": "b"}, "pinComment": "the last good one"}),
+    ))
+    .await;
+    let ready = lab.ready(&kind("Resource"), "source").await;
+    let found = person.get("/resources/source").await;
+    assert_eq!(
+        (&found["pinned_version"]["ref"], &found["pin_comment"]),
+        (&json!("b"), &json!("the last good one"))
+    );
+    let status = &ready["status"];
+    assert_eq!(status["latestVersion"], json!({"ref": "c", "branch": "main"}));
+    assert_eq!(status["pinnedVersion"], json!({"ref": "b", "branch": "main"}));
+    assert_eq!(status["pinnedVersionID"], version(&person, "b").await.0);
+    // Somebody takes it away, and somebody else pins another.
+    person.put("/resources/source/unpin").await;
+    poll(&lab, "Resource", "source").await;
+    assert_eq!(pin(&person).await, "b");
+    let other = version(&person, "c").await.0;
+    person
+        .put(&format!("/resources/source/versions/{other}/pin"))
+        .await;
+    poll(&lab, "Resource", "source").await;
+    assert_eq!(pin(&person).await, "b");
+    lab.patch(
+        &kind("Resource"),
+        "source",
+        json!({"spec": {"pinnedVersion": {"ref": "a"}}}),
+    )
+    .await;
+    lab.until("the other version is pinned", async || pin(&person).await == "a")
+        .await;
+    lab.apply(resource(&lab, json!({}))).await;
+    lab.patch(
+        &kind("Resource"),
+        "source",
+        json!({"spec": {"pinnedVersion": null, "pinComment": null}}),
+    )
+    .await;
+    lab.until("it is not pinned", async || pin(&person).await.is_null())
+        .await;
+    let ready = lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(ready["status"]["pinned"], false);
+}
+
+async fn the_pin_of_another_stays(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    let theirs = version(&person, "a").await.0;
+    person
+        .put(&format!("/resources/source/versions/{theirs}/pin"))
+        .await;
+    lab.apply(resource(&lab, json!({}))).await;
+    let ready = lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(
+        (&ready["status"]["pinned"], &ready["status"]["pinOwned"]),
+        (&json!(true), &Value::Null)
+    );
+    lab.delete(&kind("Resource"), "source").await;
+    lab.gone(&kind("Resource"), "source").await;
+    assert_eq!(pin(&person).await, "a");
+}
+
+async fn a_pin_in_the_config_goes_first(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    let pinning = CONFIG.replace("type: git\n", "type: git\n  version: {ref: a}\n");
+    lab.apply(lab.config(&pinning)).await;
+    lab.until("the config pins", async || pin(&person).await == "a")
+        .await;
+    lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
+        .await;
+    let refused = lab
+        .condition(&kind("Resource"), "source", "Ready", "False", "PinFailed")
+        .await;
+    let message = condition(&refused, "Ready")["message"].to_string();
+    assert!(message.contains("config pins {ref: a}"), "{message}");
+    lab.idle().await;
+    assert!(
+        !requests(&lab, "/pin").iter().any(|r| r.starts_with("PUT")),
+        "it is not even tried"
+    );
+    lab.apply(lab.config(CONFIG)).await;
+    lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(pin(&person).await, "b");
+}
+
+async fn versions_are_disabled_and_enabled_again(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    let theirs = version(&person, "c").await.0;
+    person
+        .put(&format!("/resources/source/versions/{theirs}/disable"))
+        .await;
+    let spec = json!({"disabledVersions": [{"ref": "b"}, {"ref": "c"}, {"ref": "none"}]});
+    lab.apply(resource(&lab, spec)).await;
+    let ready = lab.ready(&kind("Resource"), "source").await;
+    assert!(!version(&person, "b").await.1 && version(&person, "a").await.1);
+    let message = condition(&ready, "Ready")["message"].to_string();
+    assert!(message.contains("No version matches {ref: none}"), "{message}");
+    let ours = version(&person, "b").await.0;
+    assert_eq!(ready["status"]["disabledVersionIDs"], json!([ours]));
+    person
+        .put(&format!("/resources/source/versions/{ours}/enable"))
+        .await;
+    poll(&lab, "Resource", "source").await;
+    assert!(!version(&person, "b").await.1, "drift is put right");
+    lab.apply(resource(&lab, json!({"disabledVersions": []}))).await;
+    lab.until("ours is enabled again", async || version(&person, "b").await.1)
+        .await;
+    lab.ready(&kind("Resource"), "source").await;
+    assert!(!version(&person, "c").await.1, "that of somebody else is not");
+}
+
+async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
+    let (lab, _) = chained(lab).await;
+    lab.apply(resource(&lab, json!({}))).await;
+    lab.condition(
+        &kind("Resource"),
+        "source",
+        "CheckHealthy",
+        "Unknown",
+        "CheckPending",
+    )
+    .await;
+    let ask = |value: &str| json!({"metadata": {"annotations": {"concourse-ci.org/check-now": value}}});
+    lab.patch(&kind("Resource"), "source", ask("1")).await;
+    let checked = lab
+        .condition(
+            &kind("Resource"),
+            "source",
+            "CheckHealthy",
+            "True",
+            "CheckSucceeded",
+        )
+        .await;
+    assert_eq!(checked["status"]["checkNow"], "1");
+    assert!(checked["status"]["lastChecked"].is_string());
+    let checks = || requests(&lab, "/resources/source/check").len();
+    for _ in 0..3 {
+        poll(&lab, "Resource", "source").await;
+    }
+    assert_eq!(checks(), 1, "once for each value");
+    let failing = CONFIG.replace(
+        "type: git\n  source: {",
+        "type: mock\n  source: {check_failure: 'no such host', ",
+    );
+    lab.apply(lab.config(&failing)).await;
+    lab.until("Concourse has the config", async || {
+        let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
+        pipeline.config["resources"][0]["type"] == "mock"
+    })
+    .await;
+    lab.patch(&kind("Resource"), "source", ask("2")).await;
+    lab.condition(
+        &kind("Resource"),
+        "source",
+        "CheckHealthy",
+        "False",
+        "CheckFailed",
+    )
+    .await;
+    lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(checks(), 2);
+}
+
+async fn two_reads_and_no_write_per_poll(lab: Lab) {
+    let (lab, _) = chained(lab).await;
+    lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
+        .await;
+    lab.ready(&kind("Resource"), "source").await;
+    lab.idle().await;
+    lab.concourse.reset_counters();
+    let (before, writes) = (reconciles(&lab, "Resource", "source"), lab.api_writes());
+    for _ in 0..10 {
+        poll(&lab, "Resource", "source").await;
+    }
+    let polls = reconciles(&lab, "Resource", "source") - before;
+    let asked = requests(&lab, "/resources/source").len() as u64;
+    assert!(
+        polls >= 10 && asked == 2 * polls,
+        "{asked} requests in {polls} polls"
+    );
+    assert_eq!(lab.concourse.counters().writes, 0, "writes to Concourse");
+    assert_eq!(lab.api_writes(), writes, "writes to the API server");
+}
+
+async fn an_archived_pipeline_is_waited_for(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    lab.apply(resource(&lab, json!({}))).await;
+    lab.ready(&kind("Resource"), "source").await;
+    // Somebody archives it, and then another pin is asked for before the Pipeline has noticed.
+    person.put("/archive").await;
+    lab.patch(
+        &kind("Resource"),
+        "source",
+        json!({"spec": {"pinnedVersion": {"ref": "b"}}}),
+    )
+    .await;
+    lab.condition(&kind("Resource"), "source", "Ready", "False", "PipelineArchived")
+        .await;
+    lab.idle().await;
+    let refused = requests(&lab, "/pin").len();
+    assert_eq!(refused, 1, "a 409 is no loop");
+    poll(&lab, "Pipeline", "app").await;
+    lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(pin(&person).await, "b");
+}
+
+async fn deletion_takes_back_what_it_did(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    lab.apply(resource(
+        &lab,
+        json!({"pinnedVersion": {"ref": "b"}, "disabledVersions": [{"ref": "a"}]}),
+    ))
+    .await;
+    lab.ready(&kind("Resource"), "source").await;
+    lab.patch(&kind("Resource"), "source", json!({"spec": {"suspend": true}}))
+        .await;
+    lab.condition(&kind("Resource"), "source", "Ready", "False", "Suspended")
+        .await;
+    assert_eq!(
+        (pin(&person).await, version(&person, "a").await.1),
+        (json!("b"), false)
+    );
+    lab.delete(&kind("Resource"), "source").await;
+    lab.gone(&kind("Resource"), "source").await;
+    assert_eq!(
+        (pin(&person).await, version(&person, "a").await.1),
+        (Value::Null, true)
+    );
+}
