@@ -51,12 +51,16 @@ impl Controller {
                 Answer::Failure(failure) => fields(&failure.status)
                     .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
             };
-        let new = new.unwrap_or_else(|why| {
+        let mut new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
+        let phased = plugin.kind(&key.gvk).is_some_and(|kind| kind.phase);
+        if phased {
+            new["phase"] = conditions::phase(&new, object.deleting()).into();
+        }
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.looked(key, object);
