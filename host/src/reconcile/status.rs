@@ -8,7 +8,7 @@ use tracing::warn;
 use super::{Answer, Controller, End, Notes, api_writes};
 use crate::{
     bindings::reconciler,
-    cluster::ApiError,
+    cluster::{ApiError, complain},
     conditions::{self, Moment},
     effects::digest,
     key::ObjectRef,
@@ -108,7 +108,7 @@ impl Controller {
                 })
             }
             Err(e) => {
-                warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                complain!(e, object = %key, plugin = &**plugin.name(), "status not written: {e}");
                 self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }
