@@ -133,11 +133,9 @@ fn prune(ctx: &Context, job: &Job) -> Result<(), Failure> {
         fields: Some(&fields),
         ..Selection::default()
     };
-    let builds = match ctx.list_json(&kind, &selection, &["metadata", "spec.jobRef", "status"]) {
-        // Without the kind there is nothing to keep.
-        Err(Error::NotFound(_)) => return Ok(()),
-        builds => builds.reason("PruneFailed")?,
-    };
+    let builds = ctx
+        .list_json(&kind, &selection, &["metadata", "spec.jobRef", "status"])
+        .reason("PruneFailed")?;
     let spec = &job.spec;
     let surplus = history::surplus(
         &builds,
