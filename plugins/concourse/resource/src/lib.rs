@@ -7,7 +7,7 @@ mod pin;
 mod remote;
 
 use concourse_api::{Place, ResourceObservation, ResourceSpec, Version, suspended};
-use ostler_sdk::{ObjectRef, prelude::*, rfc3339, serde_json::Value};
+use ostler_sdk::{ObjectRef, Resolution, prelude::*, rfc3339, serde_json::Value};
 use remote::Remote;
 
 const POLL: u64 = 300_000;
@@ -61,9 +61,19 @@ fn converge(
     status.last_checked = found["last_checked"].as_u64().map(rfc3339);
     status.latest_version = latest;
     check::learn(&found["build"], status);
-    pin::converge(remote, spec, &found, status)?;
-    let unmatched = disabled::converge(remote, spec, status)?;
-    let next = check::start(remote, object, status)?;
+    // Before the pin, as it may find the version that is to be pinned.
+    let next = check::start(remote, object, status)?.map(|soon| soon.min(POLL));
+    let converged = pin::converge(remote, spec, &found, status);
+    let unmatched = match converged.and_then(|()| disabled::converge(remote, spec, status)) {
+        Ok(unmatched) => unmatched,
+        Err(mut failure) => {
+            // Checks go on meanwhile.
+            if let (Some(soon), Resolution::Parked | Resolution::Yield) = (next, &failure.resolution) {
+                failure.resolution = Resolution::Throttled(soon);
+            }
+            return Err(failure.with(check::healthy(status)));
+        }
+    };
     let mut message = String::from("The resource is as wanted.");
     for version in unmatched {
         let more = [
@@ -74,7 +84,7 @@ fn converge(
         message.push_str(&more.concat());
     }
     let outcome = match next {
-        Some(soon) => Outcome::after(soon.min(POLL)),
+        Some(soon) => Outcome::after(soon),
         None => Outcome::poll(POLL),
     };
     Ok(outcome

@@ -327,6 +327,24 @@ fn checks_are_made_at_the_interval() {
 }
 
 #[test]
+fn a_check_may_find_what_is_to_be_pinned() {
+    let host = showing(json!({}));
+    host.answer("GET", &format!("{PATH}/{A}"), 200, json!([]));
+    host.answer(
+        "POST",
+        &format!("{PATH}/check"),
+        201,
+        json!({ "id": 5, "status": "started" }),
+    );
+    let spec = json!({ "pinnedVersion": { "ref": "a" }, "checkInterval": "1m" });
+    let failure = host
+        .reconcile(&Resources, &resource(spec, Value::Null))
+        .expect_err("waits");
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Throttled(1000)));
+    assert_eq!(status(failure.status.as_deref())["runningCheckID"], 5);
+}
+
+#[test]
 fn cleanup_takes_back_what_it_did() {
     let ours = || {
         resource(

@@ -297,3 +297,44 @@ async fn a_check_is_seen_when_it_has_ended() {
         "checks are not listed"
     );
 }
+
+#[tokio::test]
+async fn a_check_fails_as_the_mock_type_does() {
+    let (simulator, client) = start().await;
+    let config = "resources: [{name: r, type: mock, source: {check_failure: no such host}}]\njobs: [{name: j, plan: [{get: r}]}]\n";
+    let saved = client
+        .ask("PUT", &format!("{P}/config"))
+        .header("content-type", "application/x-yaml")
+        .body(config);
+    assert_eq!(saved.send().await.expect("an answer").status().as_u16(), 201);
+    let r = format!("{P}/resources/r");
+    let check = client
+        .ask("POST", &format!("{r}/check"))
+        .body(r#"{"from": null}"#);
+    let check = check
+        .send()
+        .await
+        .expect("an answer")
+        .text()
+        .await
+        .expect("a body");
+    let check: Value = serde_json::from_str(&check).expect("JSON");
+    simulator.step();
+    let build = get(&client, &format!("/api/v1/builds/{}", check["id"])).await;
+    assert_eq!(build["status"], "failed");
+    assert_eq!(get(&client, &r).await["build"]["id"], check["id"]);
+}
+
+#[tokio::test]
+async fn a_worker_leaves_by_the_name_of_its_team() {
+    let (simulator, client) = start().await;
+    simulator.set_worker_team("w2", "main");
+    let land = async |team: &str| {
+        let asked = client.ask("PUT", "/api/v1/workers/w2/land");
+        let answer = asked.body(json!({"team": team}).to_string()).send().await;
+        answer.expect("an answer").status().as_u16()
+    };
+    assert_eq!((land("").await, land("main").await), (400, 200));
+    simulator.remove_worker("w2");
+    assert_eq!(land("main").await, 404);
+}

@@ -4,6 +4,7 @@ use ostler_test_harness::{
     Lab,
     concourse::{CONFIG, kind},
     condition, scenarios,
+    simulator::Answer,
 };
 use serde_json::{Value, json};
 
@@ -17,6 +18,7 @@ scenarios!(
     an_archived_pipeline_is_waited_for,
     the_history_is_pruned,
     deletion_resumes_what_it_paused,
+    a_lost_answer_is_no_lost_pause,
     deletion_leaves_the_pause_of_another,
     deletion_of_everything_at_once,
     names_and_references_stay,
@@ -237,6 +239,23 @@ async fn deletion_resumes_what_it_paused(lab: Lab) {
         lab.gone(&kind("Job"), name).await;
         assert!(!paused(&person, name).await, "{name} is resumed");
     }
+}
+
+async fn a_lost_answer_is_no_lost_pause(lab: Lab) {
+    let lab = chained(lab).await;
+    let path = "/jobs/test/pause";
+    lab.concourse
+        .faults()
+        .fail_next(1, "PUT", path, Answer::DropAnswer);
+    lab.apply(job(&lab, "test", json!({"paused": true}))).await;
+    lab.ready(&kind("Job"), "test").await;
+    assert_eq!(requests(&lab, path).len(), 1, "it was paused at the first");
+    lab.delete(&kind("Job"), "test").await;
+    lab.gone(&kind("Job"), "test").await;
+    assert!(
+        !paused(&Person::of(&lab).await, "test").await,
+        "it is known whose pause it was"
+    );
 }
 
 async fn deletion_leaves_the_pause_of_another(lab: Lab) {

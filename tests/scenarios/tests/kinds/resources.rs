@@ -2,6 +2,7 @@ use ostler_test_harness::{
     Lab,
     concourse::{CONFIG, kind},
     condition, scenarios,
+    simulator::Answer,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +16,7 @@ scenarios!(
     checks_on_demand_are_followed_to_their_end,
     two_reads_and_no_write_per_poll,
     an_archived_pipeline_is_waited_for,
+    a_lost_answer_is_no_lost_pin,
     deletion_takes_back_what_it_did,
 );
 
@@ -261,6 +263,20 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
         .await;
     lab.ready(&kind("Resource"), "source").await;
     assert_eq!(pin(&person).await, "b");
+}
+
+async fn a_lost_answer_is_no_lost_pin(lab: Lab) {
+    let (lab, person) = chained(lab).await;
+    lab.concourse
+        .faults()
+        .fail_next(1, "PUT", "/pin$", Answer::DropAnswer);
+    lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
+        .await;
+    lab.ready(&kind("Resource"), "source").await;
+    assert_eq!(requests(&lab, "/pin").len(), 1, "it was pinned at the first");
+    lab.delete(&kind("Resource"), "source").await;
+    lab.gone(&kind("Resource"), "source").await;
+    assert_eq!(pin(&person).await, Value::Null, "it is known whose pin it was");
 }
 
 async fn deletion_takes_back_what_it_did(lab: Lab) {
