@@ -1,6 +1,8 @@
 //! Kubernetes objects as a plugin sees them.
 
-use serde::{Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{Gvk, ObjectRef, slim};
@@ -205,6 +207,39 @@ fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
+/// The spec of a kind as JSON, and its status too: for kinds of which a component reads only some fields, since
+/// code that reads a large spec into its type may be a fifth of a component.
+#[derive(Clone, Debug)]
+pub struct Raw<S> {
+    /// The spec.
+    pub json: Value,
+    kind: PhantomData<S>,
+}
+
+impl<'de, S> Deserialize<'de> for Raw<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Value::deserialize(deserializer)?;
+        Ok(Self {
+            json,
+            kind: PhantomData,
+        })
+    }
+}
+
+impl<S> Serialize for Raw<S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        self.json.serialize(serializer)
+    }
+}
+
+impl<S: Resource> Resource for Raw<S> {
+    const GROUP: &'static str = S::GROUP;
+    const VERSION: &'static str = S::VERSION;
+    const KIND: &'static str = S::KIND;
+    const NAMESPACED: bool = S::NAMESPACED;
+    type Status = Value;
+}
+
 /// What was found last.
 #[crate::api]
 #[derive(Default)]
@@ -244,6 +279,12 @@ mod tests {
 
         let least = read(r#"{"metadata": {"name": "a"}, "spec": {"name": "x"}}"#);
         assert_eq!(least.expect("an object").namespace(), "");
+
+        let raw = br#"{"metadata": {"name": "a"}, "spec": {"name": "x", "n": [1, 0.5]}, "status": {"s": null}}"#;
+        let raw = Object::<Raw<ThingSpec>>::read(raw).expect("an object");
+        assert_eq!(raw.spec.json, serde_json::json!({"name": "x", "n": [1, 0.5]}));
+        assert_eq!(raw.status, serde_json::json!({"s": null}));
+        assert_eq!(raw.reference(), ThingSpec::reference("", "a"));
         let wrong = |text: &str| read(text).expect_err("no object").to_string();
         assert_eq!(wrong(r#"{"spec": {}}"#), "spec: missing field `name`");
         assert_eq!(wrong(r#"{"spec": {"name": 1}}"#), "spec: expected a string");
