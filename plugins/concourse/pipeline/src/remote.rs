@@ -183,11 +183,7 @@ impl<'a> Remote<'a> {
         } else if let Some(memo) = state.memo(desired) {
             self.ctx.memo_put(MEMO, &memo)?;
         }
-        if let Some(version) = &state.version {
-            status["configHash"] = desired.hash.as_str().into();
-            status["configVersion"] = version.as_str().into();
-        }
-        self.describe(&state, desired, status);
+        *status = self.describe(&state, desired, status);
         Ok(state.is("archived"))
     }
 
@@ -310,7 +306,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    fn describe(&self, state: &State, desired: &Desired, status: &mut Value) {
+    fn describe(&self, state: &State, desired: &Desired, last: &Value) -> Value {
         let shown = &state.pipeline;
         let time = |field: &str| shown[field].as_u64().map(rfc3339);
         let page = self.team["status"]["webURL"].as_str().map(|url| {
@@ -318,29 +314,37 @@ impl<'a> Remote<'a> {
             let path = path_of("", self.name, self.vars, "", "");
             [url, path.trim_start_matches("/api/v1/teams/")].concat()
         });
-        for (field, value) in [
+        // Only where it was read is it known to be this one.
+        let (hash, version) = match &state.version {
+            Some(version) => (desired.hash.as_str().into(), version.as_str().into()),
+            None => (last["configHash"].clone(), last["configVersion"].clone()),
+        };
+        // An archived pipeline has none of what the config says.
+        let archived = state.is("archived");
+        let config = if archived { &Value::Null } else { &desired.config };
+        let groups = config::groups(&shown["groups"]);
+        let count = groups.as_array().map_or(0, Vec::len);
+        let fields = [
             ("resolvedName", self.name.into()),
             ("instanceVars", self.vars.clone()),
             ("webURL", page.into()),
             ("pipelineID", shown["id"].clone()),
+            ("configHash", hash),
+            ("configVersion", version),
+            ("warnings", last["warnings"].clone()),
             ("paused", state.is("paused").into()),
             ("exposed", state.is("public").into()),
-            ("archived", state.is("archived").into()),
+            ("archived", archived.into()),
             ("pausedBy", shown["paused_by"].clone()),
             ("pausedAt", time("paused_at").into()),
             ("lastUpdated", time("last_updated").into()),
-            ("groups", config::groups(&shown["groups"])),
-        ] {
-            set(status, field, value);
-        }
-        status["groupCount"] = status["groups"].as_array().map_or(0, Vec::len).into();
-        // An archived pipeline has none of these.
-        let config = if state.is("archived") { &Value::Null } else { &desired.config };
-        let jobs = config::jobs(config, &state.jobs, &status["jobs"]);
-        let resources = config::resources(config, &state.resources, &status["resources"]);
-        set(status, "jobs", jobs);
-        set(status, "resources", resources);
-        set(status, "resourceTypes", config::resource_types(config));
+            ("groups", groups),
+            ("groupCount", count.into()),
+            ("jobs", config::jobs(config, &state.jobs, &last["jobs"])),
+            ("resources", config::resources(config, &state.resources, &last["resources"])),
+            ("resourceTypes", config::resource_types(config)),
+        ];
+        config::object(fields)
     }
 }
 
@@ -354,17 +358,6 @@ fn differs(desired: &Desired, state: &State, status: &Value) -> bool {
         && status["configVersion"].as_str() == state.version.as_deref()
         && status["configHash"] == *desired.hash;
     state.config.is_null() || !written && !config::same(&state.config, &desired.config)
-}
-
-/// Sets a field of the status; null takes it away.
-fn set(status: &mut Value, field: &str, value: Value) {
-    if value.is_null() {
-        if let Some(status) = status.as_object_mut() {
-            status.remove(field);
-        }
-    } else {
-        status[field] = value;
-    }
 }
 
 /// Concourse has no status of its own for a config that somebody else saved.
