@@ -122,11 +122,7 @@ pub struct K8sConfig {
 #[derive(Default)]
 pub struct PipelineStatus {
     /// Number of the pipeline in Concourse.
-    #[serde(
-        rename = "pipelineID",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "pipelineID", default, skip_serializing_if = "Option::is_none")]
     pub pipeline_id: Option<i32>,
     /// Name of the pipeline in Concourse.
     pub resolved_name: Option<String>,
@@ -135,11 +131,7 @@ pub struct PipelineStatus {
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub instance_vars: Value,
     /// URL of the pipeline's page.
-    #[serde(
-        rename = "webURL",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
     /// SHA-256 of the config as written, with digests in place of secrets.

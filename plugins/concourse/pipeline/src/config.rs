@@ -85,7 +85,7 @@ pub fn hex(bytes: &[u8]) -> String {
 /// What the status says of the groups Concourse shows.
 #[must_use]
 pub fn groups(shown: &Value) -> Value {
-    let of = |group: &Value| picked(group, ["name", "jobs", "resources"]);
+    let of = |group: &Value| picked(group, &["name", "jobs", "resources"]);
     list(shown.as_array().into_iter().flatten().map(of).collect())
 }
 
@@ -95,7 +95,9 @@ pub fn jobs(config: &Value, shown: &Value, last: &Value) -> Value {
     let job = |job: &Value| {
         let name = &job["name"];
         if shown.is_null() {
-            return find(last, name).cloned().unwrap_or_else(|| json!({ "name": name }));
+            return find(last, name)
+                .cloned()
+                .unwrap_or_else(|| json!({ "name": name }));
         }
         let shown = find(shown, name).unwrap_or(&Value::Null);
         let mut status = json!({ "name": name, "paused": shown["paused"] == true });
@@ -112,7 +114,7 @@ pub fn jobs(config: &Value, shown: &Value, last: &Value) -> Value {
 #[must_use]
 pub fn resources(config: &Value, shown: &Value, last: &Value) -> Value {
     let resource = |resource: &Value| {
-        let mut status = picked(resource, ["name", "type"]);
+        let mut status = picked(resource, &["name", "type"]);
         let of = |list| find(list, &resource["name"]).unwrap_or(&Value::Null);
         let pinned = match shown.is_null() {
             true => of(last)["pinned"].as_bool(),
@@ -131,7 +133,7 @@ pub fn resources(config: &Value, shown: &Value, last: &Value) -> Value {
 /// What the status says of the config's resource types.
 #[must_use]
 pub fn resource_types(config: &Value) -> Value {
-    let of = |kind: &Value| picked(kind, ["name", "type", "privileged", "tags"]);
+    let of = |kind: &Value| picked(kind, &["name", "type", "privileged", "tags"]);
     list(parts(config, "resource_types").map(of).collect())
 }
 
@@ -147,24 +149,28 @@ fn find<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
 }
 
 /// Some fields of an object, where they have a value.
-fn picked<const N: usize>(from: &Value, fields: [&str; N]) -> Value {
-    object(fields.map(|field| (field, from[field].clone())))
-}
-
-/// An object of fields, without those that are null.
-pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+fn picked(from: &Value, fields: &[&str]) -> Value {
     let mut kept = Map::new();
-    for (field, value) in fields {
-        if !value.is_null() {
-            kept.insert(field.to_owned(), value);
-        }
+    for field in fields {
+        set(&mut kept, field, from[*field].clone());
     }
     kept.into()
 }
 
+/// Sets a field, unless the value is null.
+pub fn set(map: &mut Map<String, Value>, field: &str, value: Value) {
+    if !value.is_null() {
+        map.insert(field.to_owned(), value);
+    }
+}
+
 /// A list, or null: an empty one is left out of the status.
 fn list(items: Vec<Value>) -> Value {
-    if items.is_empty() { Value::Null } else { items.into() }
+    if items.is_empty() {
+        Value::Null
+    } else {
+        items.into()
+    }
 }
 
 /// The texts of a list.

@@ -39,8 +39,15 @@ pub fn load(ctx: &Context, pipeline: &Pipeline, team: &Value) -> Result<Desired,
         let value = if secret.is_object() {
             let (from, key) = (text(&secret["name"]), text(&secret["key"]));
             let Some(digest) = ctx.secret_digest(from, key).reason(REASON)? else {
-                return Err(missing(&["The Secret ", from, " has no key ", key, " (for the var ", name,
-                    "), or does not exist."]));
+                return Err(missing(&[
+                    "The Secret ",
+                    from,
+                    " has no key ",
+                    key,
+                    " (for the var ",
+                    name,
+                    "), or does not exist.",
+                ]));
             };
             digests.push(digest);
             let placeholder = placeholder(pipeline, name);

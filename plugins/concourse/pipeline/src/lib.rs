@@ -8,9 +8,7 @@ mod remote;
 mod vars;
 mod yaml;
 
-use concourse_api::{
-    PipelineSpec, TeamSpec, config_warning, delete, suspended, target,
-};
+use concourse_api::{PipelineSpec, TeamSpec, config_warning, delete, suspended, target};
 use ostler_sdk::{ObjectRef, Raw, prelude::*, serde_json::Value};
 use remote::{POLL, Remote};
 

@@ -5,7 +5,7 @@ use ostler_sdk::{
     RequestBuilder, Response, Selection, Upstream, gvk,
     prelude::*,
     rfc3339,
-    serde_json::{Value, to_vec},
+    serde_json::{Map, Value, to_vec},
 };
 
 use crate::{Pipeline, config, desired::Desired, exists, name_wanted, text, vars_of};
@@ -51,7 +51,9 @@ impl State {
         let shown = seconds_of_day(self.date.as_deref()?)?;
         let changed = self.pipeline["last_updated"].as_u64()?;
         let age = (shown + DAY - changed % DAY) % DAY;
-        (3..DAY - 60).contains(&age).then(|| memo(desired, &self.pipeline))
+        (3..DAY - 60)
+            .contains(&age)
+            .then(|| memo(desired, &self.pipeline))
     }
 }
 
@@ -80,7 +82,11 @@ impl<'a> Remote<'a> {
     pub fn new(ctx: &'a Context<'a>, pipeline: &'a Pipeline, team: &'a Value) -> Self {
         let (namespace, instance) = target(team, "instanceRef");
         // What was made is what counts, should the spec ask for something else by now.
-        let made = if exists(pipeline) { &pipeline.status } else { &pipeline.spec.json };
+        let made = if exists(pipeline) {
+            &pipeline.status
+        } else {
+            &pipeline.spec.json
+        };
         Self {
             ctx,
             concourse: ctx.upstream_in(namespace, instance),
@@ -139,27 +145,41 @@ impl<'a> Remote<'a> {
         }
         if !there.is_null() {
             let message = [
-                "Concourse has another pipeline ", self.name, ": choose another spec.pipelineName, or remove that one.",
+                "Concourse has another pipeline ",
+                self.name,
+                ": choose another spec.pipelineName, or remove that one.",
             ];
             return Err(Failure::retry(RENAME_FAILED, message.concat()));
         }
         let others = self.namesakes(pipeline, before)?;
         if !others.is_empty() {
             let message = [
-                "Concourse renames all instances of a pipeline at once: give spec.pipelineName ", self.name,
-                " to these Pipelines too: ", &others.join(", "), ".",
+                "Concourse renames all instances of a pipeline at once: give spec.pipelineName ",
+                self.name,
+                " to these Pipelines too: ",
+                &others,
+                ".",
             ];
             return Err(Failure::yield_(RENAME_FAILED, message.concat()));
         }
-        let path = path_of(name_of(self.team, "teamName"), before, &Value::Null, "/rename", "");
+        let path = path_of(
+            name_of(self.team, "teamName"),
+            before,
+            &Value::Null,
+            "/rename",
+            "",
+        );
         let request = self.concourse.put(path).json(&json!({ "name": self.name }));
         self.done(request, "rename the pipeline", RENAME_FAILED)?;
-        self.ctx.event("Renamed", &["Renamed from ", before, " to ", self.name, "."].concat());
+        self.ctx.event(
+            "Renamed",
+            &["Renamed from ", before, " to ", self.name, "."].concat(),
+        );
         Ok(())
     }
 
     /// Other Pipelines that have this name in Concourse and are to keep it.
-    fn namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<Vec<String>, Failure> {
+    fn namesakes(&self, pipeline: &Pipeline, name: &str) -> Result<String, Failure> {
         let kind = gvk("concourse-ci.org", "v1alpha1", "Pipeline");
         let all = self.ctx.list_json(&kind, &Selection::default(), &[])?;
         let metadata = &self.team["metadata"];
@@ -170,8 +190,11 @@ impl<'a> Remote<'a> {
                 && name_of(other, "pipelineName") != self.name
                 && text(&other["metadata"]["uid"]) != pipeline.metadata.uid
         };
-        let all = all.iter().filter(keeps);
-        Ok(all.map(|other| text(&other["metadata"]["name"]).to_owned()).collect())
+        let mut names: Vec<&str> = Vec::new();
+        for other in all.iter().filter(keeps) {
+            names.push(text(&other["metadata"]["name"]));
+        }
+        Ok(names.join(", "))
     }
 
     /// Makes it what the spec says, and the status what it is then. Gives whether it is archived.
@@ -341,10 +364,17 @@ impl<'a> Remote<'a> {
             ("groups", groups),
             ("groupCount", count.into()),
             ("jobs", config::jobs(config, &state.jobs, &last["jobs"])),
-            ("resources", config::resources(config, &state.resources, &last["resources"])),
+            (
+                "resources",
+                config::resources(config, &state.resources, &last["resources"]),
+            ),
             ("resourceTypes", config::resource_types(config)),
         ];
-        config::object(fields)
+        let mut status = Map::new();
+        for (field, value) in fields {
+            config::set(&mut status, field, value);
+        }
+        status.into()
     }
 }
 

@@ -91,7 +91,10 @@ mod tests {
             "A": [1, true, null, "((unknown))"], "odd": "(A) ((a) ((", "open": "((a",
             "source": "((vault:path/to.field))", "dotted": "D",
         });
-        assert_eq!(filled(before, json!({ "a": "A", "b-c": "((a))", "d.e": "D" })), after);
+        assert_eq!(
+            filled(before, json!({ "a": "A", "b-c": "((a))", "d.e": "D" })),
+            after
+        );
     }
 
     #[test]

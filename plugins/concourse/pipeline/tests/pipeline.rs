@@ -79,9 +79,19 @@ fn cluster() -> Host {
         },
     }));
     let build = json!({ "id": 9, "status": "failed" });
-    host.answer("GET", JOBS, 200, json!([{ "name": "hello", "paused": true, "finished_build": build }]));
+    host.answer(
+        "GET",
+        JOBS,
+        200,
+        json!([{ "name": "hello", "paused": true, "finished_build": build }]),
+    );
     let pinned = json!({ "ref": "1" });
-    host.answer("GET", RESOURCES, 200, json!([{ "name": "src", "type": "git", "pinned_version": pinned }]));
+    host.answer(
+        "GET",
+        RESOURCES,
+        200,
+        json!([{ "name": "src", "type": "git", "pinned_version": pinned }]),
+    );
     host
 }
 
@@ -183,7 +193,11 @@ fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
         host.answers("GET", CONFIG, [Ok(response(200, &headers, live()))]);
     };
     // As long as another change may carry the same second the config is read.
-    for date in ["Sat, 21 Nov 2026 04:21:24 GMT", "Sat, 21 Nov 2026 04:21:26 GMT", "?"] {
+    for date in [
+        "Sat, 21 Nov 2026 04:21:24 GMT",
+        "Sat, 21 Nov 2026 04:21:26 GMT",
+        "?",
+    ] {
         read_at(&host, date, "5");
         assert_eq!(second(&host).0, format!("GET {CONFIG}"), "{date}");
     }
@@ -204,7 +218,8 @@ fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
     assert_eq!(second(&host).0, format!("GET {CONFIG}"));
     // And so has what is wanted.
     host.answer("PUT", CONFIG, 200, json!({}));
-    host.reconcile(&Pipelines, &with("vars", json!([]))).expect("is ready");
+    host.reconcile(&Pipelines, &with("vars", json!([])))
+        .expect("is ready");
     assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
 }
 
@@ -428,7 +443,8 @@ fn instanced() -> (Value, impl Fn(&str) -> String) {
 #[test]
 fn every_request_for_an_instance_names_its_vars() {
     let (mut object, at) = instanced();
-    object["spec"]["config"]["inline"] = format!("{INLINE}display: {{number: ((n)), text: ((branch))-((n))}}").into();
+    object["spec"]["config"]["inline"] =
+        format!("{INLINE}display: {{number: ((n)), text: ((branch))-((n))}}").into();
     let host = cluster();
     let gone = || Ok(response(404, &[], Value::Null));
     let there = |value| Ok(response(200, &[("x-concourse-config-version", "2")], value));
@@ -453,7 +469,10 @@ fn every_request_for_an_instance_names_its_vars() {
     };
     assert_eq!(sent["display"], json!({ "number": 2, "text": "main-2" }));
     let status = status(&outcome);
-    assert_eq!(status["webURL"], format!("http://ci/teams/alpha/pipelines/demo{INSTANCE}"));
+    assert_eq!(
+        status["webURL"],
+        format!("http://ci/teams/alpha/pipelines/demo{INSTANCE}")
+    );
     assert_eq!(status["instanceVars"], json!({ "n": 2, "branch": "main" }));
 
     let object = after(object, &outcome);
@@ -569,7 +588,10 @@ fn what_was_made_is_deleted_whatever_its_name_is_by_now() {
     let host = cluster();
     host.answer("GET", PATH, 502, "oops");
     let failure = host.cleanup(&Pipelines, &renamed()).expect_err("cannot be told");
-    assert_eq!((failure.reason.as_str(), failure.resolution), ("DeleteFailed", Resolution::Retry));
+    assert_eq!(
+        (failure.reason.as_str(), failure.resolution),
+        ("DeleteFailed", Resolution::Retry)
+    );
 }
 
 #[test]
@@ -633,7 +655,10 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
         "metadata": { "name": "ci", "namespace": "infra" },
         "spec": { "defaults": { "k8sConfigImage": { "repository": "r.example/k", "tag": "v1" } } },
     }));
-    assert_eq!(saved(&object)["resource_types"][0]["source"], json!({ "repository": "r.example/k", "tag": "v1" }));
+    assert_eq!(
+        saved(&object)["resource_types"][0]["source"],
+        json!({ "repository": "r.example/k", "tag": "v1" })
+    );
     object["spec"]["k8sConfigImage"] = json!({ "repository": "own.example/k" });
     assert_eq!(
         saved(&object)["resource_types"][0]["source"],
