@@ -69,12 +69,16 @@ impl<'a> Upstream<'a> {
         &self,
         requests: [RequestBuilder<'a>; N],
     ) -> [Result<Response, Error>; N] {
-        let requests = requests.map(|builder| builder.request);
-        let mut answers = self.ctx.http_send_all(&requests).into_iter();
-        std::array::from_fn(|_| match answers.next() {
-            Some(answer) => answer.map(Response),
-            None => too_few().map(Response),
-        })
+        let mut answers = self.send_each(requests.into()).into_iter();
+        std::array::from_fn(|_| answers.next().unwrap_or_else(|| too_few().map(Response)))
+    }
+
+    /// The same for a number that is not known beforehand.
+    pub fn send_each(&self, requests: Vec<RequestBuilder<'a>>) -> Vec<Result<Response, Error>> {
+        let requests: Vec<_> = requests.into_iter().map(|builder| builder.request).collect();
+        let mut answers = self.ctx.http_send_all(&requests);
+        answers.resize_with(requests.len(), too_few);
+        answers.into_iter().map(|answer| answer.map(Response)).collect()
     }
 
     /// Wakes the object on events of a stream (server-sent events).

@@ -59,7 +59,7 @@ pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, Objec
 pub use capabilities::Capabilities;
 pub use context::{Context, Selection};
 pub use http::{RequestBuilder, Response, Upstream};
-pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Resource, gvk};
+pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Raw, Resource, gvk};
 pub use ostler_sdk_macros::{api, resource};
 pub use outcome::{ResultExt, duration};
 pub use time::{from_rfc3339, rfc3339};

@@ -1,9 +1,11 @@
 //! Kubernetes objects as a plugin sees them.
 
-use serde::{Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{Gvk, ObjectRef, slim};
+use crate::{Gvk, ObjectRef, slim, slim::Error as Invalid};
 
 /// The spec of a kind; [`macro@crate::resource`] implements it.
 pub trait Resource: DeserializeOwned + Serialize {
@@ -17,6 +19,17 @@ pub trait Resource: DeserializeOwned + Serialize {
     const NAMESPACED: bool;
     /// The status fields the plugin itself writes.
     type Status: DeserializeOwned + Serialize + Default;
+
+    /// Reads the spec and the status (null when there is none) of an object.
+    #[doc(hidden)]
+    fn read(spec: Value, status: Value) -> Result<(Self, Self::Status), Invalid> {
+        let spec = slim::from_value(&spec).map_err(|error| error.within("spec"))?;
+        let status = match &status {
+            Value::Null => Self::Status::default(),
+            status => slim::from_value(status).map_err(|error| error.within("status"))?,
+        };
+        Ok((spec, status))
+    }
 
     /// Group, version and kind together.
     fn gvk() -> Gvk {
@@ -74,16 +87,12 @@ pub struct Object<S: Resource> {
 
 impl<S: Resource> Object<S> {
     /// Reads an object, field by field: serde's code for all of it is larger.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, slim::Error> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Invalid> {
         let mut object = slim::value(bytes)?;
-        let spec = slim::from_value(&object["spec"]).map_err(|error| error.within("spec"))?;
-        let status = match &object["status"] {
-            Value::Null => S::Status::default(),
-            status => slim::from_value(status).map_err(|error| error.within("status"))?,
-        };
-        let metadata = object.get_mut("metadata").map(Value::take);
+        let mut part = |name| object.get_mut(name).map(Value::take).unwrap_or_default();
+        let (spec, status) = S::read(part("spec"), part("status"))?;
         Ok(Self {
-            metadata: ObjectMeta::read(metadata.unwrap_or_default()),
+            metadata: ObjectMeta::read(part("metadata")),
             spec,
             status,
         })
@@ -205,6 +214,44 @@ fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
+/// The spec of a kind as JSON, and its status too: for kinds of which a component reads only some fields, since
+/// code that reads a large spec into its type may be a fifth of a component.
+#[derive(Clone, Debug)]
+pub struct Raw<S> {
+    /// The spec.
+    pub json: Value,
+    kind: PhantomData<S>,
+}
+
+impl<'de, S> Deserialize<'de> for Raw<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Value::deserialize(deserializer)?;
+        Ok(Self {
+            json,
+            kind: PhantomData,
+        })
+    }
+}
+
+impl<S> Serialize for Raw<S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        self.json.serialize(serializer)
+    }
+}
+
+impl<S: Resource> Resource for Raw<S> {
+    const GROUP: &'static str = S::GROUP;
+    const VERSION: &'static str = S::VERSION;
+    const KIND: &'static str = S::KIND;
+    const NAMESPACED: bool = S::NAMESPACED;
+    type Status = Value;
+
+    fn read(json: Value, status: Value) -> Result<(Self, Value), Invalid> {
+        let kind = PhantomData;
+        Ok((Self { json, kind }, status))
+    }
+}
+
 /// What was found last.
 #[crate::api]
 #[derive(Default)]
@@ -244,6 +291,13 @@ mod tests {
 
         let least = read(r#"{"metadata": {"name": "a"}, "spec": {"name": "x"}}"#);
         assert_eq!(least.expect("an object").namespace(), "");
+
+        let raw =
+            br#"{"metadata": {"name": "a"}, "spec": {"name": "x", "n": [1, 0.5]}, "status": {"s": null}}"#;
+        let raw = Object::<Raw<ThingSpec>>::read(raw).expect("an object");
+        assert_eq!(raw.spec.json, serde_json::json!({"name": "x", "n": [1, 0.5]}));
+        assert_eq!(raw.status, serde_json::json!({"s": null}));
+        assert_eq!(raw.reference(), ThingSpec::reference("", "a"));
         let wrong = |text: &str| read(text).expect_err("no object").to_string();
         assert_eq!(wrong(r#"{"spec": {}}"#), "spec: missing field `name`");
         assert_eq!(wrong(r#"{"spec": {"name": 1}}"#), "spec: expected a string");

@@ -148,6 +148,19 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
+/// The keys of a path as `a.b."c.d"`.
+fn segments(path: &str) -> Vec<String> {
+    let (mut keys, mut quoted) = (vec![String::new()], false);
+    for c in path.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            '.' if !quoted => keys.push(String::new()),
+            c => keys.last_mut().expect("there is one").push(c),
+        }
+    }
+    keys
+}
+
 /// A request: who asks, for what. A bad token ends here.
 struct Call {
     app: Arc<App>,
@@ -242,7 +255,8 @@ impl Call {
                 at.extend(all);
                 continue;
             }
-            let mut keys = path.split('.').map(|k| k.trim_matches('"')).peekable();
+            let keys = segments(path);
+            let mut keys = keys.iter().map(String::as_str).peekable();
             while let Some(key) = keys.next() {
                 if keys.peek().is_none() {
                     at.insert(key.to_owned(), value);
@@ -308,5 +322,14 @@ impl Call {
             }
         }
         Ok(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_of_instance_vars_may_be_quoted() {
+        assert_eq!(super::segments("a.b"), ["a", "b"]);
+        assert_eq!(super::segments(r#"a."b.c".d"#), ["a", "b.c", "d"]);
     }
 }

@@ -30,9 +30,11 @@ use tempfile::TempDir;
 
 pub mod process;
 pub mod proxy;
+mod server;
 
 pub use concourse_simulator as simulator;
 pub use ostler;
+pub use server::Concourse;
 
 /// The password of the simulator's only user; scanned for where it must not be.
 pub const PASSWORD: &str = "correct-horse-battery-staple";
@@ -40,12 +42,23 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 /// What every wait in a test has at most. Generous: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Generates an embedded and a real test for each scenario; `hostile:` puts them into the hostile tier.
+/// Generates an embedded and a real test for each scenario; `hostile:` puts them into the hostile tier,
+/// and those that are `simulated:` need a Concourse that does as the test says.
 #[macro_export]
 macro_rules! scenarios {
     (hostile: $($name:ident),+ $(,)?) => {
         mod hostile {
             $(use super::$name;)+
+            $crate::scenarios!($($name),+);
+        }
+    };
+    (simulated: $($name:ident),+ $(,)?) => {
+        mod simulated {
+            $(pub async fn $name(lab: $crate::Lab) {
+                if lab.concourse.simulated("faults, or what is counted") {
+                    super::$name(lab).await;
+                }
+            })+
             $crate::scenarios!($($name),+);
         }
     };
@@ -73,7 +86,7 @@ pub struct Lab {
     /// The namespace of this test.
     pub namespace: String,
     /// Concourse.
-    pub concourse: simulator::Simulator,
+    pub concourse: Concourse,
     /// The host, while one runs in this process.
     pub host: Option<Host>,
     /// How the next host runs.
@@ -121,13 +134,7 @@ impl Lab {
             std::process::id(),
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
-        let options = simulator::Options {
-            users: vec![("test".into(), PASSWORD.into(), true)],
-            ..Default::default()
-        };
-        let concourse = simulator::Simulator::start(options)
-            .await
-            .expect("the simulator starts");
+        let concourse = Concourse::start(&namespace).await;
         let plugins = directory.path().join("plugins");
         std::fs::create_dir(&plugins).expect("plugin directory");
         let settings = Settings {
@@ -553,7 +560,7 @@ pub mod probe {
 
 /// The Concourse pack's kinds and manifests.
 pub mod concourse {
-    use super::{Gvk, Lab, PASSWORD, Value, json};
+    use super::{Gvk, Lab, Value, json};
 
     /// The components of the pack.
     pub const COMPONENTS: [&str; 6] = [
@@ -598,7 +605,7 @@ groups:
 ";
 
     impl Lab {
-        /// An object of a kind of the pack.
+        /// An object of the pack.
         pub fn pack(&self, kind: &str, name: &str, spec: Value) -> Value {
             json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
                 "metadata": {"name": name, "namespace": self.namespace}, "spec": spec})
@@ -613,15 +620,17 @@ groups:
         /// An Instance for this test's simulator.
         pub fn instance(&self) -> Value {
             self.pack("Instance", "ci", json!({"url": self.concourse.url(),
-                "auth": {"password": {"username": "test", "passwordRef": {"name": "ci-admin", "key": "password"}}}}))
+                "auth": {"password": {"username": self.concourse.user(), "passwordRef": {"name": "ci-admin", "key": "password"}}}}))
         }
 
         /// A Team on it.
         pub fn team(&self) -> Value {
+            let owner = format!("local:{}", self.concourse.user());
             self.pack(
                 "Team",
                 "platform",
-                json!({"instanceRef": {"name": "ci"}, "roles": [{"role": "owner", "users": ["local:test"]}]}),
+                json!({"instanceRef": {"name": "ci"}, "teamName": self.concourse.team_name("platform"),
+                    "roles": [{"role": "owner", "users": [owner]}]}),
             )
         }
 
@@ -658,7 +667,7 @@ groups:
         /// Applies the whole chain and waits until it is Ready.
         pub async fn chain(&self) {
             for object in [
-                self.secret(PASSWORD),
+                self.secret(self.concourse.password()),
                 self.registry("registry-pass-0001"),
                 self.config(CONFIG),
                 self.instance(),

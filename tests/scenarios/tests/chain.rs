@@ -2,7 +2,7 @@
 
 use ostler::{queue::Priority, router::Cause};
 use ostler_test_harness::{
-    Lab, PASSWORD,
+    Lab,
     concourse::{CONFIG, kind},
     condition, scenarios,
 };
@@ -27,17 +27,16 @@ async fn converged(lab: &Lab) {
         .concourse
         .pipeline("platform", "app")
         .expect("Concourse has the pipeline");
-    assert!(
-        !pipeline.paused && !pipeline.public && pipeline.saves == 1,
-        "{} saves",
-        pipeline.saves
-    );
+    assert!(!pipeline.paused && !pipeline.public);
     assert_eq!(pipeline.config["resources"][0]["source"]["branch"], "main");
     assert_eq!(
         pipeline.config["resources"][1]["source"]["password"],
         "registry-pass-0001"
     );
-    assert_eq!(lab.concourse.counters().logins, 1, "one login for everybody");
+    if lab.concourse.simulated("logins and saves are counted") {
+        assert_eq!(pipeline.saves, 1);
+        assert_eq!(lab.concourse.counters().logins, 1, "one login for everybody");
+    }
 }
 
 async fn parents_first(mut lab: Lab) {
@@ -58,7 +57,7 @@ async fn children_first(mut lab: Lab) {
         lab.instance(),
         lab.registry("registry-pass-0001"),
         lab.config(CONFIG),
-        lab.secret(PASSWORD),
+        lab.secret(lab.concourse.password()),
     ] {
         lab.apply(object).await;
     }
@@ -72,7 +71,7 @@ async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
         lab.team(),
         lab.registry("registry-pass-0001"),
         lab.config(CONFIG),
-        lab.secret(PASSWORD),
+        lab.secret(lab.concourse.password()),
     ] {
         lab.apply(object).await;
     }
@@ -117,6 +116,9 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
         self::versions(&lab).await,
         "the objects have not changed"
     );
+    if !lab.concourse.simulated("requests are counted") {
+        return;
+    }
     let counters = lab.concourse.counters();
     assert_eq!((counters.writes, counters.logins), (0, 0), "writes to Concourse");
     let requests = lab.concourse.requests();
@@ -129,6 +131,14 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
         polls >= 10 && reads == 2 * polls,
         "{reads} reads in {polls} polls of the pipeline"
     );
+}
+
+/// How often the config was written.
+fn assert_saves(lab: &Lab, saves: u64) {
+    let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
+    if lab.concourse.simulated("saves are counted") {
+        assert_eq!(pipeline.saves, saves);
+    }
 }
 
 fn pipeline_reconciles(lab: &Lab) -> u64 {
@@ -180,7 +190,7 @@ async fn a_changed_config_is_written_once(mut lab: Lab) {
     })
     .await;
     lab.idle().await;
-    assert_eq!(lab.concourse.pipeline("platform", "app").expect("there").saves, 2);
+    assert_saves(&lab, 2);
     let by_config = lab
         .causes(&kind("Pipeline"), "app")
         .into_iter()
@@ -209,7 +219,7 @@ async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
     })
     .await;
     lab.idle().await;
-    assert_eq!(lab.concourse.pipeline("platform", "app").expect("there").saves, 2);
+    assert_saves(&lab, 2);
     let pipeline = lab
         .get(&kind("Pipeline"), "app")
         .await
@@ -244,9 +254,5 @@ async fn drift_is_repaired(mut lab: Lab) {
     })
     .await;
     lab.idle().await;
-    assert_eq!(
-        lab.concourse.pipeline("platform", "app").expect("there").saves,
-        1,
-        "the config was not written again"
-    );
+    assert_saves(&lab, 1);
 }

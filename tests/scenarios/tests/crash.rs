@@ -18,6 +18,9 @@ fn start(lab: &Lab) -> Process {
 }
 
 async fn killed_twenty_times(lab: Lab) {
+    if !lab.concourse.simulated("saves are counted") {
+        return;
+    }
     lab.install(&COMPONENTS);
     lab.apply(lab.secret(PASSWORD)).await;
     lab.apply(lab.instance()).await;

@@ -109,6 +109,9 @@ async fn with_the_parent_gone(lab: Lab) {
 }
 
 async fn with_concourse_down(mut lab: Lab) {
+    if !lab.concourse.simulated("Concourse is not to be reached") {
+        return;
+    }
     lab.settings.deletion_deadline = std::time::Duration::ZERO;
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
@@ -177,6 +180,9 @@ async fn orphaned_by_its_spec(lab: Lab) {
 }
 
 async fn orphaned_by_annotation(lab: Lab) {
+    if !lab.concourse.simulated("Concourse is not to be reached") {
+        return;
+    }
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
     lab.patch(
@@ -190,6 +196,9 @@ async fn orphaned_by_annotation(lab: Lab) {
 }
 
 async fn forced(lab: Lab) {
+    if !lab.concourse.simulated("Concourse is not to be reached") {
+        return;
+    }
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
     lab.delete(&kind("Pipeline"), "app").await;

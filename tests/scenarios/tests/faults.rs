@@ -10,6 +10,7 @@ use ostler_test_harness::{
 };
 
 scenarios!(
+    simulated:
     answers_500,
     answers_401,
     does_not_answer,

@@ -6,6 +6,7 @@ use ostler::{queue::Priority, router::Cause};
 use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios};
 
 scenarios!(
+    simulated:
     a_rotated_password_is_used_at_once,
     no_secret_where_a_component_or_a_person_looks,
     twenty_at_once_log_in_once

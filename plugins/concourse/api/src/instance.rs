@@ -43,7 +43,7 @@ pub struct InstanceSpec {
     #[serde(default = "five_minutes")]
     #[schemars(extend("type" = "string"))]
     pub health_probe_interval: String,
-    /// The team meant where none is named.
+    /// The team meant where none is named. Every kind there is names its Team, so that nothing depends on it.
     #[serde(default = "main")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"))]
     pub default_team: String,
@@ -177,7 +177,6 @@ pub struct InstanceStatus {
     /// Number of pipelines the user sees.
     #[serde(skip_deserializing)]
     pub pipeline_count: Option<i32>,
-    /// Kept so that statuses of earlier versions stay valid; not written.
-    #[serde(skip_deserializing)]
+    /// Rises by one whenever a running host sees another value in the Secrets of `spec.auth`.
     pub auth_secret_generation: Option<i64>,
 }

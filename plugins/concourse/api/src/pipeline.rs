@@ -23,15 +23,12 @@ use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[validation(
-    rule = "!has(oldSelf.pipelineName) || (has(self.pipelineName) && self.pipelineName == oldSelf.pipelineName)",
-    message = "pipelineName is immutable"
-)]
 #[validation(rule = "self.teamRef == oldSelf.teamRef", message = "teamRef is immutable")]
 pub struct PipelineSpec {
     /// The Team the pipeline belongs to.
     pub team_ref: Reference,
-    /// Name of the pipeline in Concourse; the object's name when there is none.
+    /// Name of the pipeline in Concourse; the object's name when there is none. When it changes the pipeline is
+    /// renamed, with its builds.
     #[schemars(
         length(min = 1, max = 100),
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -62,8 +59,6 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub suspend: bool,
     /// Image of the resource type that brings in `k8sConfigs`.
-    // Not supported by the reconciler yet, so its component does not read it.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub k8s_config_image: Option<ContainerImage>,
     /// ConfigMaps and Secrets to bring into the pipeline as resources.
     pub k8s_configs: Vec<K8sConfig>,
@@ -85,8 +80,8 @@ pub struct ConfigSource {
 /// The value of one variable.
 #[api]
 #[validation(
-    rule = "(has(self.value) && size(self.value) > 0 && !has(self.valueFrom)) || ((!has(self.value) || size(self.value) == 0) && has(self.valueFrom))",
-    message = "exactly one of value or valueFrom must be set"
+    rule = "[has(self.value) && size(self.value) > 0, has(self.valueFrom), has(self.configMapRef)].filter(x, x).size() == 1",
+    message = "exactly one of value, valueFrom or configMapRef must be set"
 )]
 pub struct PipelineVar {
     /// Name of the variable, as between the double parentheses.
@@ -94,8 +89,10 @@ pub struct PipelineVar {
     pub name: String,
     /// Its value.
     pub value: Option<String>,
-    /// A Secret's key that holds the value.
+    /// A Secret's key that holds the value. It reaches Concourse, and nothing else.
     pub value_from: Option<SecretKey>,
+    /// A ConfigMap's key that holds the value.
+    pub config_map_ref: Option<ConfigMapKey>,
 }
 
 /// A ConfigMap or Secret to bring into the pipeline.
@@ -112,39 +109,29 @@ pub struct K8sConfig {
     )]
     pub name: String,
     /// The ConfigMap.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub config_map_ref: Option<Reference>,
     /// The Secret.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     pub secret_ref: Option<Reference>,
     /// Whether a change of it triggers the jobs that get it.
     #[serde(default)]
     pub trigger: bool,
 }
 
-/// What was found about the pipeline. Most is found anew each time, so that it
-/// is written but never read.
+/// What was found about the pipeline.
 #[api]
 #[derive(Default)]
 pub struct PipelineStatus {
     /// Number of the pipeline in Concourse.
-    #[serde(
-        rename = "pipelineID",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "pipelineID", default, skip_serializing_if = "Option::is_none")]
     pub pipeline_id: Option<i32>,
     /// Name of the pipeline in Concourse.
-    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
+    /// Instance vars the pipeline was made with.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub instance_vars: Value,
     /// URL of the pipeline's page.
-    #[serde(
-        rename = "webURL",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "webURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uri"))]
     pub web_url: Option<String>,
     /// SHA-256 of the config as written, with digests in place of secrets.
@@ -154,43 +141,32 @@ pub struct PipelineStatus {
     /// What Concourse had to say about that config.
     pub warnings: Vec<String>,
     /// Whether it is paused.
-    #[serde(skip_deserializing)]
     pub paused: Option<bool>,
     /// Whether everybody may see it.
-    #[serde(skip_deserializing)]
     pub exposed: Option<bool>,
     /// Whether it is archived.
-    #[serde(skip_deserializing)]
     pub archived: Option<bool>,
     /// Who paused it.
-    #[serde(skip_deserializing)]
     pub paused_by: Option<String>,
     /// When it was paused.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub paused_at: Option<String>,
     /// When Concourse last recorded a change of it.
     #[schemars(extend("format" = "date-time"))]
-    #[serde(skip_deserializing)]
     pub last_updated: Option<String>,
     /// Number of its groups.
-    #[serde(skip_deserializing)]
     pub group_count: Option<i32>,
     /// Its groups.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing)]
     pub groups: Vec<GroupStatus>,
     /// Its jobs.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing)]
     pub jobs: Vec<JobStatus>,
     /// Its resources.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing)]
     pub resources: Vec<ResourceStatus>,
     /// The resource types it brings.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[serde(skip_deserializing)]
     pub resource_types: Vec<ResourceTypeStatus>,
 }
 
@@ -224,7 +200,7 @@ pub struct ResourceStatus {
     /// Its type.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Whether its config pins a version.
+    /// Whether a version is pinned, in the config or for a while.
     pub pinned: Option<bool>,
 }
 

@@ -30,7 +30,8 @@ use crate::{ReclaimPolicy, Reference};
 pub struct TeamSpec {
     /// The Instance the team is on.
     pub instance_ref: Reference,
-    /// Name of the team in Concourse; the object's name when there is none.
+    /// Name of the team in Concourse; the object's name when there is none. It can be given later, which renames
+    /// the team, but not changed.
     #[schemars(
         length(min = 1, max = 100),
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -80,15 +81,9 @@ pub enum Role {
 #[derive(Default)]
 pub struct TeamStatus {
     /// Number of the team in Concourse.
-    #[serde(
-        rename = "teamID",
-        skip_deserializing,
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "teamID", default, skip_serializing_if = "Option::is_none")]
     pub team_id: Option<i32>,
     /// Name of the team in Concourse.
-    #[serde(skip_deserializing)]
     pub resolved_name: Option<String>,
     /// URL of the team's page.
     #[serde(

@@ -99,6 +99,7 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
         concourse.get("/api/v1/pipelines"),
     ]);
 
+    let secrets = secret_generation(ctx, instance)?;
     let login = text(&user, "user_name").or_else(|| text(&user, "name"));
     let login = login.unwrap_or_default();
     let external_url = text(&info, "external_url");
@@ -120,6 +121,7 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
             .collect(),
         authenticated_user: Some(login.clone()),
         authenticated_admin: user["is_admin"].as_bool(),
+        auth_secret_generation: Some(secrets),
         team_count: count(teams),
         pipeline_count: count(pipelines),
         ..InstanceStatus::default()
@@ -139,6 +141,31 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
         .with(workers)
         .with(wall)
         .status(&status))
+}
+
+/// How often the credentials were another's. A Secret itself does not count: its `metadata.generation` stays 0.
+fn secret_generation(ctx: &Context, instance: &Instance) -> Result<i64, Failure> {
+    const MEMO: &str = "secrets";
+    let auth = &instance.spec.auth;
+    let password = auth.password.as_ref();
+    let keys = [
+        password.map(|p| &p.password_ref),
+        password.and_then(|p| p.client_secret_ref.as_ref()),
+        auth.token.as_ref().map(|t| &t.token_ref),
+    ];
+    let mut now = String::new();
+    for key in keys.into_iter().flatten() {
+        now += &ctx.secret_digest(&key.name, &key.key)?.unwrap_or_default();
+        now.push(' ');
+    }
+    let before = ctx.memo(MEMO);
+    if before.as_deref() != Some(now.as_bytes()) {
+        ctx.memo_put(MEMO, now.as_bytes())?;
+    }
+    let last = instance.status.auth_secret_generation.unwrap_or_default().max(1);
+    // Without a memory, after a restart, it is the one it was.
+    let changed = before.is_some_and(|before| before != now.as_bytes());
+    Ok(last + i64::from(changed))
 }
 
 /// An answer that has this field. Tells a refused login from a server that

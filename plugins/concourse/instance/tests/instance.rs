@@ -89,6 +89,7 @@ fn a_healthy_server_is_ready_and_polled() {
             "workerCount": 2, "runningWorkers": 1, "landingWorkers": 1, "stalledWorkers": 0,
             "featureFlags": { "build_rerun": true }, "authenticatedUser": "ops",
             "authenticatedAdmin": true, "wallMessage": "hi", "teamCount": 1,
+            "authSecretGeneration": 1,
         })
     );
     assert_eq!(host.writes(), ["apply Upstream ci owned"]);
@@ -228,4 +229,20 @@ fn it_stays_while_teams_use_it_even_from_elsewhere() {
         .remove(&teams().named("apps", "b"));
     let outcome = host.cleanup(&Instances, &instance()).expect("lets go");
     assert_eq!(outcome.next, Next::Settled);
+}
+
+#[test]
+fn it_counts_how_often_the_credentials_were_others() {
+    let host = concourse();
+    let generation = |object: &Value| {
+        let outcome = host.reconcile(&Instances, object).expect("is ready");
+        status(&outcome)["authSecretGeneration"].clone()
+    };
+    let mut object = instance();
+    host.secret("ci-login", "password", "digest-1");
+    assert_eq!(generation(&object), 1);
+    object["status"] = json!({ "authSecretGeneration": 4 });
+    assert_eq!(generation(&object), 4);
+    host.secret("ci-login", "password", "digest-2");
+    assert_eq!(generation(&object), 5);
 }

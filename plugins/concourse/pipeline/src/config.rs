@@ -1,12 +1,11 @@
 //! A pipeline's config: is it the same, what is its hash, what is in it.
 
-use concourse_api::{GroupStatus, JobStatus, PipelineStatus, ResourceStatus, ResourceTypeStatus};
-use ostler_sdk::serde_json::{Map, Value, to_vec};
+use ostler_sdk::serde_json::{Map, Value, json, to_vec};
 use sha2::{Digest, Sha256};
 
 /// Keys whose values are not Concourse's own: kept as they are, for `false` or
 /// an empty text may mean something to a resource.
-const FREE_FORM: [&str; 7] = [
+pub const FREE_FORM: [&str; 7] = [
     "source",
     "params",
     "get_params",
@@ -83,58 +82,100 @@ pub fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Fills in what the status says about the config's parts.
-pub fn describe(config: &Value, status: &mut PipelineStatus) {
-    let groups = parts(config, "groups").into_iter();
-    status.groups = groups
-        .map(|(name, group)| GroupStatus {
-            name,
-            jobs: strings(&group["jobs"]),
-            resources: strings(&group["resources"]),
-        })
-        .collect();
-    status.group_count = i32::try_from(status.groups.len()).ok();
-    let jobs = parts(config, "jobs").into_iter();
-    status.jobs = jobs
-        .map(|(name, _)| JobStatus {
-            name,
-            paused: None,
-            last_build_status: None,
-        })
-        .collect();
-    let resources = parts(config, "resources").into_iter();
-    status.resources = resources
-        .map(|(name, resource)| ResourceStatus {
-            name,
-            kind: text(&resource["type"]),
-            pinned: resource["version"].is_object().then_some(true),
-        })
-        .collect();
-    let types = parts(config, "resource_types").into_iter();
-    status.resource_types = types
-        .map(|(name, kind)| ResourceTypeStatus {
-            name,
-            kind: text(&kind["type"]).unwrap_or_default(),
-            privileged: kind["privileged"].as_bool(),
-            tags: strings(&kind["tags"]),
-        })
-        .collect();
+/// What the status says of the groups Concourse shows.
+#[must_use]
+pub fn groups(shown: &Value) -> Value {
+    let of = |group: &Value| picked(group, &["name", "jobs", "resources"]);
+    list(shown.as_array().into_iter().flatten().map(of).collect())
+}
+
+/// What the status says of the config's jobs: as Concourse shows them, or else as they were last seen.
+#[must_use]
+pub fn jobs(config: &Value, shown: &Value, last: &Value) -> Value {
+    let job = |job: &Value| {
+        let name = &job["name"];
+        if shown.is_null() {
+            return find(last, name)
+                .cloned()
+                .unwrap_or_else(|| json!({ "name": name }));
+        }
+        let shown = find(shown, name).unwrap_or(&Value::Null);
+        let mut status = json!({ "name": name, "paused": shown["paused"] == true });
+        let last = &shown["finished_build"]["status"];
+        if last.is_string() {
+            status["lastBuildStatus"] = last.clone();
+        }
+        status
+    };
+    list(parts(config, "jobs").map(job).collect())
+}
+
+/// The same of the resources. They can be pinned in the config, or for a while.
+#[must_use]
+pub fn resources(config: &Value, shown: &Value, last: &Value) -> Value {
+    let resource = |resource: &Value| {
+        let mut status = picked(resource, &["name", "type"]);
+        let of = |list| find(list, &resource["name"]).unwrap_or(&Value::Null);
+        let pinned = match shown.is_null() {
+            true => of(last)["pinned"].as_bool(),
+            false => Some(of(shown)["pinned_version"].is_object()),
+        };
+        if resource["version"].is_object() {
+            status["pinned"] = true.into();
+        } else if let Some(pinned) = pinned {
+            status["pinned"] = pinned.into();
+        }
+        status
+    };
+    list(parts(config, "resources").map(resource).collect())
+}
+
+/// What the status says of the config's resource types.
+#[must_use]
+pub fn resource_types(config: &Value) -> Value {
+    let of = |kind: &Value| picked(kind, &["name", "type", "privileged", "tags"]);
+    list(parts(config, "resource_types").map(of).collect())
 }
 
 /// The items of a list that have a name.
-fn parts<'a>(config: &'a Value, key: &str) -> Vec<(String, &'a Value)> {
+fn parts<'a>(config: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     let items = config[key].as_array().into_iter().flatten();
-    items
-        .filter_map(|item| Some((text(&item["name"])?, item)))
-        .collect()
+    items.filter(|item| item["name"].is_string())
 }
 
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(ToOwned::to_owned)
+/// The item of this name.
+fn find<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|item| item["name"] == *name)
 }
 
-fn strings(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(text).collect()
+/// Some fields of an object, where they have a value.
+fn picked(from: &Value, fields: &[&str]) -> Value {
+    let mut kept = Map::new();
+    for field in fields {
+        set(&mut kept, field, from[*field].clone());
+    }
+    kept.into()
+}
+
+/// Sets a field, unless the value is null.
+pub fn set(map: &mut Map<String, Value>, field: &str, value: Value) {
+    if !value.is_null() {
+        map.insert(field.to_owned(), value);
+    }
+}
+
+/// A list, or null: an empty one is left out of the status.
+fn list(items: Vec<Value>) -> Value {
+    if items.is_empty() {
+        Value::Null
+    } else {
+        items.into()
+    }
+}
+
+/// The texts of a list.
+pub fn strings(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! The config a Pipeline asks for.
 
-use concourse_api::Pipeline;
-use ostler_sdk::{Encoding, Substitution, gvk, prelude::*, serde_json::Value};
+use ostler_sdk::{
+    Encoding, Substitution, gvk,
+    prelude::*,
+    serde_json::{Map, Value},
+};
 use sha2::{Digest, Sha256};
 
-use crate::{config, vars, yaml};
+use crate::{Pipeline, config, injected, text, vars, vars_of, yaml};
 
 const REASON: &str = "ConfigLoadFailed";
 
@@ -20,43 +23,62 @@ pub struct Desired {
 
 /// Loads and completes the config. What is missing is waited for, what is
 /// wrong parks.
-pub fn load(ctx: &Context, pipeline: &Pipeline) -> Result<Desired, Failure> {
-    let mut values = Vec::new();
+pub fn load(ctx: &Context, pipeline: &Pipeline, team: &Value) -> Result<Desired, Failure> {
+    let spec = &pipeline.spec.json;
+    // As `fly` does: the instance vars, and the vars given, which count more.
+    let mut values = match vars_of(spec) {
+        Value::Object(vars) => vars.clone(),
+        _ => Map::new(),
+    };
     let mut secrets = Vec::new();
     let mut digests = Vec::new();
-    for var in &pipeline.spec.vars {
-        let value = match &var.value_from {
-            None => var.value.clone().unwrap_or_default(),
-            Some(from) => {
-                let digest = ctx.secret_digest(&from.name, &from.key).reason(REASON)?;
-                let Some(digest) = digest else {
-                    let message = format!(
-                        "The Secret {} has no key {} (for the var {}), or does not exist.",
-                        from.name, from.key, var.name
-                    );
-                    return Err(Failure::yield_(REASON, message));
-                };
-                digests.push(digest);
-                let placeholder = placeholder(pipeline, &var.name);
-                secrets.push(Substitution {
-                    placeholder: placeholder.clone(),
-                    namespace: None,
-                    secret: from.name.clone(),
-                    key: from.key.clone(),
-                    encoding: Encoding::JsonString,
-                });
-                placeholder
-            }
+    for var in spec["vars"].as_array().into_iter().flatten() {
+        let name = text(&var["name"]);
+        let secret = &var["valueFrom"];
+        let map = &var["configMapRef"];
+        let value = if secret.is_object() {
+            let (from, key) = (text(&secret["name"]), text(&secret["key"]));
+            let Some(digest) = ctx.secret_digest(from, key).reason(REASON)? else {
+                return Err(missing(&[
+                    "The Secret ",
+                    from,
+                    " has no key ",
+                    key,
+                    " (for the var ",
+                    name,
+                    "), or does not exist.",
+                ]));
+            };
+            digests.push(digest);
+            let placeholder = placeholder(pipeline, name);
+            secrets.push(Substitution {
+                placeholder: placeholder.clone(),
+                namespace: None,
+                secret: from.to_owned(),
+                key: key.to_owned(),
+                encoding: Encoding::JsonString,
+            });
+            placeholder
+        } else if map.is_object() {
+            of_config_map(ctx, pipeline, map)?
+        } else {
+            text(&var["value"]).to_owned()
         };
-        values.push((var.name.as_str(), value));
+        values.insert(name.to_owned(), value.into());
     }
-    let config = yaml::parse(&text(ctx, pipeline)?)
-        .map_err(|error| Failure::parked(REASON, format!("The config is not YAML: {error}")))?;
-    if !config.is_object() {
+    let source = &spec["config"];
+    let source = match &source["configMapRef"] {
+        Value::Null => text(&source["inline"]).to_owned(),
+        map => of_config_map(ctx, pipeline, map)?,
+    };
+    let config = yaml::parse(&source)
+        .map_err(|error| Failure::parked(REASON, ["The config is not YAML: ", &error].concat()))?;
+    let Value::Object(mut config) = config else {
         let message = "The config is not a pipeline: it must be a mapping with jobs.";
         return Err(Failure::parked(REASON, message));
-    }
-    let config = vars::interpolate(config, &values);
+    };
+    injected::wire(ctx, pipeline, team, &mut config)?;
+    let config = vars::interpolate(config.into(), &values);
     let hash = config::hash(&config, &digests);
     Ok(Desired {
         config,
@@ -65,18 +87,20 @@ pub fn load(ctx: &Context, pipeline: &Pipeline) -> Result<Desired, Failure> {
     })
 }
 
-fn text(ctx: &Context, pipeline: &Pipeline) -> Result<String, Failure> {
-    let source = &pipeline.spec.config;
-    let Some(from) = &source.config_map_ref else {
-        return Ok(source.inline.clone().unwrap_or_default());
+/// The value of a ConfigMap's key.
+fn of_config_map(ctx: &Context, pipeline: &Pipeline, reference: &Value) -> Result<String, Failure> {
+    let (name, key) = (text(&reference["name"]), text(&reference["key"]));
+    let map = gvk("", "v1", "ConfigMap").named(pipeline.namespace(), name);
+    let Some(map) = ctx.get_json(&map).reason(REASON)? else {
+        return Err(missing(&["The ConfigMap ", name, " does not exist."]));
     };
-    let map = gvk("", "v1", "ConfigMap").named(pipeline.namespace(), &from.name);
-    let map = ctx.get_json(&map).reason(REASON)?;
-    let missing = |what: String| Failure::yield_(REASON, what);
-    let map = map.ok_or_else(|| missing(format!("The ConfigMap {} does not exist.", from.name)))?;
-    let text = map["data"][from.key.as_str()].as_str();
+    let text = map["data"][key].as_str();
     text.map(ToOwned::to_owned)
-        .ok_or_else(|| missing(format!("The ConfigMap {} has no key {}.", from.name, from.key)))
+        .ok_or_else(|| missing(&["The ConfigMap ", name, " has no key ", key, "."]))
+}
+
+fn missing(message: &[&str]) -> Failure {
+    Failure::yield_(REASON, message.concat())
 }
 
 /// Stands for one secret: always the same, and found nowhere else by chance.

@@ -1,18 +1,23 @@
 //! Puts values in place of `((vars))`.
 
-use ostler_sdk::serde_json::{Map, Value};
+use ostler_sdk::serde_json::{Map, Value, to_string};
 
-/// Replaces every `((name))` whose exact name is given; all others are left to
-/// Concourse (credential managers, `((source:path.field))`).
+/// Replaces every `((name))` and `((name.field))` that is given; all others are left to Concourse (credential
+/// managers, `((source:path.field))`). Where a var is all of a text its value keeps its type.
 #[must_use]
-pub fn interpolate(value: Value, vars: &[(&str, String)]) -> Value {
+pub fn interpolate(value: Value, vars: &Map<String, Value>) -> Value {
     match value {
-        Value::String(text) => Value::String(fill(text, vars)),
+        Value::String(text) => fill(text, vars),
         Value::Array(items) => items.into_iter().map(|item| interpolate(item, vars)).collect(),
         Value::Object(map) => {
             let mut filled = Map::new();
             for (key, value) in map {
-                filled.insert(fill(key, vars), interpolate(value, vars));
+                // A key is a text whatever its var is.
+                let key = match fill(key, vars) {
+                    Value::String(key) => key,
+                    other => to_string(&other).unwrap_or_default(),
+                };
+                filled.insert(key, interpolate(value, vars));
             }
             filled.into()
         }
@@ -25,15 +30,18 @@ fn find(text: &str, twice: u8) -> Option<usize> {
     text.as_bytes().windows(2).position(|pair| pair == [twice, twice])
 }
 
-/// The last one counts.
-fn value<'a>(name: &str, vars: &'a [(&str, String)]) -> Option<&'a str> {
-    let var = vars.iter().rev().find(|var| var.0 == name)?;
-    Some(&var.1)
+/// The value of a var or, with dots, of a field of one.
+fn value<'a>(name: &str, vars: &'a Map<String, Value>) -> Option<&'a Value> {
+    if let Some(value) = vars.get(name) {
+        return Some(value);
+    }
+    let (name, fields) = name.split_once('.')?;
+    vars.get(name)?.as_object().and_then(|inner| value(fields, inner))
 }
 
-fn fill(text: String, vars: &[(&str, String)]) -> String {
+fn fill(text: String, vars: &Map<String, Value>) -> Value {
     if find(&text, b'(').is_none() {
-        return text;
+        return text.into();
     }
     let mut filled = String::new();
     let mut rest = text.as_str();
@@ -41,17 +49,25 @@ fn fill(text: String, vars: &[(&str, String)]) -> String {
         let (before, after) = rest.split_at(start);
         filled.push_str(before);
         let found = find(&after[2..], b')').and_then(|end| Some((end, value(&after[2..2 + end], vars)?)));
-        if let Some((end, value)) = found {
-            filled.push_str(value);
-            rest = &after[end + 4..];
-        } else {
+        match found {
+            Some((end, value)) if end + 4 == text.len() => return value.clone(),
+            Some((end, Value::String(value))) => {
+                filled.push_str(value);
+                rest = &after[end + 4..];
+            }
+            Some((end, value @ (Value::Number(_) | Value::Bool(_)))) => {
+                filled.push_str(&to_string(value).unwrap_or_default());
+                rest = &after[end + 4..];
+            }
             // Only one parenthesis on: `(((name))` holds a var from the second.
-            filled.push('(');
-            rest = &after[1..];
+            _ => {
+                filled.push('(');
+                rest = &after[1..];
+            }
         }
     }
     filled.push_str(rest);
-    filled
+    filled.into()
 }
 
 #[cfg(test)]
@@ -59,21 +75,39 @@ mod tests {
     use super::*;
     use ostler_sdk::serde_json::json;
 
+    fn filled(before: Value, vars: Value) -> Value {
+        interpolate(before, vars.as_object().expect("vars"))
+    }
+
     #[test]
     fn given_vars_are_filled_in_and_others_left_alone() {
-        let vars = [
-            ("a", "earlier".to_owned()),
-            ("a", "A".to_owned()),
-            ("b-c", "((a))".to_owned()),
-        ];
         let before = json!({
             "whole": "((a))", "within": "x-((a))-((b-c))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
             "((a))": [1, true, null, "((unknown))"], "odd": "(((a))) ((a) ((", "open": "((a",
+            "source": "((vault:path/to.field))", "dotted": "((d.e))",
         });
         let after = json!({
             "whole": "A", "within": "x-A-((a))", "field": "((a.b)) ((vault:a)) ((\"a\"))",
             "A": [1, true, null, "((unknown))"], "odd": "(A) ((a) ((", "open": "((a",
+            "source": "((vault:path/to.field))", "dotted": "D",
         });
-        assert_eq!(interpolate(before, &vars), after);
+        assert_eq!(
+            filled(before, json!({ "a": "A", "b-c": "((a))", "d.e": "D" })),
+            after
+        );
+    }
+
+    #[test]
+    fn a_value_keeps_its_type_where_it_stands_alone() {
+        let vars = json!({ "n": 8080, "yes": true, "m": { "x": { "y": [1] }, "s": "S" }, "none": null });
+        let before = json!({
+            "n": "((n))", "port": ":((n))", "yes": "((yes))/((yes))", "m": "((m.x))", "s": "a((m.s))", "((n))": 1,
+            "y": "((m.x.y))", "map within": "-((m.x))-", "none": "((none))", "no field": "((m.z))((n.x))",
+        });
+        let after = json!({
+            "n": 8080, "port": ":8080", "yes": "true/true", "m": { "y": [1] }, "s": "aS", "8080": 1,
+            "y": [1], "map within": "-((m.x))-", "none": null, "no field": "((m.z))((n.x))",
+        });
+        assert_eq!(filled(before, vars), after);
     }
 }

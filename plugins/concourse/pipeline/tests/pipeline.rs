@@ -7,6 +7,8 @@ use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo";
 const CONFIG: &str = "/api/v1/teams/alpha/pipelines/demo/config";
+const JOBS: &str = "/api/v1/teams/alpha/pipelines/demo/jobs";
+const RESOURCES: &str = "/api/v1/teams/alpha/pipelines/demo/resources";
 const INLINE: &str = "jobs:\n- name: hello\n  serial: false\n  plan:\n  - get: src\n\
                       resources:\n- {name: src, type: git, source: {uri: ((uri)), key: ((key))}}\n";
 
@@ -76,6 +78,20 @@ fn cluster() -> Host {
             "conditions": [{ "type": "Ready", "status": "True", "reason": "R", "message": "" }],
         },
     }));
+    let build = json!({ "id": 9, "status": "failed" });
+    host.answer(
+        "GET",
+        JOBS,
+        200,
+        json!([{ "name": "hello", "paused": true, "finished_build": build }]),
+    );
+    let pinned = json!({ "ref": "1" });
+    host.answer(
+        "GET",
+        RESOURCES,
+        200,
+        json!([{ "name": "src", "type": "git", "pinned_version": pinned }]),
+    );
     host
 }
 
@@ -138,8 +154,14 @@ fn a_new_pipeline_is_saved_and_unpaused() {
     assert_eq!(status["configVersion"], "2");
     assert_eq!(status["lastUpdated"], "2026-11-21T04:21:24Z");
     assert_eq!(status["webURL"], "http://ci/teams/alpha/pipelines/demo");
-    assert_eq!(status["jobs"], json!([{ "name": "hello" }]));
-    assert_eq!(status["resources"], json!([{ "name": "src", "type": "git" }]));
+    assert_eq!(
+        status["jobs"],
+        json!([{ "name": "hello", "paused": true, "lastBuildStatus": "failed" }])
+    );
+    assert_eq!(
+        status["resources"],
+        json!([{ "name": "src", "type": "git", "pinned": true }])
+    );
     let sent = host.sent();
     let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
     assert!(
@@ -153,6 +175,52 @@ fn a_new_pipeline_is_saved_and_unpaused() {
         json!({ "uri": "https://x", "key": "((key))" }),
         "unknown vars stay"
     );
+}
+
+#[test]
+fn jobs_and_resources_are_looked_at_while_the_config_cannot_have_changed() {
+    let host = converged();
+    let second = |host: &Host| {
+        host.forget();
+        let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
+        let requests = host.requests();
+        assert_eq!((requests.len(), writes(host).len()), (2, 0), "{requests:?}");
+        assert_eq!(requests[0], format!("GET {PATH}"));
+        (requests[1].clone(), status(&outcome))
+    };
+    let read_at = |host: &Host, date: &str, version: &str| {
+        let headers = [("x-concourse-config-version", version), ("date", date)];
+        host.answers("GET", CONFIG, [Ok(response(200, &headers, live()))]);
+    };
+    // As long as another change may carry the same second the config is read.
+    for date in [
+        "Sat, 21 Nov 2026 04:21:24 GMT",
+        "Sat, 21 Nov 2026 04:21:26 GMT",
+        "?",
+    ] {
+        read_at(&host, date, "5");
+        assert_eq!(second(&host).0, format!("GET {CONFIG}"), "{date}");
+    }
+    read_at(&host, "Sat, 21 Nov 2026 04:21:27 GMT", "5");
+    assert_eq!(second(&host).0, format!("GET {CONFIG}"));
+    let (path, status) = second(&host);
+    assert_eq!(path, format!("GET {JOBS}"));
+    assert_eq!(status["jobs"][0]["lastBuildStatus"], "failed");
+    assert_eq!(status["resources"][0].get("pinned"), None, "not known yet");
+    host.set_now(300_000);
+    let (path, status) = second(&host);
+    assert_eq!(path, format!("GET {RESOURCES}"));
+    assert_eq!(status["resources"][0]["pinned"], true);
+    // Something has changed.
+    let mut changed = shown(false, false, false);
+    changed["last_updated"] = 1_795_300_000_u64.into();
+    host.answer("GET", PATH, 200, changed);
+    assert_eq!(second(&host).0, format!("GET {CONFIG}"));
+    // And so has what is wanted.
+    host.answer("PUT", CONFIG, 200, json!({}));
+    host.reconcile(&Pipelines, &with("vars", json!([])))
+        .expect("is ready");
+    assert_eq!(writes(&host), [format!("PUT {CONFIG}")]);
 }
 
 #[test]
@@ -306,6 +374,8 @@ fn only_what_differs_is_switched() {
             vec!["archive"],
         ),
         (with("archived", true), shown(true, false, true), vec![]),
+        // What it would be otherwise waits until it is no longer archived.
+        (with("archived", true), shown(true, true, true), vec!["hide"]),
         // Saving un-archives and leaves it paused.
         (pipeline(), shown(true, false, true), vec!["config", "unpause"]),
     ];
@@ -360,10 +430,258 @@ fn it_waits_for_its_team_and_rests_when_suspended() {
 
     let outcome = host.reconcile(&Pipelines, &with("suspend", true)).expect("rests");
     assert_eq!(outcome.conditions[0].reason, "Suspended");
+}
 
-    let (reason, resolution, message) = failure(&host, &with("k8sConfigs", json!([{ "name": "a" }])));
-    assert_eq!((reason.as_str(), resolution), ("Unsupported", Resolution::Parked));
-    assert!(message.contains("k8sConfigs"), "{message}");
+const INSTANCE: &str = "?vars.branch=%22main%22&vars.n=2";
+
+/// `pipeline()` as an instance, and where it is.
+fn instanced() -> (Value, impl Fn(&str) -> String) {
+    let object = with("instanceVars", json!({ "n": 2, "branch": "main" }));
+    (object, |part| format!("{PATH}{part}{INSTANCE}"))
+}
+
+#[test]
+fn every_request_for_an_instance_names_its_vars() {
+    let (mut object, at) = instanced();
+    object["spec"]["config"]["inline"] =
+        format!("{INLINE}display: {{number: ((n)), text: ((branch))-((n))}}").into();
+    let host = cluster();
+    let gone = || Ok(response(404, &[], Value::Null));
+    let there = |value| Ok(response(200, &[("x-concourse-config-version", "2")], value));
+    host.answers("GET", &at(""), [gone(), there(shown(false, true, false))]);
+    host.answers("GET", &at("/config"), [gone(), there(live())]);
+    for part in ["/jobs", "/resources"] {
+        host.answer("GET", &at(part), 200, json!([]));
+    }
+    for part in ["/config", "/expose", "/unpause"] {
+        host.answer("PUT", &at(part), 201, json!({}));
+    }
+    object["spec"]["exposed"] = true.into();
+    let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
+    assert_eq!(
+        writes(&host),
+        ["/config", "/expose", "/unpause"].map(|part| format!("PUT {}", at(part)))
+    );
+    let sent: Value = {
+        let sent = host.sent();
+        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
+    };
+    assert_eq!(sent["display"], json!({ "number": 2, "text": "main-2" }));
+    let status = status(&outcome);
+    assert_eq!(
+        status["webURL"],
+        format!("http://ci/teams/alpha/pipelines/demo{INSTANCE}")
+    );
+    assert_eq!(status["instanceVars"], json!({ "n": 2, "branch": "main" }));
+
+    let object = after(object, &outcome);
+    host.answer("DELETE", &at(""), 204, Value::Null);
+    host.cleanup(&Pipelines, &object).expect("lets go");
+    // They are part of what it is.
+    let mut moved = object.clone();
+    moved["spec"]["instanceVars"]["n"] = 3.into();
+    let (reason, resolution, message) = failure(&host, &moved);
+    assert_eq!((reason.as_str(), resolution), ("InvalidSpec", Resolution::Parked));
+    assert!(message.contains("instanceVars"), "{message}");
+    host.forget();
+    host.cleanup(&Pipelines, &moved).expect("lets go");
+    assert_eq!(host.requests(), [format!("DELETE {}", at(""))], "what was made");
+}
+
+/// `pipeline()` as it was when it was `old` in Concourse.
+fn renamed() -> Value {
+    let mut object = with("pipelineName", "demo");
+    object["status"] = json!({ "pipelineID": 3, "resolvedName": "old" });
+    object
+}
+
+const OLD: &str = "/api/v1/teams/alpha/pipelines/old";
+
+fn with_id(id: u64) -> Value {
+    let mut pipeline = shown(false, false, false);
+    pipeline["id"] = id.into();
+    pipeline
+}
+
+#[test]
+fn a_new_name_renames_what_is_ours() {
+    let host = converged();
+    let rename = format!("PUT {OLD}/rename");
+    host.answers(
+        "GET",
+        PATH,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], with_id(3))),
+        ],
+    );
+    host.answer("GET", OLD, 200, with_id(3));
+    host.answer("PUT", &format!("{OLD}/rename"), 200, json!({}));
+    let outcome = host.reconcile(&Pipelines, &renamed()).expect("is ready");
+    assert_eq!(writes(&host), [rename.as_str()]);
+    assert_eq!(status(&outcome)["resolvedName"], "demo");
+    assert_eq!(status(&outcome)["pipelineID"], 3);
+
+    // It was renamed before a crash; or ours is gone, and one of that name is adopted.
+    for (here, there) in [(3, None), (4, None), (4, Some(5))] {
+        let host = converged();
+        host.answer("GET", PATH, 200, with_id(here));
+        match there {
+            None => host.answer("GET", OLD, 404, Value::Null),
+            Some(id) => host.answer("GET", OLD, 200, with_id(id)),
+        };
+        host.reconcile(&Pipelines, &renamed()).expect("is ready");
+        assert!(writes(&host).is_empty(), "{here} {there:?}");
+    }
+
+    let host = converged();
+    host.answer("GET", PATH, 200, with_id(4));
+    host.answer("GET", OLD, 200, with_id(3));
+    let (reason, resolution, message) = failure(&host, &renamed());
+    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Retry));
+    assert!(message.contains("another pipeline demo"), "{message}");
+}
+
+#[test]
+fn instances_are_renamed_together() {
+    let host = converged();
+    host.answers(
+        "GET",
+        PATH,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], with_id(3))),
+        ],
+    );
+    host.answer("GET", OLD, 200, with_id(3));
+    host.answer("PUT", &format!("{OLD}/rename"), 200, json!({}));
+    let mut other = renamed();
+    other["apiVersion"] = "concourse-ci.org/v1alpha1".into();
+    other["kind"] = "Pipeline".into();
+    other["metadata"]["name"] = "other".into();
+    other["metadata"]["uid"] = "u2".into();
+    other["spec"]["pipelineName"] = "old".into();
+    host.put(other.clone());
+    let (reason, resolution, message) = failure(&host, &renamed());
+    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Yield));
+    assert!(message.contains("other"), "{message}");
+    assert!(writes(&host).is_empty());
+    other["spec"]["pipelineName"] = "demo".into();
+    host.put(other);
+    host.reconcile(&Pipelines, &renamed()).expect("is ready");
+    assert_eq!(writes(&host).len(), 1);
+}
+
+#[test]
+fn what_was_made_is_deleted_whatever_its_name_is_by_now() {
+    for (id, deleted) in [(Some(3), PATH), (Some(4), OLD), (None, OLD)] {
+        let host = cluster();
+        match id {
+            Some(id) => host.answer("GET", PATH, 200, with_id(id)),
+            None => host.answer("GET", PATH, 404, Value::Null),
+        };
+        host.answer("DELETE", deleted, 204, Value::Null);
+        host.cleanup(&Pipelines, &renamed()).expect("lets go");
+    }
+    let host = cluster();
+    host.answer("GET", PATH, 502, "oops");
+    let failure = host.cleanup(&Pipelines, &renamed()).expect_err("cannot be told");
+    assert_eq!(
+        (failure.reason.as_str(), failure.resolution),
+        ("DeleteFailed", Resolution::Retry)
+    );
+}
+
+#[test]
+fn config_maps_and_secrets_are_brought_in_as_resources() {
+    let inline = "resources:\n- {name: own, type: git}\n- {name: theirs, type: git}\njobs:\n- name: j\n  plan:\n\
+                  \x20 - in_parallel: [{get: app}, {get: c, resource: app, passed: [x]}, {get: app, trigger: false}]\n\
+                  \x20 - {get: keys}\n  - task: t\n    config: {params: {get: app}}\n  on_failure: {do: [{get: app}]}\n";
+    let mut object = with("config", json!({ "inline": inline }));
+    object["spec"]["k8sConfigs"] = json!([
+        { "name": "app", "configMapRef": { "name": "settings" }, "trigger": true },
+        { "name": "keys", "secretRef": { "name": "tls", "namespace": "certs" } },
+        { "name": "theirs", "configMapRef": { "name": "not-used" } },
+    ]);
+    let host = converged();
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
+        "metadata": { "name": "ci", "namespace": "infra" }, "spec": {},
+    }));
+    host.answer("PUT", CONFIG, 200, json!({}));
+    let saved = |object: &Value| -> Value {
+        host.forget();
+        host.reconcile(&Pipelines, object).expect("is ready");
+        let sent = host.sent();
+        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
+    };
+    let config = saved(&object);
+    let image = "ghcr.io/jakobmoellerdev/concourse-k8s-config-resource";
+    assert_eq!(
+        config["resource_types"],
+        json!([{ "name": "k8s-config", "type": "registry-image", "source": { "repository": image, "tag": "latest" } }])
+    );
+    let source = |kind: &str, name: &str, namespace: &str| json!({ "kind": kind, "name": name, "namespace": namespace });
+    assert_eq!(
+        config["resources"],
+        json!([
+            { "name": "app", "type": "k8s-config", "source": source("ConfigMap", "settings", "apps") },
+            { "name": "keys", "type": "k8s-config", "source": source("Secret", "tls", "certs") },
+            { "name": "own", "type": "git" },
+            { "name": "theirs", "type": "git" },
+        ])
+    );
+    let job = &config["jobs"][0];
+    assert_eq!(
+        job["plan"],
+        json!([
+            { "in_parallel": [
+                { "get": "app", "trigger": true },
+                { "get": "c", "resource": "app", "passed": ["x"], "trigger": true },
+                { "get": "app", "trigger": false },
+            ]},
+            { "get": "keys" },
+            { "task": "t", "config": { "params": { "get": "app" } } },
+        ])
+    );
+    assert_eq!(job["on_failure"]["do"][0]["trigger"], true);
+
+    // The image: the Instance's, and the Pipeline's own before it.
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
+        "metadata": { "name": "ci", "namespace": "infra" },
+        "spec": { "defaults": { "k8sConfigImage": { "repository": "r.example/k", "tag": "v1" } } },
+    }));
+    assert_eq!(
+        saved(&object)["resource_types"][0]["source"],
+        json!({ "repository": "r.example/k", "tag": "v1" })
+    );
+    object["spec"]["k8sConfigImage"] = json!({ "repository": "own.example/k" });
+    assert_eq!(
+        saved(&object)["resource_types"][0]["source"],
+        json!({ "repository": "own.example/k", "tag": "latest" })
+    );
+    object["spec"]["config"]["inline"] = "resources: 5".into();
+    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+}
+
+#[test]
+fn a_var_may_come_from_a_config_map() {
+    let host = converged();
+    let object = with(
+        "vars",
+        json!([{ "name": "uri", "configMapRef": { "name": "urls", "key": "git" } }]),
+    );
+    assert!(failure(&host, &object).2.contains("urls"));
+    host.put(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "urls", "namespace": "apps" }, "data": { "git": "https://x" },
+    }));
+    host.reconcile(&Pipelines, &object).expect("is ready");
+    assert!(writes(&host).is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use concourse_api::{
     escape, namespace_allowed, refused, remaining, suspended, warnings,
 };
 use ostler_sdk::{
+    Upstream,
     prelude::*,
     rfc3339,
     serde_json::{Map, Value},
@@ -34,13 +35,11 @@ impl Reconciler for Teams {
         let wanted = wanted(&team.spec)?;
 
         let concourse = ctx.upstream_in(namespace, name);
-        let path = path(team);
-        let response = concourse.get(&path).send().reason("CreateOrUpdateFailed")?;
-        let found = match response.status() {
-            200 => Some(response.value()?),
-            404 => None,
-            _ => return Err(refused(&response, "read the team", "CreateOrUpdateFailed")),
-        };
+        let path = path(team_name(team));
+        let mut found = read(&concourse, &path)?;
+        if found.is_none() && rename(ctx, &concourse, team)? {
+            found = read(&concourse, &path)?;
+        }
         let mut status = TeamStatus {
             team_id: found.as_ref().and_then(id),
             resolved_name: Some(team_name(team).to_owned()),
@@ -51,13 +50,9 @@ impl Reconciler for Teams {
         };
         if found.is_none_or(|found| normal(&found["auth"]) != wanted) {
             let body = json!({ "auth": wanted });
-            let response = concourse
-                .put(&path)
-                .json(&body)
-                .send()
-                .reason("CreateOrUpdateFailed")?;
+            let response = concourse.put(&path).json(&body).send().reason(FAILED)?;
             if !response.is_success() {
-                return Err(refused(&response, "write the team", "CreateOrUpdateFailed"));
+                return Err(refused(&response, "write the team", FAILED));
             }
             let answer = response.value()?;
             status.team_id = id(&answer["team"]);
@@ -71,7 +66,11 @@ impl Reconciler for Teams {
     }
 
     fn cleanup(&self, ctx: &Context, team: &Team) -> Result<Outcome, Failure> {
-        let name = team_name(team);
+        // The one that was made, should the spec have another name by now.
+        let name = match (team.status.team_id, &team.status.resolved_name) {
+            (Some(_), Some(made)) => made,
+            _ => team_name(team),
+        };
         if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
             ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
             return Ok(Outcome::settled());
@@ -88,7 +87,7 @@ impl Reconciler for Teams {
         }
         let (namespace, instance) = instance_of(team);
         let what = ["team ", name].concat();
-        delete(ctx, namespace, instance, &path(team), &what)
+        delete(ctx, namespace, instance, &path(name), &what)
     }
 }
 
@@ -101,8 +100,43 @@ fn team_name(team: &Team) -> &str {
     team.spec.team_name.as_deref().unwrap_or(team.name())
 }
 
-fn path(team: &Team) -> String {
-    ["/api/v1/teams/", &escape(team_name(team))].concat()
+fn path(name: &str) -> String {
+    ["/api/v1/teams/", &escape(name)].concat()
+}
+
+const FAILED: &str = "CreateOrUpdateFailed";
+
+/// A team as Concourse shows it, if it is there.
+fn read(concourse: &Upstream, path: &str) -> Result<Option<Value>, Failure> {
+    let response = concourse.get(path).send().reason(FAILED)?;
+    match response.status() {
+        200 => Ok(Some(response.value()?)),
+        404 => Ok(None),
+        _ => Err(refused(&response, "read the team", FAILED)),
+    }
+}
+
+/// `teamName` may still be given where there was none: then the team that was made under the object's name is
+/// renamed, with its pipelines. Gives whether it was.
+fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Failure> {
+    let (Some(number), Some(before)) = (team.status.team_id, &team.status.resolved_name) else {
+        return Ok(false);
+    };
+    let name = team_name(team);
+    let is_ours = |team: &Value| id(team) == Some(number);
+    if before == name || !read(concourse, &path(before))?.as_ref().is_some_and(is_ours) {
+        return Ok(false);
+    }
+    let request = concourse.put([&path(before), "/rename"].concat());
+    let response = request
+        .json(&json!({ "name": name }))
+        .send()
+        .reason("RenameFailed")?;
+    if !response.is_success() {
+        return Err(refused(&response, "rename the team", "RenameFailed"));
+    }
+    ctx.event("Renamed", &["Renamed from ", before, " to ", name, "."].concat());
+    Ok(true)
 }
 
 /// The roles as Concourse knows them. It answers a team without members, or a

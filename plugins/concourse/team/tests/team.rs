@@ -1,7 +1,7 @@
 //! The Team reconciler against a host in memory.
 
 use concourse_team::Teams;
-use ostler_sdk::mock::Host;
+use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Failure, Next, Resolution, gvk};
 
@@ -206,4 +206,42 @@ fn a_missing_parent_never_blocks_deletion() {
     host.answers("DELETE", PATH, [not_found()]);
     let failure = host.cleanup(&Teams, &team()).expect_err("waits");
     assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Yield));
+}
+
+#[test]
+fn a_name_given_later_renames_the_team() {
+    const NEW: &str = "/api/v1/teams/beta";
+    let mut team = with("teamName", "beta");
+    team["status"] = json!({ "teamID": 7, "resolvedName": "alpha" });
+    let shown = |name: &str, id: u64| json!({ "id": id, "name": name, "auth": auth() });
+    let host = cluster("True");
+    host.answers(
+        "GET",
+        NEW,
+        [
+            Ok(response(404, &[], Value::Null)),
+            Ok(response(200, &[], shown("beta", 7))),
+        ],
+    );
+    host.answer("GET", PATH, 200, shown("alpha", 7));
+    host.answer("PUT", "/api/v1/teams/alpha/rename", 200, json!({}));
+    let outcome = host.reconcile(&Teams, &team).expect("is ready");
+    let status: Value = from_slice(outcome.status.as_deref().expect("a status")).expect("JSON");
+    assert_eq!(
+        (&status["teamID"], &status["resolvedName"]),
+        (&json!(7), &json!("beta"))
+    );
+    assert_eq!(host.requests().iter().filter(|r| r.starts_with("PUT")).count(), 1);
+
+    // Of that name but not ours: left alone, and one is made.
+    let host = cluster("True");
+    host.answer("GET", NEW, 404, Value::Null);
+    host.answer("GET", PATH, 200, shown("alpha", 8));
+    host.answer("PUT", NEW, 201, json!({ "team": shown("beta", 9) }));
+    host.reconcile(&Teams, &team).expect("is ready");
+
+    // Deleted before it was renamed.
+    let host = cluster("True");
+    host.answer("DELETE", PATH, 204, Value::Null);
+    host.cleanup(&Teams, &team).expect("lets go");
 }

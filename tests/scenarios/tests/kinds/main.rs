@@ -8,7 +8,7 @@ mod workers;
 use ostler::{queue::Priority, router::Cause};
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
 
-scenarios!(the_examples_work);
+scenarios!(simulated: the_examples_work);
 
 /// Lets the interval of an object end now, and waits until all is done.
 pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {

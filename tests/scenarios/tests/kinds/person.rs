@@ -1,12 +1,12 @@
 //! A person who uses Concourse beside the operator, as with its command line.
 
-use ostler_test_harness::{Lab, PASSWORD};
+use ostler_test_harness::Lab;
 use serde_json::Value;
 
 /// Somebody who is logged in.
 pub struct Person {
     http: reqwest::Client,
-    url: String,
+    pipeline: String,
     token: String,
 }
 
@@ -14,8 +14,9 @@ impl Person {
     /// Logs in.
     pub async fn of(lab: &Lab) -> Self {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let url = lab.concourse.url().to_owned();
-        let body = format!("grant_type=password&username=test&scope=openid&password={PASSWORD}");
+        let concourse = &lab.concourse;
+        let (url, user, password) = (concourse.url(), concourse.user(), concourse.password());
+        let body = format!("grant_type=password&username={user}&scope=openid&password={password}");
         let request = http
             .post(format!("{url}/sky/issuer/token"))
             .basic_auth("fly", Some("Zmx5"))
@@ -24,7 +25,12 @@ impl Person {
         let answer = request.send().await.expect("an answer");
         let answer: Value = serde_json::from_slice(&answer.bytes().await.expect("a body")).expect("JSON");
         let token = answer["access_token"].as_str().expect("a token").to_owned();
-        Self { http, url, token }
+        let team = concourse.team_name("platform");
+        Self {
+            http,
+            pipeline: format!("{url}/api/v1/teams/{team}/pipelines/app"),
+            token,
+        }
     }
 
     /// Does something to what is in the pipeline of the tests.
@@ -43,6 +49,6 @@ impl Person {
     }
 
     fn at(&self, path: &str) -> String {
-        format!("{}/api/v1/teams/platform/pipelines/app{path}", self.url)
+        format!("{}{path}", self.pipeline)
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{person::Person, poll, reconciles, requests};
 
 scenarios!(
-    a_version_is_pinned_and_let_go,
+    simulated: a_version_is_pinned_and_let_go,
     the_pin_of_another_stays,
     a_pin_in_the_config_goes_first,
     versions_are_disabled_and_enabled_again,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::{poll, reconciles, requests};
 
 scenarios!(
-    one_list_serves_all,
+    simulated: one_list_serves_all,
     it_drains,
     it_is_removed,
     a_stalled_one_is_told_and_pruned,

@@ -1,0 +1,456 @@
+//! Pipelines beyond the plain one: instances, names, the archive, what comes from Kubernetes; and what an Instance
+//! shows of its server.
+
+use std::collections::BTreeMap;
+
+use ostler::{queue::Priority, router::Cause};
+use ostler_test_harness::{
+    Lab,
+    concourse::{CONFIG, kind},
+    condition, scenarios, workspace,
+};
+use serde_json::{Value, json};
+
+scenarios!(
+    instances_of_one_name_are_independent,
+    instances_are_renamed_together,
+    a_new_name_keeps_pipeline_and_builds,
+    the_archive_is_left_as_it_was_entered,
+    vars_are_filled_in_and_others_left,
+    what_lies_in_kubernetes_comes_as_resources,
+    jobs_and_resources_are_shown_at_two_reads_a_poll,
+    somebody_elses_save_is_put_right,
+    the_wall_and_the_workers_are_shown,
+    what_is_suspended_can_be_deleted,
+    every_sample_becomes_ready,
+);
+
+const PLAIN: &str =
+    "jobs:\n- name: hello\n  plan:\n  - task: say\n    config: {platform: linux, run: {path: echo}}\n";
+
+/// The chain down to the Team.
+async fn team(lab: &mut Lab) {
+    lab.start_pack().await;
+    for object in [lab.secret(lab.concourse.password()), lab.instance(), lab.team()] {
+        lab.apply(object).await;
+    }
+    lab.ready(&kind("Team"), "platform").await;
+}
+
+/// A Pipeline with more in its spec than the config.
+fn pipeline(lab: &Lab, name: &str, config: &str, more: Value) -> Value {
+    let mut spec = json!({"teamRef": {"name": "platform"}, "config": {"inline": config}});
+    spec.as_object_mut()
+        .expect("an object")
+        .extend(more.as_object().expect("an object").clone());
+    lab.pack("Pipeline", name, spec)
+}
+
+/// Reconciles a Pipeline as its interval would.
+async fn poll(lab: &Lab, kind_name: &str, name: &str) {
+    let key = lab.key(&kind(kind_name), name);
+    lab.host()
+        .services()
+        .router
+        .add(&key, Priority::Normal, Cause::Poll);
+    lab.idle().await;
+}
+
+fn id(lab: &Lab, name: &str) -> Option<u64> {
+    lab.concourse.pipeline("platform", name).map(|p| p.id)
+}
+
+async fn instances_of_one_name_are_independent(mut lab: Lab) {
+    team(&mut lab).await;
+    let config = format!("{PLAIN}display: {{background_image: 'https://x/((branch))/((size.x))'}}\n");
+    for (name, branch, paused) in [("one", "main", false), ("two", "dev/a.b", true)] {
+        let vars = json!({"branch": branch, "size": {"x": 2}});
+        let more = json!({"pipelineName": "app", "instanceVars": vars, "paused": paused});
+        lab.apply(pipeline(&lab, name, &config, more)).await;
+    }
+    for name in ["one", "two"] {
+        lab.ready(&kind("Pipeline"), name).await;
+    }
+    let one = |lab: &Lab| {
+        lab.concourse
+            .instance("platform", "app", "vars.branch=\"main\"&vars.size={\"x\":2}")
+    };
+    let two = |lab: &Lab| {
+        lab.concourse
+            .instance("platform", "app", "vars.branch=\"dev/a.b\"&vars.size={\"x\":2}")
+    };
+    let found = one(&lab).expect("one");
+    assert!(!found.paused);
+    assert_eq!(found.config["display"]["background_image"], "https://x/main/2");
+    assert!(two(&lab).expect("two").paused);
+    assert!(
+        lab.concourse.pipeline("platform", "app").is_none(),
+        "none without vars"
+    );
+
+    lab.patch(
+        &kind("Pipeline"),
+        "one",
+        json!({"spec": {"archived": true, "exposed": true}}),
+    )
+    .await;
+    lab.until("one is archived", async || {
+        one(&lab).is_some_and(|p| p.archived && p.public)
+    })
+    .await;
+    let other = two(&lab).expect("two");
+    assert!(!other.archived && !other.public, "the other is left alone");
+    lab.delete(&kind("Pipeline"), "two").await;
+    lab.gone(&kind("Pipeline"), "two").await;
+    assert!(two(&lab).is_none() && one(&lab).is_some());
+
+    lab.patch(
+        &kind("Pipeline"),
+        "one",
+        json!({"spec": {"instanceVars": {"branch": "x"}}}),
+    )
+    .await;
+    lab.condition(&kind("Pipeline"), "one", "Ready", "False", "InvalidSpec")
+        .await;
+    lab.delete(&kind("Pipeline"), "one").await;
+    lab.gone(&kind("Pipeline"), "one").await;
+    assert!(one(&lab).is_none(), "what was made is what goes");
+}
+
+async fn instances_are_renamed_together(mut lab: Lab) {
+    team(&mut lab).await;
+    for name in ["one", "two"] {
+        let more = json!({"pipelineName": "app", "instanceVars": {"n": name}});
+        lab.apply(pipeline(&lab, name, PLAIN, more)).await;
+    }
+    for name in ["one", "two"] {
+        lab.ready(&kind("Pipeline"), name).await;
+    }
+    let at = |name: &str, n: &str| {
+        let found = lab
+            .concourse
+            .instance("platform", name, &format!("vars.n=\"{n}\""));
+        found.map(|p| p.id)
+    };
+    let before = [at("app", "one"), at("app", "two")];
+    lab.patch(&kind("Pipeline"), "one", json!({"spec": {"pipelineName": "new"}}))
+        .await;
+    let waits = lab
+        .condition(&kind("Pipeline"), "one", "Ready", "False", "RenameFailed")
+        .await;
+    let message = condition(&waits, "Ready")["message"].to_string();
+    assert!(message.contains("two"), "{message}");
+    assert_eq!([at("app", "one"), at("app", "two")], before);
+    lab.patch(&kind("Pipeline"), "two", json!({"spec": {"pipelineName": "new"}}))
+        .await;
+    for name in ["one", "two"] {
+        lab.ready(&kind("Pipeline"), name).await;
+    }
+    assert_eq!([at("new", "one"), at("new", "two")], before);
+    assert_eq!([at("app", "one"), at("app", "two")], [None, None]);
+}
+
+async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
+    team(&mut lab).await;
+    lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
+    lab.ready(&kind("Pipeline"), "app").await;
+    let before = id(&lab, "app");
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"spec": {"pipelineName": "shop"}}),
+    )
+    .await;
+    let renamed = lab.ready(&kind("Pipeline"), "app").await;
+    assert_eq!((id(&lab, "shop"), id(&lab, "app")), (before, None));
+    assert_eq!(renamed["status"]["resolvedName"], "shop");
+    // The name of another is not taken from it.
+    lab.apply(pipeline(&lab, "other", PLAIN, json!({}))).await;
+    lab.ready(&kind("Pipeline"), "other").await;
+    lab.patch(
+        &kind("Pipeline"),
+        "app",
+        json!({"spec": {"pipelineName": "other"}}),
+    )
+    .await;
+    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "RenameFailed")
+        .await;
+    // Deleted now, it is the old one that goes.
+    lab.delete(&kind("Pipeline"), "app").await;
+    lab.gone(&kind("Pipeline"), "app").await;
+    assert!(id(&lab, "shop").is_none() && id(&lab, "other").is_some());
+}
+
+async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
+    team(&mut lab).await;
+    lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
+    lab.ready(&kind("Pipeline"), "app").await;
+    let before = id(&lab, "app");
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
+        .await;
+    let archived = lab.ready(&kind("Pipeline"), "app").await;
+    assert_eq!(condition(&archived, "ConfigSynced")["reason"], "Archived");
+    let status = &archived["status"];
+    assert_eq!(
+        (&status["archived"], &status["paused"]),
+        (&json!(true), &json!(true))
+    );
+    lab.idle().await;
+    if lab.concourse.simulated("requests are counted") {
+        lab.concourse.reset_counters();
+        for _ in 0..3 {
+            poll(&lab, "Pipeline", "app").await;
+        }
+        let counters = lab.concourse.counters();
+        assert_eq!(counters.writes, 0, "an archived pipeline costs no write");
+        let refused = lab
+            .concourse
+            .requests()
+            .into_iter()
+            .filter(|r| r.status == Some(409));
+        assert_eq!(refused.count(), 0);
+    }
+    lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
+        .await;
+    let back = lab.ready(&kind("Pipeline"), "app").await;
+    assert_eq!(condition(&back, "ConfigSynced")["status"], "True");
+    let found = lab.concourse.pipeline("platform", "app").expect("there");
+    assert!(!found.archived && !found.paused && Some(found.id) == before);
+    assert_eq!(found.config["jobs"][0]["name"], "hello");
+}
+
+async fn vars_are_filled_in_and_others_left(mut lab: Lab) {
+    team(&mut lab).await;
+    lab.apply(lab.registry("registry-pass-0001")).await;
+    lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "urls", "namespace": lab.namespace}, "data": {"git": "https://git.example/a.git"}}))
+        .await;
+    let config = "\
+resources:
+- name: src
+  type: git
+  source:
+    uri: ((url))
+    branch: release-((version))
+    password: ((password))
+    key: ((vault:team/key.private))
+    other: ((other.field))
+jobs:
+- {name: hello, plan: [{get: src}]}
+";
+    let vars = json!([
+        {"name": "url", "configMapRef": {"name": "urls", "key": "git"}},
+        {"name": "version", "value": "1.10"},
+        {"name": "password", "valueFrom": {"name": "registry", "key": "password"}},
+    ]);
+    lab.apply(pipeline(&lab, "app", config, json!({"vars": vars})))
+        .await;
+    lab.ready(&kind("Pipeline"), "app").await;
+    let source =
+        || lab.concourse.pipeline("platform", "app").expect("there").config["resources"][0]["source"].clone();
+    assert_eq!(
+        source(),
+        json!({"uri": "https://git.example/a.git", "branch": "release-1.10", "password": "registry-pass-0001",
+            "key": "((vault:team/key.private))", "other": "((other.field))"})
+    );
+    lab.patch(
+        &ostler::key::Gvk::new("", "v1", "ConfigMap"),
+        "urls",
+        json!({"data": {"git": "https://git.example/b.git"}}),
+    )
+    .await;
+    lab.until("the new value is there", async || {
+        source()["uri"] == "https://git.example/b.git"
+    })
+    .await;
+}
+
+async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
+    team(&mut lab).await;
+    let config = "jobs:\n- {name: deploy, plan: [{get: app-config}, {get: certs}]}\n";
+    let configs = json!([
+        {"name": "app-config", "configMapRef": {"name": "settings"}, "trigger": true},
+        {"name": "certs", "secretRef": {"name": "tls", "namespace": "certs"}},
+    ]);
+    lab.apply(pipeline(&lab, "app", config, json!({"k8sConfigs": configs})))
+        .await;
+    let ready = lab.ready(&kind("Pipeline"), "app").await;
+    assert_eq!(ready["status"]["resourceTypes"][0]["name"], "k8s-config");
+    let found = lab.concourse.pipeline("platform", "app").expect("there").config;
+    let source = json!({"kind": "ConfigMap", "name": "settings", "namespace": lab.namespace});
+    assert_eq!(found["resources"][0]["source"], source);
+    assert_eq!(
+        found["resources"][1]["source"],
+        json!({"kind": "Secret", "name": "tls", "namespace": "certs"})
+    );
+    let plan = &found["jobs"][0]["plan"];
+    assert_eq!(
+        (&plan[0]["trigger"], &plan[1]["trigger"]),
+        (&json!(true), &Value::Null)
+    );
+    // The image of the Instance.
+    let image = json!({"repository": "registry.example/k8s-config", "tag": "v1"});
+    lab.patch(
+        &kind("Instance"),
+        "ci",
+        json!({"spec": {"defaults": {"k8sConfigImage": image}}}),
+    )
+    .await;
+    lab.until("the image is the Instance's", async || {
+        let config = lab.concourse.pipeline("platform", "app").expect("there").config;
+        config["resource_types"][0]["source"] == image
+    })
+    .await;
+}
+
+async fn jobs_and_resources_are_shown_at_two_reads_a_poll(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.chain().await;
+    let path = format!(
+        "/api/v1/teams/{}/pipelines/app/jobs/test",
+        lab.concourse.team_name("platform")
+    );
+    lab.concourse.put(&format!("{path}/pause"), &json!({}));
+    lab.concourse.reset_counters();
+    let start = reads(&lab);
+    // Jobs and resources take turns by the clock, and only when the last change is some seconds old.
+    lab.until("the status has the paused job", async || {
+        poll(&lab, "Pipeline", "app").await;
+        let pipeline = lab.get(&kind("Pipeline"), "app").await.expect("there");
+        let jobs = &pipeline["status"]["jobs"];
+        jobs[0]["name"] == "test" && (jobs[0]["paused"] == true || resources_turn(&pipeline))
+    })
+    .await;
+    if lab.concourse.simulated("requests are counted") {
+        let (requests, polls) = reads(&lab);
+        let (requests, polls) = (requests - start.0, polls - start.1);
+        assert!(
+            polls > 0 && requests <= 2 * polls,
+            "{requests} reads in {polls} polls"
+        );
+        assert_eq!(lab.concourse.counters().writes, 0);
+    }
+}
+
+/// Whether the resources were what was looked at.
+fn resources_turn(pipeline: &Value) -> bool {
+    pipeline["status"]["resources"][0]["pinned"] == false
+}
+
+/// Requests about the pipeline, and its reconciles.
+fn reads(lab: &Lab) -> (u64, u64) {
+    let requests = lab.concourse.requests().into_iter();
+    let reads = requests
+        .filter(|r| r.method == "GET" && r.path.contains("/pipelines/app"))
+        .count();
+    let facts = lab.host().ledger().of(&lab.key(&kind("Pipeline"), "app"));
+    (reads as u64, facts.map_or(0, |facts| facts.reconciles))
+}
+
+async fn somebody_elses_save_is_put_right(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.chain().await;
+    let team = lab.concourse.team_name("platform").to_owned();
+    let path = format!("/api/v1/teams/{team}/pipelines/app");
+    lab.concourse.put_config(&format!("{path}/config"), PLAIN);
+    lab.concourse.put(&format!("{path}/expose"), &json!({}));
+    poll(&lab, "Pipeline", "app").await;
+    let found = lab.concourse.pipeline("platform", "app").expect("there");
+    assert!(!found.public, "hidden again");
+    assert_eq!(
+        found.config["jobs"].as_array().map(Vec::len),
+        Some(2),
+        "ours again"
+    );
+    assert!(CONFIG.contains("name: build"));
+}
+
+async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
+    if !lab
+        .concourse
+        .simulated("the wall and the workers are everybody's")
+    {
+        return;
+    }
+    team(&mut lab).await;
+    let instance = lab.ready(&kind("Instance"), "ci").await;
+    assert_eq!(condition(&instance, "WallActive")["reason"], "NoWall");
+    assert_eq!(condition(&instance, "WorkersHealthy")["reason"], "AllRunning");
+    lab.concourse
+        .put("/api/v1/wall", &json!({"message": "Down at noon."}));
+    lab.concourse.set_worker("w2", "stalled");
+    lab.concourse.set_worker("w3", "landing");
+    poll(&lab, "Instance", "ci").await;
+    let instance = lab.ready(&kind("Instance"), "ci").await;
+    let of = |kind: &str| {
+        let found = condition(&instance, kind);
+        (found["status"].clone(), found["reason"].clone())
+    };
+    assert_eq!(of("WallActive"), (json!("True"), json!("WallSet")));
+    assert_eq!(of("WorkersHealthy"), (json!("False"), json!("WorkersStalled")));
+    assert_eq!(of("Ready").0, "True", "workers don't make it less ready");
+    let status = &instance["status"];
+    assert_eq!(status["wallMessage"], "Down at noon.");
+    assert_eq!(status["stalledWorkers"], 1);
+    assert_eq!(status["runningWorkers"], 1);
+    assert!(status["workerCount"].as_i64() >= Some(2), "{status}");
+}
+
+async fn what_is_suspended_can_be_deleted(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.chain().await;
+    let all = [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")];
+    for (kind_name, name) in all {
+        lab.patch(&kind(kind_name), name, json!({"spec": {"suspend": true}}))
+            .await;
+        lab.condition(&kind(kind_name), name, "Ready", "False", "Suspended")
+            .await;
+    }
+    for (kind_name, name) in all {
+        lab.delete(&kind(kind_name), name).await;
+    }
+    for (kind_name, name) in all {
+        lab.gone(&kind(kind_name), name).await;
+    }
+    assert!(
+        lab.concourse.team("platform").is_none(),
+        "nor does anything stay in Concourse"
+    );
+}
+
+async fn every_sample_becomes_ready(mut lab: Lab) {
+    lab.start_pack().await;
+    let given = BTreeMap::from([
+        ("${CONCOURSE_URL}", lab.concourse.url()),
+        ("${CONCOURSE_USER}", lab.concourse.user()),
+        ("${CONCOURSE_PASSWORD}", lab.concourse.password()),
+    ]);
+    let mut text =
+        std::fs::read_to_string(workspace().join("deploy/examples/concourse.yaml")).expect("samples");
+    for (variable, value) in given {
+        text = text.replace(variable, value);
+    }
+    let mut ours = Vec::new();
+    for document in text.split("\n---") {
+        let mut object: Value = serde_saphyr::from_str(document).expect("YAML");
+        if object["kind"] == "Namespace" {
+            continue;
+        }
+        object["metadata"]["namespace"] = lab.namespace.as_str().into();
+        if object["kind"] == "Team" {
+            object["spec"]["teamName"] = lab.concourse.team_name("platform").into();
+        }
+        if object["apiVersion"] == "concourse-ci.org/v1alpha1" {
+            ours.push((object["kind"].clone(), object["metadata"]["name"].clone()));
+        }
+        lab.apply(object).await;
+    }
+    assert!(ours.len() >= 3, "{ours:?}");
+    for (kind_name, name) in &ours {
+        let (kind_name, name) = (
+            kind_name.as_str().expect("a kind"),
+            name.as_str().expect("a name"),
+        );
+        lab.ready(&kind(kind_name), name).await;
+    }
+}
