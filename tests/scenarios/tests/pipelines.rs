@@ -445,7 +445,7 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
         }
         lab.apply(object).await;
     }
-    assert!(ours.len() >= 3, "{ours:?}");
+    assert!(ours.len() >= 6, "{ours:?}");
     for (kind_name, name) in &ours {
         let (kind_name, name) = (
             kind_name.as_str().expect("a kind"),
