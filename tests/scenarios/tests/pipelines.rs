@@ -425,8 +425,11 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
         ("${CONCOURSE_USER}", lab.concourse.user()),
         ("${CONCOURSE_PASSWORD}", lab.concourse.password()),
     ]);
-    let mut text =
-        std::fs::read_to_string(workspace().join("deploy/examples/concourse.yaml")).expect("samples");
+    let sample = |name: &str| {
+        let path = workspace().join("deploy/examples").join(name);
+        std::fs::read_to_string(path).expect("a sample")
+    };
+    let mut text = [sample("concourse.yaml"), sample("concourse-pipelines.yaml")].join("---\n");
     for (variable, value) in given {
         text = text.replace(variable, value);
     }

@@ -56,9 +56,17 @@ fn every_field_has_a_description() {
 #[test]
 fn short_names_and_columns_are_those_of_the_original() {
     let wanted = [
-        ("Instance", "cci concinst", "URL Version Workers Stalled Ready WebURL Cluster Suspended Age"),
+        (
+            "Instance",
+            "cci concinst",
+            "URL Version Workers Stalled Ready WebURL Cluster Suspended Age",
+        ),
         ("Team", "cct", "Instance Team Ready WebURL Suspended Age"),
-        ("Pipeline", "ccp", "Team Pipeline Paused Ready Exposed Archived Synced WebURL Suspended Age"),
+        (
+            "Pipeline",
+            "ccp",
+            "Team Pipeline Paused Ready Exposed Archived Synced WebURL Suspended Age",
+        ),
     ];
     let texts = |list: &Value, field: Option<&str>| {
         let all = list.as_array().into_iter().flatten();
@@ -70,7 +78,10 @@ fn short_names_and_columns_are_those_of_the_original() {
         .map(|(_, text)| serde_saphyr::from_str(text).expect("YAML"))
         .collect();
     for (kind, names, columns) in wanted {
-        let crd = crds.iter().find(|c| c["spec"]["names"]["kind"] == kind).expect(kind);
+        let crd = crds
+            .iter()
+            .find(|c| c["spec"]["names"]["kind"] == kind)
+            .expect(kind);
         assert_eq!(texts(&crd["spec"]["names"]["shortNames"], None), names);
         assert_eq!(texts(&crd["spec"]["names"]["categories"], None), "concourse");
         let shown = &crd["spec"]["versions"][0]["additionalPrinterColumns"];
