@@ -425,8 +425,11 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
         ("${CONCOURSE_USER}", lab.concourse.user()),
         ("${CONCOURSE_PASSWORD}", lab.concourse.password()),
     ]);
-    let mut text =
-        std::fs::read_to_string(workspace().join("deploy/examples/concourse.yaml")).expect("samples");
+    let sample = |name: &str| {
+        let path = workspace().join("deploy/examples").join(name);
+        std::fs::read_to_string(path).expect("a sample")
+    };
+    let mut text = [sample("concourse.yaml"), sample("concourse-pipelines.yaml")].join("---\n");
     for (variable, value) in given {
         text = text.replace(variable, value);
     }
@@ -445,7 +448,7 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
         }
         lab.apply(object).await;
     }
-    assert!(ours.len() >= 3, "{ours:?}");
+    assert!(ours.len() >= 6, "{ours:?}");
     for (kind_name, name) in &ours {
         let (kind_name, name) = (
             kind_name.as_str().expect("a kind"),

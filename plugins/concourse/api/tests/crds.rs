@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use ostler_sdk::serde_json::Value;
+
 #[test]
 fn crds_are_current() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crds");
@@ -21,5 +23,68 @@ fn schemas_are_structural() {
         for wrong in ["$ref", "anyOf", "oneOf", "\"null\"", "uint", "- null", "$schema"] {
             assert!(!text.contains(wrong), "{name} has {wrong}");
         }
+    }
+}
+
+/// What `kubectl explain` tells.
+#[test]
+fn every_field_has_a_description() {
+    fn look(schema: &Value, path: &str, missing: &mut Vec<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            // The API server describes metadata; spec and status are the kind's.
+            let own = !["apiVersion", "kind", "metadata"].contains(&name.as_str());
+            if own && field["description"].as_str().is_none_or(|text| text.len() < 5) {
+                missing.push(path.clone());
+            }
+            look(field, &path, missing);
+            look(&field["items"], &format!("{path}[]"), missing);
+            look(&field["additionalProperties"], &format!("{path}.*"), missing);
+        }
+    }
+    for (name, text) in concourse_api::crds() {
+        let crd: Value = serde_saphyr::from_str(&text).expect("YAML");
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        assert!(schema["properties"]["spec"]["properties"].is_object(), "{name}");
+        let mut missing = Vec::new();
+        look(schema, "", &mut missing);
+        assert_eq!(missing, Vec::<String>::new(), "{name}");
+    }
+}
+
+/// Names and columns people's fingers and scripts know.
+#[test]
+fn short_names_and_columns_are_those_of_the_original() {
+    let wanted = [
+        (
+            "Instance",
+            "cci concinst",
+            "URL Version Workers Stalled Ready WebURL Cluster Suspended Age",
+        ),
+        ("Team", "cct", "Instance Team Ready WebURL Suspended Age"),
+        (
+            "Pipeline",
+            "ccp",
+            "Team Pipeline Paused Ready Exposed Archived Synced WebURL Suspended Age",
+        ),
+    ];
+    let texts = |list: &Value, field: Option<&str>| {
+        let all = list.as_array().into_iter().flatten();
+        let all = all.filter_map(|item| field.map_or(item, |field| &item[field]).as_str());
+        all.collect::<Vec<_>>().join(" ")
+    };
+    let crds: Vec<Value> = concourse_api::crds()
+        .iter()
+        .map(|(_, text)| serde_saphyr::from_str(text).expect("YAML"))
+        .collect();
+    for (kind, names, columns) in wanted {
+        let crd = crds
+            .iter()
+            .find(|c| c["spec"]["names"]["kind"] == kind)
+            .expect(kind);
+        assert_eq!(texts(&crd["spec"]["names"]["shortNames"], None), names);
+        assert_eq!(texts(&crd["spec"]["names"]["categories"], None), "concourse");
+        let shown = &crd["spec"]["versions"][0]["additionalPrinterColumns"];
+        assert_eq!(texts(shown, Some("name")), columns);
     }
 }
