@@ -9,6 +9,8 @@ mod client;
 mod masking;
 mod rules;
 mod spec;
+mod sse;
+mod stream;
 
 use std::{
     collections::HashMap,
@@ -23,6 +25,8 @@ pub(crate) use self::client::cause;
 pub use self::{
     masking::{Encoding, Former, Substitution},
     spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
+    sse::Event,
+    stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
 };
 use crate::{
     bindings::{http, types},
@@ -228,6 +232,23 @@ impl Clients {
     ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
         client.send(request, secrets, &self.former, &self.gate).await
+    }
+
+    /// Reads an event stream through and gives its end.
+    pub async fn tail(
+        &self,
+        upstream: &UpstreamObject,
+        path: &str,
+        query: &Query,
+        secrets: &dyn Secrets,
+    ) -> Result<Tail, SendError> {
+        let client = self.client(upstream, secrets)?;
+        stream::tail(&client, path, query, &self.former).await
+    }
+
+    /// What an event stream of an upstream is opened with.
+    pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
+        Source::new(upstream, secrets, self.client(upstream, secrets)?)
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls
