@@ -60,7 +60,7 @@ pub use http::{RequestBuilder, Response, Upstream};
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Resource, gvk};
 pub use ostler_sdk_macros::{api, resource};
 pub use outcome::{ResultExt, duration};
-pub use time::rfc3339;
+pub use time::{from_rfc3339, rfc3339};
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use schemars;

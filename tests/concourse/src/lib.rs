@@ -241,6 +241,16 @@ impl Simulator {
         self.app.model().set_worker(name, state);
     }
 
+    /// Gives a worker to a team; one that is not there appears.
+    pub fn set_worker_team(&self, name: &str, team: &str) {
+        self.app.model().set_worker_team(name, team);
+    }
+
+    /// Takes a worker away, as one does that is deleted by its own process.
+    pub fn remove_worker(&self, name: &str) {
+        self.app.model().workers.retain(|w| w.name != name);
+    }
+
     /// Stops listening, closes all connections, and waits until that is done.
     pub async fn stop(self) {
         drop(self.stop);

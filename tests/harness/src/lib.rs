@@ -552,10 +552,13 @@ pub mod concourse {
     use super::{Gvk, Lab, PASSWORD, Value, json};
 
     /// The components of the pack.
-    pub const COMPONENTS: [&str; 3] = [
+    pub const COMPONENTS: [&str; 6] = [
         "concourse/concourse-instance",
         "concourse/concourse-team",
         "concourse/concourse-pipeline",
+        "concourse/concourse-job",
+        "concourse/concourse-resource",
+        "concourse/concourse-worker",
     ];
 
     /// A kind of the pack.

@@ -1,11 +1,12 @@
 //! What the reconcilers of all kinds do the same way.
 
 use ostler_sdk::{
-    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Resource, Response, ResultExt,
-    Selection, gvk, serde_json::Value,
+    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response, ResultExt, Selection,
+    gvk,
+    serde_json::{Value, to_vec},
 };
 
-use crate::{InstanceSpec, Reference};
+use crate::{Reference, place::out_of_reach};
 
 /// Namespace and name of the object that a field of another's spec names.
 #[must_use]
@@ -35,9 +36,13 @@ pub fn upstream(namespace: &str, instance: &str) -> ObjectRef {
 /// A name as one segment of a path.
 #[must_use]
 pub fn escape(name: &str) -> String {
+    escape_bytes(name.as_bytes())
+}
+
+fn escape_bytes(bytes: &[u8]) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut escaped = String::new();
-    for byte in name.bytes() {
+    for &byte in bytes {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 escaped.push(char::from(byte));
@@ -50,6 +55,59 @@ pub fn escape(name: &str) -> String {
         }
     }
     escaped
+}
+
+/// Name in Concourse of a Team or Pipeline, given as JSON; `field` is the one of the spec that may name it.
+#[must_use]
+pub fn name_of<'a>(object: &'a Value, field: &str) -> &'a str {
+    let name = object["spec"][field].as_str().filter(|name| !name.is_empty());
+    name.or(object["metadata"]["name"].as_str()).unwrap_or_default()
+}
+
+/// API path of what is below a pipeline (`rest` as `/jobs/a`, each name in it escaped; empty for the pipeline),
+/// with its instance vars and whatever else is asked (`limit=1`; may be empty). Team and Pipeline are given as JSON.
+#[must_use]
+pub fn pipeline_path(team: &Value, pipeline: &Value, rest: &str, query: &str) -> String {
+    let vars = &pipeline["spec"]["instanceVars"];
+    path_of(
+        name_of(team, "teamName"),
+        name_of(pipeline, "pipelineName"),
+        vars,
+        rest,
+        query,
+    )
+}
+
+/// As [`pipeline_path`], by the names in Concourse.
+#[must_use]
+pub fn path_of(team: &str, pipeline: &str, vars: &Value, rest: &str, query: &str) -> String {
+    let mut path = [
+        "/api/v1/teams/",
+        &escape(team),
+        "/pipelines/",
+        &escape(pipeline),
+        rest,
+    ]
+    .concat();
+    let mut separator = "?";
+    let mut add = |parts: &[&str]| {
+        path.push_str(separator);
+        separator = "&";
+        path.extend(parts.iter().copied());
+    };
+    for (key, value) in vars.as_object().into_iter().flatten() {
+        // A key that is more than a word is a path for Concourse unless it is quoted.
+        let word = key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        let quote = if word { "" } else { "%22" };
+        let value = to_vec(value).unwrap_or_default();
+        add(&["vars.", quote, &escape(key), quote, "=", &escape_bytes(&value)]);
+    }
+    if !query.is_empty() {
+        add(&[query]);
+    }
+    path
 }
 
 /// What an answer that is not the hoped-for one means. Bad input parks; a
@@ -142,20 +200,7 @@ pub fn delete(
     match ctx.upstream_in(namespace, instance).delete(path).send() {
         Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
         Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
-        Err(Error::NotFound(missing)) => {
-            let object = ctx.get_json(&InstanceSpec::reference(namespace, instance))?;
-            let in_use = object.is_some_and(|i| i["metadata"]["deletionTimestamp"].is_null());
-            // With both there it is a Secret that is missing, which may come back.
-            if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
-                return Err(Failure::yield_(
-                    "DeleteFailed",
-                    ["Not found: ", &missing].concat(),
-                ));
-            }
-            let note = [what, " stays in Concourse: its Instance is gone."].concat();
-            ctx.warn("Orphaned", &note);
-            Ok(Outcome::settled())
-        }
+        Err(Error::NotFound(missing)) => out_of_reach(ctx, (namespace, instance), &missing, what),
         Err(error) => Err(error).reason("DeleteFailed"),
     }
 }
@@ -168,5 +213,30 @@ impl Reference {
             None | Some("") => own,
             Some(namespace) => namespace,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_sdk::serde_json::json;
+
+    #[test]
+    fn paths_have_instance_vars_and_more() {
+        let team = json!({ "metadata": { "name": "alpha" }, "spec": { "teamName": "A b" } });
+        let mut pipeline = json!({ "metadata": { "name": "demo" }, "spec": {} });
+        let path = |pipeline: &Value, rest, query| pipeline_path(&team, pipeline, rest, query);
+        assert_eq!(path(&pipeline, "", ""), "/api/v1/teams/A%20b/pipelines/demo");
+        assert_eq!(
+            path(&pipeline, "/jobs/x", "limit=1"),
+            "/api/v1/teams/A%20b/pipelines/demo/jobs/x?limit=1"
+        );
+        pipeline["spec"] =
+            json!({ "pipelineName": "p", "instanceVars": { "n": 1, "branch": "a/b", "x.y": {"z": []} } });
+        assert_eq!(
+            path(&pipeline, "", "limit=1"),
+            "/api/v1/teams/A%20b/pipelines/p?vars.branch=%22a%2Fb%22&vars.n=1&\
+             vars.%22x.y%22=%7B%22z%22%3A%5B%5D%7D&limit=1"
+        );
     }
 }

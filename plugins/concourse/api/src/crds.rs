@@ -1,9 +1,16 @@
 use ostler_sdk::crd::file;
 
-use crate::{InstanceSpec, PipelineSpec, TeamSpec};
+use crate::{InstanceSpec, JobSpec, PipelineSpec, ResourceSpec, TeamSpec, WorkerSpec};
 
 /// File name and text of every CRD of the pack.
 #[must_use]
 pub fn crds() -> Vec<(String, String)> {
-    vec![file::<InstanceSpec>(), file::<TeamSpec>(), file::<PipelineSpec>()]
+    vec![
+        file::<InstanceSpec>(),
+        file::<TeamSpec>(),
+        file::<PipelineSpec>(),
+        file::<JobSpec>(),
+        file::<ResourceSpec>(),
+        file::<WorkerSpec>(),
+    ]
 }

@@ -1,4 +1,4 @@
-use ostler_sdk::{api, resource};
+use ostler_sdk::{api, resource, serde_json::Value};
 
 use crate::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 
@@ -37,6 +37,11 @@ pub struct PipelineSpec {
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
     )]
     pub pipeline_name: Option<String>,
+    /// Instance vars: they tell pipelines of one name apart, and their config can use them as `((vars))`. They
+    /// cannot be changed later.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub instance_vars: Value,
     /// Where the config comes from.
     pub config: ConfigSource,
     /// Values for the `((vars))` of the config; others are left to Concourse.

@@ -2,7 +2,7 @@
 
 use concourse_api::{
     InstanceSpec, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec, TeamStatus, config_warning, delete,
-    escape, refused, remaining, suspended, warnings,
+    escape, namespace_allowed, refused, remaining, suspended, warnings,
 };
 use ostler_sdk::{
     prelude::*,
@@ -30,7 +30,7 @@ impl Reconciler for Teams {
         let instance = ctx
             .require_ready_json(&InstanceSpec::reference(namespace, name))
             .reason("InstanceNotReady")?;
-        allowed(&instance, (namespace, name), team.namespace())?;
+        namespace_allowed(&instance, (namespace, name), team.namespace())?;
         let wanted = wanted(&team.spec)?;
 
         let concourse = ctx.upstream_in(namespace, name);
@@ -103,19 +103,6 @@ fn team_name(team: &Team) -> &str {
 
 fn path(team: &Team) -> String {
     ["/api/v1/teams/", &escape(team_name(team))].concat()
-}
-
-fn allowed(instance: &Value, at: (&str, &str), namespace: &str) -> Result<(), Failure> {
-    let allowed = instance["spec"]["allowedNamespaces"].as_array();
-    let listed = |a: &Value| a == "*" || a == namespace;
-    if at.0 == namespace || allowed.is_some_and(|all| all.iter().any(listed)) {
-        return Ok(());
-    }
-    let message = format!(
-        "Instance {}/{} does not list the namespace {namespace} in allowedNamespaces.",
-        at.0, at.1
-    );
-    Err(Failure::parked("NamespaceNotAllowed", message))
 }
 
 /// The roles as Concourse knows them. It answers a team without members, or a

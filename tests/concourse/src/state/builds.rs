@@ -279,7 +279,11 @@ impl Model {
         if job.is_none() {
             build.start(self.seconds());
             build.plan = json!({"id": self.plan_id(), "check": {"name": build.resource}});
-            build.ahead.push_back(Action::End(Status::Succeeded));
+            let ends = match self.check_fails(&build) {
+                true => Status::Failed,
+                false => Status::Succeeded,
+            };
+            build.ahead.push_back(Action::End(ends));
         }
         self.builds.insert(id, build);
         Some(id)
@@ -321,6 +325,9 @@ impl Model {
             }
             let ended = build.status;
             self.builds.insert(id, build.clone());
+            if ended.ended() {
+                self.checked(&build);
+            }
             if ended == Status::Succeeded {
                 self.succeeded(&build);
             }
@@ -388,19 +395,33 @@ impl Model {
         }
     }
 
-    /// What a success brings about: the check's time, and builds of jobs that waited for this one.
-    fn succeeded(&mut self, build: &Build) {
+    /// Whether a check fails: as that of the mock resource type does, when its source says so.
+    fn check_fails(&self, build: &Build) -> bool {
+        let resource = build.pipeline_id.zip(build.resource.as_deref());
+        let resource = resource.and_then(|(pipeline, name)| self.resource(pipeline, name));
+        resource.is_some_and(|resource| {
+            let config = self.resource_config(resource);
+            config["type"] == "mock" && config["source"]["check_failure"].is_string()
+        })
+    }
+
+    /// A resource shows the last of its checks that ended.
+    fn checked(&mut self, build: &Build) {
         let (Some(pipeline), now) = (build.pipeline_id, self.seconds()) else {
             return;
         };
-        if let Some(resource) = build
-            .resource
-            .as_deref()
-            .and_then(|r| self.resource_mut(pipeline, r))
-        {
+        let resource = build.resource.as_deref();
+        if let Some(resource) = resource.and_then(|r| self.resource_mut(pipeline, r)) {
             resource.last_checked = Some(now);
             resource.check = Some(build.id);
         }
+    }
+
+    /// What a success brings about: builds of jobs that waited for this one.
+    fn succeeded(&mut self, build: &Build) {
+        let Some(pipeline) = build.pipeline_id else {
+            return;
+        };
         let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id) else {
             return;
         };

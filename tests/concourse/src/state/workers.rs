@@ -67,6 +67,16 @@ impl Model {
         state.clone_into(&mut self.workers[index].state);
     }
 
+    /// Gives a worker to a team; one that is not there appears.
+    pub fn set_worker_team(&mut self, name: &str, team: &str) {
+        if !self.workers.iter().any(|w| w.name == name) {
+            self.workers.push(Worker::new(name, self.now));
+        }
+        for worker in self.workers.iter_mut().filter(|w| w.name == name) {
+            team.clone_into(&mut worker.team);
+        }
+    }
+
     pub(super) fn step_workers(&mut self) {
         self.workers.retain(|w| w.state != "retiring");
         for worker in self.workers.iter_mut().filter(|w| w.state == "landing") {

@@ -1,0 +1,244 @@
+//! The Job reconciler against a host in memory.
+
+use concourse_job::Jobs;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Error, Failure, Next, Resolution, TriState, gvk};
+
+const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/jobs/unit";
+
+fn job(paused: bool) -> Value {
+    json!({
+        "metadata": { "name": "unit", "namespace": "apps" },
+        "spec": { "pipelineRef": { "name": "demo" }, "paused": paused },
+    })
+}
+
+fn owning(paused: bool) -> Value {
+    let mut job = job(paused);
+    job["status"]["pauseOwned"] = true.into();
+    job
+}
+
+fn ready(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
+        "metadata": { "name": name, "namespace": "apps" }, "spec": spec,
+        "status": {
+            "webURL": "http://ci/teams/alpha/pipelines/demo?vars.a=1",
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    })
+}
+
+fn cluster() -> Host {
+    let host = Host::new();
+    host.put(ready(
+        "Pipeline",
+        "demo",
+        json!({ "teamRef": { "name": "alpha" } }),
+    ));
+    host.put(ready("Team", "alpha", json!({ "instanceRef": { "name": "ci" } })));
+    host.put(ready("Instance", "ci", json!({ "url": "http://ci" })));
+    host.put(json!({
+        "apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": { "name": "ci", "namespace": "apps" },
+    }));
+    host
+}
+
+fn object(kind: &str, name: &str) -> ostler_sdk::ObjectRef {
+    gvk("concourse-ci.org", "v1alpha1", kind).named("apps", name)
+}
+
+fn shown(paused: bool) -> Value {
+    json!({
+        "id": 3, "name": "unit", "paused": paused, "paused_by": "somebody", "paused_at": 1_000_000_000,
+        "groups": ["all"], "has_new_inputs": true, "disable_manual_trigger": true,
+        "inputs": [{ "name": "src", "resource": "source", "trigger": true, "passed": ["lint"] }],
+        "outputs": [{ "name": "image", "resource": "image" }],
+        "next_build": { "id": 9, "name": "3", "status": "started" },
+        "finished_build": { "id": 8, "name": "2", "status": "failed", "end_time": 1_000_000_000 },
+    })
+}
+
+fn resolution(failure: &Failure) -> (&str, &Resolution) {
+    (&failure.reason, &failure.resolution)
+}
+
+fn status(outcome: &ostler_sdk::Outcome) -> Value {
+    from_slice(outcome.status.as_deref().expect("status")).expect("JSON")
+}
+
+#[test]
+fn one_read_and_no_write_while_all_is_as_wanted() {
+    let host = cluster();
+    host.answer("GET", PATH, 200, shown(false));
+    let outcome = host.reconcile(&Jobs, &job(false)).expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(60_000)));
+    assert_eq!(host.requests(), [format!("GET {PATH}")]);
+    assert!(host.checkpoints().is_empty() && host.writes().is_empty());
+    assert_eq!(
+        status(&outcome),
+        json!({
+            "resolvedName": "unit", "webURL": "http://ci/teams/alpha/pipelines/demo/jobs/unit?vars.a=1", "jobID": 3,
+            "paused": false, "pausedBy": "somebody", "pausedAt": "2001-09-09T01:46:40Z", "hasNewInputs": true,
+            "disableManualTrigger": true, "groups": ["all"],
+            "inputs": [{ "name": "src", "resource": "source", "trigger": true, "passed": ["lint"] }],
+            "outputs": [{ "name": "image", "resource": "image" }],
+            "nextBuildID": 9, "nextBuildName": "3", "nextBuildStatus": "started",
+            "lastBuildID": 8, "lastBuildName": "2", "lastBuildStatus": "failed",
+            "lastBuildTime": "2001-09-09T01:46:40Z",
+        })
+    );
+    let last = &outcome.conditions[1];
+    assert_eq!(
+        (&*last.type_, last.status, &*last.reason),
+        ("LastBuildSucceeded", TriState::No, "Failed")
+    );
+}
+
+#[test]
+fn a_pause_is_set_remembered_and_put_right() {
+    let host = cluster();
+    let answers = [false, true].map(|paused| Ok(response(200, &[], shown(paused))));
+    host.answers("GET", PATH, answers);
+    host.answer("PUT", &format!("{PATH}/pause"), 200, Value::Null);
+    let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
+    assert_eq!(
+        host.requests(),
+        [
+            format!("GET {PATH}"),
+            format!("PUT {PATH}/pause"),
+            format!("GET {PATH}")
+        ]
+    );
+    assert_eq!(
+        host.checkpoints(),
+        [json!({ "pauseOwned": true })],
+        "before the request"
+    );
+    assert_eq!(status(&outcome)["pauseOwned"], true);
+
+    let host = cluster();
+    let answers = [true, false].map(|paused| Ok(response(200, &[], shown(paused))));
+    host.answers("GET", PATH, answers);
+    host.answer("PUT", &format!("{PATH}/unpause"), 200, Value::Null);
+    let outcome = host.reconcile(&Jobs, &owning(false)).expect("is ready");
+    assert!(
+        status(&outcome)["pauseOwned"].is_null(),
+        "there is no pause to own"
+    );
+}
+
+#[test]
+fn a_pause_of_another_stays_the_others() {
+    let host = cluster();
+    host.answer("GET", PATH, 200, shown(true));
+    let outcome = host.reconcile(&Jobs, &job(true)).expect("is ready");
+    assert_eq!(host.requests().len(), 1);
+    assert!(status(&outcome)["pauseOwned"].is_null());
+    let outcome = host.reconcile(&Jobs, &owning(true)).expect("is ready");
+    assert_eq!(status(&outcome)["pauseOwned"], true, "it is remembered");
+}
+
+#[test]
+fn what_cannot_be_says_so() {
+    let host = cluster();
+    host.answer("GET", PATH, 404, Value::Null);
+    let failure = host.reconcile(&Jobs, &job(false)).expect_err("waits");
+    assert_eq!(resolution(&failure), ("JobNotFound", &Resolution::Yield));
+    host.answer("GET", PATH, 500, "oops");
+    let failure = host.reconcile(&Jobs, &job(false)).expect_err("fails");
+    assert_eq!(resolution(&failure), ("FetchFailed", &Resolution::Retry));
+    assert_eq!(failure.conditions[0].type_, "LastBuildSucceeded");
+    host.answer("GET", PATH, 200, shown(false));
+    host.answer("PUT", &format!("{PATH}/pause"), 403, "forbidden");
+    let failure = host.reconcile(&Jobs, &job(true)).expect_err("refused");
+    assert_eq!(resolution(&failure), ("PauseFailed", &Resolution::Retry));
+
+    host.put(ready(
+        "Pipeline",
+        "demo",
+        json!({ "teamRef": { "name": "alpha" }, "archived": true }),
+    ));
+    host.forget();
+    let failure = host.reconcile(&Jobs, &job(true)).expect_err("waits");
+    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Yield));
+    host.remove(&object("Pipeline", "demo"));
+    let failure = host.reconcile(&Jobs, &job(true)).expect_err("waits");
+    assert_eq!(resolution(&failure), ("PipelineNotReady", &Resolution::Yield));
+    let mut suspended = job(true);
+    suspended["spec"]["suspend"] = true.into();
+    host.reconcile(&Jobs, &suspended).expect("does nothing");
+    assert!(host.requests().is_empty(), "Concourse is not asked for any of it");
+}
+
+#[test]
+fn builds_beyond_the_limits_are_deleted() {
+    let host = cluster();
+    host.answer("GET", PATH, 200, shown(false));
+    for (number, how) in [
+        (1, "succeeded"),
+        (2, "failed"),
+        (3, "succeeded"),
+        (4, "aborted"),
+        (5, "started"),
+    ] {
+        host.put(json!({
+            "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Build",
+            "metadata": { "name": format!("b{number}"), "namespace": "apps" },
+            "spec": { "jobRef": { "name": "unit" } },
+            "status": { "concourseStatus": how, "endTime": format!("2026-01-01T00:00:0{number}Z") },
+        }));
+    }
+    let mut few = job(false);
+    few["spec"]["successfulBuildsHistoryLimit"] = 1.into();
+    few["spec"]["failedBuildsHistoryLimit"] = 1.into();
+    host.reconcile(&Jobs, &few).expect("is ready");
+    assert_eq!(host.writes(), ["delete Build b2", "delete Build b1"]);
+}
+
+#[test]
+fn cleanup_resumes_what_it_paused_and_nothing_else() {
+    let unpause = format!("{PATH}/unpause");
+    let host = cluster();
+    host.cleanup(&Jobs, &job(true)).expect("lets go");
+    assert!(host.requests().is_empty());
+    for status in [200, 404] {
+        host.forget();
+        host.answer("PUT", &unpause, status, Value::Null);
+        let outcome = host.cleanup(&Jobs, &owning(true)).expect("lets go");
+        assert_eq!(
+            (outcome.next, host.requests()),
+            (Next::Settled, vec![format!("PUT {unpause}")])
+        );
+    }
+    host.answer("PUT", &unpause, 500, "oops");
+    let failure = host.cleanup(&Jobs, &owning(true)).expect_err("is not forgotten");
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
+}
+
+#[test]
+fn a_missing_parent_never_blocks_deletion() {
+    let missing = || Err(Error::NotFound("Upstream apps/ci".into()));
+    let unpause = format!("{PATH}/unpause");
+    let host = cluster();
+    host.answers("PUT", &unpause, [missing()]);
+    let failure = host
+        .cleanup(&Jobs, &owning(true))
+        .expect_err("a Secret may come back");
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Yield));
+    for (kind, name) in [("Instance", "ci"), ("Team", "alpha"), ("Pipeline", "demo")] {
+        host.remove(&object(kind, name)).forget();
+        host.cleanup(&Jobs, &owning(true)).expect("lets go");
+        assert_eq!(host.events()[0].0, "Orphaned", "without the {kind}");
+    }
+    // It goes with its pipeline: resuming it now could start a build.
+    let mut going = ready("Pipeline", "demo", json!({ "teamRef": { "name": "alpha" } }));
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let host = cluster();
+    host.put(going);
+    host.cleanup(&Jobs, &owning(true)).expect("lets go");
+    assert!(host.requests().is_empty());
+}

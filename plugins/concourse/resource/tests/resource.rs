@@ -1,0 +1,362 @@
+//! The Resource reconciler against a host in memory.
+
+use concourse_resource::Resources;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Failure, Next, Outcome, Resolution, TriState, gvk};
+
+const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/resources/source";
+const A: &str = "versions?limit=50&filter=ref%3Aa";
+
+fn resource(spec: Value, status: Value) -> Value {
+    let mut spec = spec;
+    spec["pipelineRef"] = json!({ "name": "demo" });
+    json!({ "metadata": { "name": "source", "namespace": "apps" }, "spec": spec, "status": status })
+}
+
+fn ready(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
+        "metadata": { "name": name, "namespace": "apps" }, "spec": spec,
+        "status": { "webURL": "http://ci/p", "conditions": [{ "type": "Ready", "status": "True" }] },
+    })
+}
+
+/// A cluster, and a Concourse whose resource has more fields.
+fn showing(more: Value) -> Host {
+    let host = Host::new();
+    host.set_now(1_000_000_000_000);
+    host.put(ready(
+        "Pipeline",
+        "demo",
+        json!({ "teamRef": { "name": "alpha" } }),
+    ));
+    host.put(ready("Team", "alpha", json!({ "instanceRef": { "name": "ci" } })));
+    show(&host, more);
+    let latest = json!([{ "id": 2, "version": { "ref": "b" }, "enabled": true }]);
+    host.answer("GET", &format!("{PATH}/versions?limit=1"), 200, latest);
+    host
+}
+
+fn shown(more: Value) -> Value {
+    let mut shown = json!({ "name": "source", "type": "git", "last_checked": 1_000_000_000 });
+    for (key, value) in more.as_object().expect("fields") {
+        shown[key] = value.clone();
+    }
+    shown
+}
+
+fn show(host: &Host, more: Value) {
+    host.answer("GET", PATH, 200, shown(more));
+}
+
+fn reads() -> Vec<String> {
+    vec![format!("GET {PATH}"), format!("GET {PATH}/versions?limit=1")]
+}
+
+fn status(bytes: Option<&[u8]>) -> Value {
+    from_slice(bytes.expect("status")).expect("JSON")
+}
+
+fn condition(outcome: &Outcome, kind: &str) -> (TriState, String) {
+    let found = outcome.conditions.iter().find(|c| c.type_ == kind);
+    let found = found.expect("a condition");
+    (found.status, found.reason.clone())
+}
+
+fn resolution(failure: &Failure) -> (&str, &Resolution) {
+    (&failure.reason, &failure.resolution)
+}
+
+#[test]
+fn two_reads_and_no_write_while_all_is_as_wanted() {
+    let host = showing(json!({ "build": { "id": 4, "status": "succeeded" } }));
+    let outcome = host
+        .reconcile(&Resources, &resource(json!({}), Value::Null))
+        .expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(300_000)));
+    assert_eq!(host.requests(), reads());
+    assert_eq!(
+        condition(&outcome, "CheckHealthy"),
+        (TriState::Yes, "CheckSucceeded".into())
+    );
+    assert_eq!(
+        status(outcome.status.as_deref()),
+        json!({
+            "resolvedName": "source", "webURL": "http://ci/p/resources/source", "type": "git",
+            "lastChecked": "2001-09-09T01:46:40Z", "latestVersion": { "ref": "b" }, "pinned": false,
+            "pinnedInConfig": false, "checkBuildID": 4, "checkStatus": "succeeded",
+        })
+    );
+}
+
+#[test]
+fn a_version_is_pinned_with_its_comment() {
+    let host = showing(json!({}));
+    let found = json!([{ "id": 1, "version": { "ref": "a", "branch": "main" }, "enabled": true }]);
+    host.answer("GET", &format!("{PATH}/{A}"), 200, found);
+    host.answer("PUT", &format!("{PATH}/versions/1/pin"), 200, Value::Null);
+    host.answer("PUT", &format!("{PATH}/pin_comment"), 200, Value::Null);
+    let spec = json!({ "pinnedVersion": { "ref": "a" }, "pinComment": "good" });
+    let outcome = host
+        .reconcile(&Resources, &resource(spec.clone(), Value::Null))
+        .expect("is ready");
+    let version = json!({ "ref": "a", "branch": "main" });
+    assert_eq!(
+        host.checkpoints(),
+        [json!({ "pinOwned": true, "pinnedVersion": version, "pinnedVersionID": 1 })]
+    );
+    assert_eq!(
+        host.requests()[3..],
+        [
+            format!("PUT {PATH}/versions/1/pin"),
+            format!("PUT {PATH}/pin_comment")
+        ]
+    );
+    assert_eq!(host.events()[0].0, "Pinned");
+    let first = status(outcome.status.as_deref());
+    assert_eq!(
+        (&first["pinned"], &first["pinOwned"]),
+        (&json!(true), &json!(true))
+    );
+
+    host.forget();
+    show(&host, json!({ "pinned_version": version, "pin_comment": "good" }));
+    let outcome = host
+        .reconcile(&Resources, &resource(spec, first.clone()))
+        .expect("is ready");
+    assert_eq!(host.requests(), reads(), "it is pinned");
+    assert_eq!(status(outcome.status.as_deref()), first);
+
+    host.forget();
+    host.answer("PUT", &format!("{PATH}/unpin"), 200, Value::Null);
+    let outcome = host
+        .reconcile(&Resources, &resource(json!({}), first))
+        .expect("is ready");
+    assert_eq!(host.requests()[2..], [format!("PUT {PATH}/unpin")]);
+    assert_eq!(status(outcome.status.as_deref())["pinOwned"], Value::Null);
+}
+
+#[test]
+fn the_pin_of_another_is_left_alone() {
+    let host = showing(json!({ "pinned_version": { "ref": "b" }, "pin_comment": "theirs" }));
+    let ours = json!({ "pinOwned": true, "pinnedVersion": { "ref": "a" }, "pinnedVersionID": 1 });
+    let outcome = host
+        .reconcile(&Resources, &resource(json!({}), ours.clone()))
+        .expect("is ready");
+    assert_eq!(host.requests(), reads());
+    assert_eq!(status(outcome.status.as_deref())["pinOwned"], Value::Null);
+    host.cleanup(&Resources, &resource(json!({}), ours))
+        .expect("lets go");
+    assert!(host.requests().iter().all(|r| r.starts_with("GET")));
+}
+
+#[test]
+fn a_pin_that_cannot_be_says_why() {
+    let wanted = || resource(json!({ "pinnedVersion": { "ref": "a" } }), Value::Null);
+    let host = showing(json!({ "pinned_version": { "ref": "b" }, "pinned_in_config": true }));
+    let failure = host.reconcile(&Resources, &wanted()).expect_err("refused");
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Parked));
+    assert!(
+        failure.message.contains("config pins {ref: b}"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(status(failure.status.as_deref())["pinnedInConfig"], true);
+
+    let host = showing(json!({}));
+    host.answer("GET", &format!("{PATH}/{A}"), 200, json!([]));
+    let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Yield));
+    let two = json!([{ "id": 1, "version": { "ref": "a", "x": "1" } }, { "id": 2, "version": { "ref": "a", "x": "2" } }]);
+    host.answer("GET", &format!("{PATH}/{A}"), 200, two);
+    let failure = host.reconcile(&Resources, &wanted()).expect_err("which?");
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Parked));
+
+    host.answer(
+        "GET",
+        &format!("{PATH}/{A}"),
+        200,
+        json!([{ "id": 1, "version": { "ref": "a" } }]),
+    );
+    host.answer(
+        "PUT",
+        &format!("{PATH}/versions/1/pin"),
+        409,
+        "action not allowed for an archived pipeline\n",
+    );
+    let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
+    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Yield));
+    host.answer("GET", PATH, 404, Value::Null);
+    let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
+    assert_eq!(resolution(&failure), ("ResourceNotFound", &Resolution::Yield));
+}
+
+#[test]
+fn versions_are_disabled_and_enabled_again() {
+    let host = showing(json!({}));
+    let path = format!("{PATH}/versions?limit=100&filter=ref%3Aa");
+    let found = json!([{ "id": 1, "version": { "ref": "a" }, "enabled": true }, { "id": 7, "version": { "ref": "a" }, "enabled": false }]);
+    host.answer("GET", &path, 200, found);
+    host.answer(
+        "GET",
+        &format!("{PATH}/versions?limit=100&filter=ref%3Anone"),
+        200,
+        json!([]),
+    );
+    host.answer("PUT", &format!("{PATH}/versions/1/disable"), 200, Value::Null);
+    let spec = json!({ "disabledVersions": [{ "ref": "a" }, { "ref": "none" }] });
+    let outcome = host
+        .reconcile(&Resources, &resource(spec, Value::Null))
+        .expect("is ready");
+    assert!(
+        host.requests()
+            .contains(&format!("PUT {PATH}/versions/1/disable"))
+    );
+    assert_eq!(host.checkpoints(), [json!({ "disabledVersionIDs": [1] })]);
+    let first = status(outcome.status.as_deref());
+    assert_eq!(
+        first["disabledVersionIDs"],
+        json!([1]),
+        "the other was disabled by somebody else"
+    );
+    assert!(outcome.conditions[0].message.contains("{ref: none}"));
+
+    host.forget();
+    host.answer("PUT", &format!("{PATH}/versions/1/enable"), 200, Value::Null);
+    let outcome = host
+        .reconcile(&Resources, &resource(json!({}), first.clone()))
+        .expect("is ready");
+    assert_eq!(host.requests()[2..], [format!("PUT {PATH}/versions/1/enable")]);
+    assert_eq!(
+        status(outcome.status.as_deref())["disabledVersionIDs"],
+        Value::Null
+    );
+    host.forget();
+    host.cleanup(&Resources, &resource(json!({}), first))
+        .expect("lets go");
+    assert_eq!(host.requests(), [format!("PUT {PATH}/versions/1/enable")]);
+}
+
+#[test]
+fn a_check_is_asked_for_followed_and_told() {
+    let host = showing(json!({ "build": { "id": 4, "status": "succeeded" } }));
+    host.answer(
+        "POST",
+        &format!("{PATH}/check"),
+        201,
+        json!({ "id": 5, "status": "started" }),
+    );
+    let mut asked = resource(json!({}), Value::Null);
+    asked["metadata"]["annotations"] = json!({ "concourse-ci.org/check-now": "1" });
+    let outcome = host.reconcile(&Resources, &asked).expect("is ready");
+    assert_eq!(outcome.next, Next::After(1000));
+    assert_eq!(
+        condition(&outcome, "CheckHealthy").0,
+        TriState::Yes,
+        "the last that ended counts"
+    );
+    asked["status"] = status(outcome.status.as_deref());
+    assert_eq!(asked["status"]["runningCheckID"], 5);
+
+    host.forget();
+    host.set_now(1_000_000_009_000);
+    host.answer(
+        "GET",
+        "/api/v1/builds/5",
+        200,
+        json!({ "id": 5, "status": "started" }),
+    );
+    let outcome = host.reconcile(&Resources, &asked).expect("is ready");
+    assert_eq!(outcome.next, Next::After(9000), "it lasts longer");
+    host.answer(
+        "GET",
+        "/api/v1/builds/5",
+        200,
+        json!({ "id": 5, "status": "errored" }),
+    );
+    let outcome = host.reconcile(&Resources, &asked).expect("is ready");
+    assert_eq!(
+        condition(&outcome, "CheckHealthy"),
+        (TriState::No, "CheckFailed".into())
+    );
+    assert_eq!(outcome.next, Next::Poll(Some(300_000)), "once is enough");
+    assert!(host.requests().iter().all(|r| !r.starts_with("POST")));
+
+    // A build of a check is not kept for long.
+    host.answer("GET", "/api/v1/builds/5", 404, Value::Null);
+    show(&host, json!({ "build": { "id": 5, "status": "succeeded" } }));
+    let outcome = host.reconcile(&Resources, &asked).expect("is ready");
+    assert_eq!(condition(&outcome, "CheckHealthy").0, TriState::Yes);
+}
+
+#[test]
+fn checks_are_made_at_the_interval() {
+    let host = showing(json!({}));
+    host.answer(
+        "POST",
+        &format!("{PATH}/check"),
+        201,
+        json!({ "id": 5, "status": "succeeded" }),
+    );
+    let spec = json!({ "checkInterval": "1m" });
+    let outcome = host
+        .reconcile(&Resources, &resource(spec.clone(), Value::Null))
+        .expect("is ready");
+    let first = status(outcome.status.as_deref());
+    assert_eq!(first["checkRequested"], "2001-09-09T01:46:40Z");
+    host.forget();
+    host.set_now(1_000_000_020_000);
+    let outcome = host
+        .reconcile(&Resources, &resource(spec.clone(), first.clone()))
+        .expect("is ready");
+    assert_eq!((outcome.next, host.requests()), (Next::After(40_000), reads()));
+    host.set_now(1_000_000_060_000);
+    host.answer("POST", &format!("{PATH}/check"), 500, "no worker");
+    let outcome = host
+        .reconcile(&Resources, &resource(spec, first))
+        .expect("is ready all the same");
+    assert_eq!(
+        condition(&outcome, "CheckHealthy"),
+        (TriState::No, "CheckFailed".into())
+    );
+    assert_eq!(
+        (outcome.next, host.events()[0].0.as_str()),
+        (Next::After(60_000), "CheckFailed")
+    );
+}
+
+#[test]
+fn cleanup_takes_back_what_it_did() {
+    let ours = || {
+        resource(
+            json!({}),
+            json!({ "pinOwned": true, "pinnedVersion": { "ref": "a" } }),
+        )
+    };
+    let pinned = json!({ "pinned_version": { "ref": "a" } });
+    let host = showing(pinned.clone());
+    host.answer("PUT", &format!("{PATH}/unpin"), 200, Value::Null);
+    host.cleanup(&Resources, &ours()).expect("lets go");
+    assert_eq!(
+        host.requests(),
+        [format!("GET {PATH}"), format!("PUT {PATH}/unpin")]
+    );
+
+    host.answer("PUT", &format!("{PATH}/unpin"), 409, "archived");
+    host.cleanup(&Resources, &ours()).expect("lets go");
+    assert_eq!(host.events()[0].0, "Orphaned");
+    host.answer("PUT", &format!("{PATH}/unpin"), 503, "down");
+    let failure = host.cleanup(&Resources, &ours()).expect_err("is not forgotten");
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Retry));
+
+    host.answers("GET", PATH, [Ok(response(404, &[], Value::Null))]);
+    host.cleanup(&Resources, &ours()).expect("the resource is gone");
+    host.forget();
+    host.cleanup(&Resources, &resource(json!({}), Value::Null))
+        .expect("there is nothing to undo");
+    assert!(host.requests().is_empty());
+    host.remove(&gvk("concourse-ci.org", "v1alpha1", "Pipeline").named("apps", "demo"));
+    host.cleanup(&Resources, &ours()).expect("lets go");
+    assert_eq!(host.events()[0].0, "Orphaned");
+}

@@ -1,0 +1,191 @@
+//! The Worker reconciler against a host in memory.
+
+use concourse_worker::Workers;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Failure, Next, Outcome, Resolution, TriState};
+
+const LIST: &str = "/api/v1/workers";
+
+fn worker(lifecycle: &str) -> Value {
+    json!({
+        "metadata": { "name": "w1", "namespace": "apps" },
+        "spec": { "instanceRef": { "name": "ci", "namespace": "infra" }, "lifecycle": lifecycle },
+    })
+}
+
+fn cluster(allowed: &str) -> Host {
+    let host = Host::new();
+    host.put(json!({
+        "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
+        "metadata": { "name": "ci", "namespace": "infra" },
+        "spec": { "url": "http://ci", "allowedNamespaces": [allowed] },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+    }));
+    host
+}
+
+fn list(state: &str) -> Value {
+    json!([
+        { "name": "w0", "state": "running", "team": "" },
+        {
+            "name": "w1", "state": state, "team": "platform", "platform": "linux", "tags": ["big"],
+            "active_containers": 2, "active_volumes": 4, "active_tasks": 1, "version": "3.0",
+            "start_time": 1_000_000_000, "ephemeral": true, "resource_types": [{ "type": "git", "image": "x" }],
+        },
+    ])
+}
+
+/// A host whose list shows the worker in these states, one after the other.
+fn showing(states: &[&str]) -> Host {
+    let host = cluster("apps");
+    let answers = states.iter().map(|state| Ok(response(200, &[], list(state))));
+    host.answers("GET", LIST, answers.collect::<Vec<_>>());
+    host
+}
+
+fn conditions(outcome: &Outcome) -> Vec<(&str, TriState, &str)> {
+    let all = outcome.conditions.iter();
+    all.map(|c| (&*c.type_, c.status, &*c.reason)).collect()
+}
+
+fn resolution(failure: &Failure) -> (&str, &Resolution) {
+    (&failure.reason, &failure.resolution)
+}
+
+fn status(bytes: Option<&[u8]>) -> Value {
+    from_slice(bytes.expect("status")).expect("JSON")
+}
+
+/// How old the list may be that the first request asks for.
+fn age(host: &Host) -> String {
+    host.sent()[0].headers[0].value.clone()
+}
+
+#[test]
+fn a_running_worker_is_only_looked_at() {
+    let host = showing(&["running"]);
+    let outcome = host.reconcile(&Workers, &worker("Running")).expect("is ready");
+    assert_eq!(outcome.next, Next::Poll(Some(120_000)));
+    assert_eq!(host.requests(), [format!("GET {LIST}")]);
+    assert_eq!(
+        conditions(&outcome),
+        [
+            ("Ready", TriState::Yes, "Ready"),
+            ("Stalled", TriState::No, "NotStalled"),
+            ("StateTransitioning", TriState::No, "Converged"),
+        ]
+    );
+    let found = status(outcome.status.as_deref());
+    assert_eq!(
+        found,
+        json!({
+            "resolvedName": "w1", "phase": "running", "platform": "linux", "tags": ["big"], "activeContainers": 2,
+            "activeVolumes": 4, "activeTasks": 1, "version": "3.0", "startTime": "2001-09-09T01:46:40Z",
+            "ephemeral": true, "team": "platform", "resourceTypes": ["git"],
+        })
+    );
+    assert_eq!(age(&host), "max-age=5", "nothing is known of it yet");
+    host.forget();
+    let mut known = worker("Running");
+    known["status"] = found;
+    host.reconcile(&Workers, &known).expect("is ready");
+    assert_eq!(age(&host), "max-age=120", "the list that another has got will do");
+}
+
+#[test]
+fn it_lands_once_by_the_name_of_its_team() {
+    let host = showing(&["running", "landing"]);
+    host.answer("PUT", "/api/v1/workers/w1/land", 200, Value::Null);
+    let outcome = host
+        .reconcile(&Workers, &worker("Draining"))
+        .expect("is on its way");
+    let body: Value = from_slice(host.sent()[1].body.as_deref().expect("a body")).expect("JSON");
+    assert_eq!(body, json!({ "team": "platform" }));
+    assert_eq!(outcome.next, Next::After(10_000));
+    assert_eq!(
+        conditions(&outcome)[0],
+        ("Ready", TriState::No, "TransitionPending")
+    );
+    assert_eq!(
+        conditions(&outcome)[2],
+        ("StateTransitioning", TriState::Yes, "TransitionPending")
+    );
+    assert_eq!(host.events()[0].0, "Draining");
+    for state in ["landing", "landed"] {
+        let host = showing(&[state]);
+        host.reconcile(&Workers, &worker("Draining"))
+            .expect("is looked at");
+        assert_eq!(host.requests().len(), 1, "it is {state}: nothing is asked again");
+    }
+}
+
+#[test]
+fn it_is_removed_by_the_way_that_its_state_allows() {
+    for (state, verb) in [("running", "retire"), ("stalled", "prune"), ("landed", "prune")] {
+        let host = cluster("apps");
+        let gone = Ok(response(200, &[], json!([])));
+        host.answers("GET", LIST, [Ok(response(200, &[], list(state))), gone]);
+        host.answer("PUT", &format!("/api/v1/workers/w1/{verb}"), 200, Value::Null);
+        let outcome = host.reconcile(&Workers, &worker("Removed")).expect("is gone");
+        assert_eq!(
+            conditions(&outcome)[0],
+            ("Ready", TriState::Yes, "Removed"),
+            "from {state}"
+        );
+        assert_eq!(status(outcome.status.as_deref())["phase"], "missing");
+        host.forget();
+        host.reconcile(&Workers, &worker("Removed")).expect("stays gone");
+        assert_eq!(host.requests(), [format!("GET {LIST}")]);
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_is_told() {
+    let host = showing(&["stalled"]);
+    let outcome = host
+        .reconcile(&Workers, &worker("Running"))
+        .expect("is looked at");
+    assert_eq!(
+        conditions(&outcome)[0],
+        ("Ready", TriState::No, "TransitionPending")
+    );
+    assert_eq!(conditions(&outcome)[1], ("Stalled", TriState::Yes, "Stalled"));
+    assert_eq!(host.events()[0].0, "Stalled");
+
+    let host = showing(&["landed"]);
+    let outcome = host
+        .reconcile(&Workers, &worker("Running"))
+        .expect("is looked at");
+    assert_eq!(conditions(&outcome)[0], ("Ready", TriState::No, "NotRunning"));
+
+    let host = cluster("apps");
+    host.answer("GET", LIST, 200, json!([]));
+    for lifecycle in ["Running", "Draining"] {
+        let failure = host.reconcile(&Workers, &worker(lifecycle)).expect_err("waits");
+        assert_eq!(resolution(&failure), ("WorkerNotFound", &Resolution::Yield));
+        assert_eq!(status(failure.status.as_deref())["phase"], "missing");
+    }
+
+    let host = showing(&["landed"]);
+    let refusal = json!({ "stderr": "cannot prune running worker" });
+    host.answer("PUT", "/api/v1/workers/w1/prune", 400, refusal);
+    let failure = host.reconcile(&Workers, &worker("Removed")).expect_err("refused");
+    assert_eq!(resolution(&failure), ("TransitionFailed", &Resolution::Retry));
+    assert!(
+        failure.message.contains("cannot prune running worker"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(host.events()[0].0, "PruneFailed");
+
+    let host = cluster("others");
+    let failure = host
+        .reconcile(&Workers, &worker("Running"))
+        .expect_err("not allowed");
+    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Parked));
+    let host = Host::new();
+    let failure = host.reconcile(&Workers, &worker("Running")).expect_err("waits");
+    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Yield));
+    assert!(host.requests().is_empty());
+}
