@@ -25,10 +25,7 @@ use crate::Reference;
     printcolumn(name = "Suspended", type = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Age", type = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[validation(
-    rule = "self.jobRef == oldSelf.jobRef",
-    message = "jobRef is immutable"
-)]
+#[validation(rule = "self.jobRef == oldSelf.jobRef", message = "jobRef is immutable")]
 #[validation(
     rule = "!has(oldSelf.buildID) || (has(self.buildID) && self.buildID == oldSelf.buildID)",
     message = "buildID is immutable once it is set"

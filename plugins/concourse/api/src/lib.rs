@@ -13,9 +13,7 @@ mod resource;
 mod team;
 mod worker;
 
-pub use build::{
-    Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState,
-};
+pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
 pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 pub use concourse::{
     config_warning, delete, escape, first_line, name_of, path_of, pipeline_path, refused, remaining,

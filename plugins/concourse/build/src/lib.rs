@@ -9,7 +9,8 @@ use concourse_api::{
     refused, suspended, target,
 };
 use ostler_sdk::{
-    DeleteOptions, EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339, prelude::*,
+    DeleteOptions, EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339,
+    prelude::*,
     serde_json::{Value, from_str},
 };
 
@@ -57,7 +58,11 @@ impl Reconciler for Builds {
             (None, Some(id), _) => remote.follow(id, status.clone()),
             (None, None, None) if spec.canceled => Ok(Outcome::settled()
                 .with(Condition::yes("Ready", "Canceled", "No build was begun."))
-                .with(Condition::yes("Complete", "Aborted", "Canceled before a build was begun."))),
+                .with(Condition::yes(
+                    "Complete",
+                    "Aborted",
+                    "Canceled before a build was begun.",
+                ))),
             (None, None, None) => remote.begin(),
             (None, None, Some(lost)) => remote.look(lost),
         }
@@ -77,7 +82,10 @@ impl Reconciler for Builds {
         };
         let what = ["build ", &id.to_string()].concat();
         let Some(job) = ctx.get_json(&job_of(build))? else {
-            ctx.warn("Orphaned", &[&what, " goes on in Concourse: its Job is gone."].concat());
+            ctx.warn(
+                "Orphaned",
+                &[&what, " goes on in Concourse: its Job is gone."].concat(),
+            );
             return Ok(Outcome::settled());
         };
         let (namespace, name) = target(&job, "pipelineRef");
@@ -169,7 +177,9 @@ impl Remote<'_> {
         observe::describe(&found, &mut status);
         status.trigger = None;
         let name = status.build_name.clone().unwrap_or_default();
-        status.web_url = self.place.page(&["/jobs/", &escape(&self.job), "/builds/", &name].concat());
+        status.web_url = self
+            .place
+            .page(&["/jobs/", &escape(&self.job), "/builds/", &name].concat());
         if let Ok(resources) = resources
             && resources.status() == 200
         {
@@ -187,7 +197,8 @@ impl Remote<'_> {
         let interval = match followed {
             Ok(()) => FOLLOWED,
             Err(error) => {
-                self.ctx.info(&["Polled instead of followed: ", &error.text()].concat());
+                self.ctx
+                    .info(&["Polled instead of followed: ", &error.text()].concat());
                 POLLED
             }
         };
@@ -223,7 +234,8 @@ impl Remote<'_> {
         let response = self.concourse.put(path(id, "/abort")).send().reason(FAILED)?;
         match response.status() {
             200 | 204 => {
-                self.ctx.event("Canceling", "The build is aborted, as spec.canceled says.");
+                self.ctx
+                    .event("Canceling", "The build is aborted, as spec.canceled says.");
                 Ok(())
             }
             _ => Err(refused(&response, "abort the build", FAILED)),
@@ -271,7 +283,12 @@ impl Remote<'_> {
             let message = ["Concourse has no build ", &id, "."].concat();
             return Err(Failure::parked("BuildVanished", message));
         }
-        let note = ["Build ", &id, " is gone from Concourse before it finished; another is begun."].concat();
+        let note = [
+            "Build ",
+            &id,
+            " is gone from Concourse before it finished; another is begun.",
+        ]
+        .concat();
         self.ctx.warn("BuildVanished", &note);
         Ok(Outcome::after(1)
             .with(Condition::no("Ready", "BuildVanished", &note))
@@ -367,8 +384,10 @@ impl Remote<'_> {
             _ => return Err(lost(refused(&response, "read the answer", TRIGGER_FAILED))),
         };
         let name = found["name"].as_str().unwrap_or_default();
-        self.ctx
-            .event("Triggered", &["Build ", name, " of ", &self.job, " was begun."].concat());
+        self.ctx.event(
+            "Triggered",
+            &["Build ", name, " of ", &self.job, " was begun."].concat(),
+        );
         self.taken(&found)
     }
 
@@ -406,7 +425,11 @@ impl Remote<'_> {
         match trigger::fate(&ids, rerun_of, &self.siblings()?) {
             Fate::Found(wanted) => {
                 let found = found.iter().find(|b| id(b) == Some(wanted));
-                let note = ["Build ", &wanted.to_string(), " was begun by an attempt that was interrupted."];
+                let note = [
+                    "Build ",
+                    &wanted.to_string(),
+                    " was begun by an attempt that was interrupted.",
+                ];
                 self.ctx.event("Adopted", &note.concat());
                 self.taken(found.unwrap_or(&Value::Null))
             }
@@ -500,7 +523,11 @@ fn settle(ctx: &Context) -> Result<u64, Failure> {
         return Ok(SETTLE);
     };
     duration(text).ok_or_else(|| {
-        let message = ["settle: ", text, " in the plugin's configuration is no duration, such as 5s."];
+        let message = [
+            "settle: ",
+            text,
+            " in the plugin's configuration is no duration, such as 5s.",
+        ];
         Failure::parked("InvalidConfig", message.concat())
     })
 }

@@ -23,7 +23,9 @@ pub fn describe(build: &Value, status: &mut BuildStatus) {
     status.concourse_status = text("status");
     status.start_time = start.map(rfc3339);
     status.end_time = end.map(rfc3339);
-    status.duration = start.zip(end).map(|(start, end)| duration(end.saturating_sub(start)));
+    status.duration = start
+        .zip(end)
+        .map(|(start, end)| duration(end.saturating_sub(start)));
     status.api_url = text("api_url");
     status.created_by = text("created_by");
     status.comment = text("comment").filter(|comment| !comment.is_empty());
@@ -106,7 +108,13 @@ pub fn log_tail<'a>(events: impl Iterator<Item = &'a Value>, lines: usize) -> St
     while !log.is_char_boundary(start) {
         start += 1;
     }
-    let mut tail: Vec<&str> = log[start..].rsplit('\n').take(lines).collect();
+    // Tasks write to a terminal.
+    let line = |line: &'_ str| line.trim_end_matches('\r').len();
+    let mut tail: Vec<&str> = log[start..]
+        .rsplit('\n')
+        .take(lines)
+        .map(|text| &text[..line(text)])
+        .collect();
     tail.reverse();
     tail.join("\n")
 }
@@ -127,7 +135,7 @@ mod tests {
     fn the_tail_is_whole_lines_and_bounded() {
         let log = |text: &str| json!({"event": "log", "data": {"payload": text}});
         let error = json!({"event": "error", "data": {"message": "no such file"}});
-        let events = [log("one\ntw"), log("o\nthree"), error];
+        let events = [log("one\r\ntw"), log("o\r\nthree"), error];
         assert_eq!(log_tail(events.iter(), 3), "two\nthree\nno such file");
         assert_eq!(log_tail(events.iter(), 1), "no such file");
         assert_eq!(log_tail([].iter(), 5), "");

@@ -103,7 +103,9 @@ pub fn could_be(build: &Value, job: &str, rerun_of: &str, accounts: &[&str]) -> 
     let first = rerun_of.split('.').next().unwrap_or_default();
     build["job_name"] == job
         && again == first
-        && build["created_by"].as_str().is_some_and(|by| accounts.contains(&by))
+        && build["created_by"]
+            .as_str()
+            .is_some_and(|by| accounts.contains(&by))
 }
 
 #[cfg(test)]
@@ -150,7 +152,11 @@ mod tests {
         assert_eq!(fate(&[9, 8], "", &[]), Fate::Ambiguous(vec![8, 9]));
         let two = [sibling("x", &[], trigger(3, Unknown))];
         assert_eq!(fate(&[9, 8], "", &two), Fate::Found(8));
-        assert_eq!(fate(&[9, 8], "4", &two), Fate::Ambiguous(vec![8, 9]), "that one runs no build again");
+        assert_eq!(
+            fate(&[9, 8], "4", &two),
+            Fate::Ambiguous(vec![8, 9]),
+            "that one runs no build again"
+        );
     }
 
     #[test]
