@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
 use crate::{
     bindings::reconciler,
+    cluster::{ApiError, complain},
     conditions,
     key::ObjectRef,
     object::Object,
@@ -51,7 +52,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                warn!(object = %key, "what it holds is not written: {e}");
+                complain!(e, object = %key, "what it holds is not written: {e}");
                 Err(End::retry())
             }
         }
@@ -77,7 +78,7 @@ impl Controller {
                     info!(object = %object, holder = %holder, "let go");
                 }
                 Err(e) => {
-                    warn!(object = %object, holder = %holder, "not let go: {e}");
+                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
                     return Err(End::retry());
                 }
             }
@@ -111,7 +112,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    warn!(object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
                     return Some(End::retry());
                 }
             }
@@ -161,12 +162,7 @@ impl Controller {
     }
 
     /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
-    async fn freed(
-        &self,
-        key: &ObjectRef,
-        holder: &Holder,
-        forced: bool,
-    ) -> Result<bool, crate::cluster::ApiError> {
+    async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
         let effects = &self.services.effects;
         if !forced {
             let there = match &holder.object {

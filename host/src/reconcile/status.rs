@@ -8,7 +8,7 @@ use tracing::warn;
 use super::{Answer, Controller, End, Notes, api_writes};
 use crate::{
     bindings::reconciler,
-    cluster::ApiError,
+    cluster::{ApiError, complain},
     conditions::{self, Moment},
     effects::digest,
     key::ObjectRef,
@@ -51,12 +51,16 @@ impl Controller {
                 Answer::Failure(failure) => fields(&failure.status)
                     .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
             };
-        let new = new.unwrap_or_else(|why| {
+        let mut new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
+        let phased = plugin.kind(&key.gvk).is_some_and(|kind| kind.phase);
+        if phased {
+            new["phase"] = conditions::phase(&new, object.deleting()).into();
+        }
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.looked(key, object);
@@ -105,7 +109,7 @@ impl Controller {
                 })
             }
             Err(e) => {
-                warn!(object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                complain!(e, object = %key, plugin = &**plugin.name(), "status not written: {e}");
                 self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }

@@ -19,6 +19,7 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use ostler::{
+    engine::Cache,
     grants::Grants,
     host::{Host, Settings},
     key::{Gvk, ObjectRef},
@@ -135,7 +136,10 @@ impl Lab {
                 .expect("the tests' grants parse"),
             namespaces: vec![namespace.clone()],
             workers: 8,
-            cache: Some(workspace().join("target/compiled")),
+            cache: Some(Cache {
+                directory: workspace().join("target/compiled"),
+                compiler: None,
+            }),
             ..Settings::default()
         };
         let lab = Self {
