@@ -6,7 +6,7 @@ use ostler::upstream::StreamState;
 use ostler_test_harness::{
     Lab, PASSWORD,
     concourse::{COMPONENTS, kind},
-    condition, logs, scenarios,
+    condition, scenarios,
     simulator::Answer,
 };
 use serde_json::{Value, json};
@@ -249,13 +249,12 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     })
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
-    assert!(
-        logs().contains("BuildVanished")
-            || !lab
-                .list(&ostler::key::Gvk::new("events.k8s.io", "v1", "Event"))
-                .await
-                .is_empty()
-    );
+    let events = ostler::key::Gvk::new("events.k8s.io", "v1", "Event");
+    lab.until("an Event says so", async || {
+        let all = lab.list(&events).await;
+        all.iter().any(|e| e["reason"] == "BuildVanished")
+    })
+    .await;
 }
 
 async fn gone_when_its_time_is_over(mut lab: Lab) {

@@ -52,7 +52,10 @@ impl Pattern {
         };
         match body.json().pointer(pointer) {
             Some(Value::String(text)) => text == wanted,
-            Some(other) => other.to_string() == *wanted,
+            Some(other) => {
+                let text = other.to_string();
+                text == *wanted
+            }
             None => false,
         }
     }
