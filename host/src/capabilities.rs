@@ -14,7 +14,7 @@ mod references;
 mod status;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -41,7 +41,7 @@ use crate::{
     scope::{Form, Reach, Scope},
     store::Store,
     telemetry::ReconcileId,
-    upstream::Clients,
+    upstream::{Clients, StreamKey, Streams},
     watch::Informers,
 };
 
@@ -59,6 +59,8 @@ pub struct Services {
     pub recorder: Recorder,
     /// Clients of upstreams.
     pub upstreams: Clients,
+    /// Event streams that are kept open.
+    pub streams: Arc<Streams>,
     /// Scratch of each object.
     pub memo: Memo,
     /// What is counted.
@@ -141,6 +143,8 @@ pub struct Call {
     pub wrote: BTreeSet<ObjectRef>,
     /// What it holds.
     pub holds: BTreeSet<ObjectRef>,
+    /// The event streams it follows.
+    pub follows: HashSet<StreamKey>,
     /// The status it has checkpointed, if it has.
     pub checkpointed: Option<Arc<Object>>,
 }
@@ -161,6 +165,7 @@ impl Call {
             reads: Vec::new(),
             wrote: BTreeSet::new(),
             holds: BTreeSet::new(),
+            follows: HashSet::new(),
             checkpointed: None,
         }
     }

@@ -31,7 +31,7 @@ use crate::{
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
-    upstream::Clients,
+    upstream::{Clients, Streams},
     watch::{Informers, Synced},
 };
 
@@ -124,7 +124,12 @@ impl Host {
         let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
-        let (listening, seeing) = (router.clone(), ledger.clone());
+        let waking = router.clone();
+        let streams = Streams::new(gate.clone(), move |object, stream| {
+            let cause = Cause::Event(stream.to_string().into());
+            waking.add(object, Priority::Normal, cause);
+        });
+        let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
         let informers = Arc::new(Informers::new(
             cluster.clone(),
             store.clone(),
@@ -132,6 +137,7 @@ impl Host {
                 if change.new.is_some() && listening.reconciles(&change.key.gvk) {
                     seeing.seen(&change.key);
                 }
+                closing.changed(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
             }),
         ));
@@ -142,6 +148,7 @@ impl Host {
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams: Clients::default().gated(gate.clone()),
+            streams,
             memo: Memo::default(),
             metrics,
             gate: gate.clone(),
@@ -263,6 +270,7 @@ impl Host {
         }
         self.tasks.shutdown().await;
         self.services.gate.close();
+        self.services.streams.clear();
         if let Some(campaign) = self.campaign {
             match campaign.resign(RELEASE).await {
                 true => info!("the lease is released"),
@@ -308,6 +316,7 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
             () = services.gate.ended(term) => {}
             () = services.gate.drained() => return,
         }
+        services.streams.clear();
         services.effects.forget_all();
         services.memo.clear();
         for plugin in registry.serving() {

@@ -5,7 +5,7 @@ mod holding;
 mod status;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::{Hash, Hasher},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -35,6 +35,7 @@ use crate::{
     router::Cause,
     scope::Form,
     telemetry::{ReconcileId, SPANS},
+    upstream::StreamKey,
 };
 
 /// Skips reconciles of an object while `true`; its cleanup still runs.
@@ -83,6 +84,8 @@ struct End {
     next: Next<Cause>,
     /// What it read; none where it did not come to that, and what it read before counts on.
     reads: Option<Vec<Dependency>>,
+    /// The event streams it follows; none where what it followed before counts on.
+    follows: Option<HashSet<StreamKey>>,
 }
 
 impl End {
@@ -90,6 +93,7 @@ impl End {
         Self {
             next: Next::Settled,
             reads: Some(Vec::new()),
+            follows: Some(HashSet::new()),
         }
     }
 
@@ -97,6 +101,7 @@ impl End {
         Self {
             next: Next::Retry(Cause::Retry),
             reads: None,
+            follows: None,
         }
     }
 
@@ -105,6 +110,7 @@ impl End {
         Self {
             next: Next::Yield(until, cause),
             reads: None,
+            follows: None,
         }
     }
 
@@ -163,7 +169,12 @@ impl Controller {
                         }
                     }
                     match ended {
-                        Ok(Some(end)) => router.done(&key, end.next, end.reads),
+                        Ok(Some(end)) => {
+                            if let Some(follows) = &end.follows {
+                                self.services.streams.retain(&key, follows);
+                            }
+                            router.done(&key, end.next, end.reads);
+                        }
                         Ok(None) => router.forget(&key),
                         // Somebody else's from here on; ours again if we lead again.
                         Err(Deposed) => {
@@ -254,6 +265,7 @@ impl Controller {
         }
         self.ledger.forget(key);
         self.services.memo.forget(key);
+        self.services.streams.retain(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
         self.notes.lock().expect("lock").remove(key);
@@ -409,6 +421,8 @@ impl Controller {
         End {
             next: end.next,
             reads: Some(call.reads),
+            // A failure lets go of nothing: what it is about may well be what comes next in the stream.
+            follows: (!failed).then_some(call.follows),
         }
     }
 
@@ -438,7 +452,11 @@ impl Controller {
             }
         }
         match self.write_status(plugin, key, object, &result).await {
-            Ok(()) => End { next, reads: None },
+            Ok(()) => End {
+                next,
+                reads: None,
+                follows: None,
+            },
             Err(end) => end,
         }
     }

@@ -47,12 +47,15 @@ pub enum Cause {
     PluginChange,
     /// Its plugin is configured otherwise.
     ConfigChange,
+    /// An event of a stream it follows; says which stream.
+    Event(Arc<str>),
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dependency(on) => write!(f, "dependency {on}"),
+            Self::Event(stream) => write!(f, "event of {stream}"),
             other => f.write_str(other.word()),
         }
     }
@@ -71,6 +74,7 @@ impl Cause {
             Self::Manual => "manual",
             Self::PluginChange => "plugin-change",
             Self::ConfigChange => "config-change",
+            Self::Event(_) => "event",
         }
     }
 }

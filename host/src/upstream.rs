@@ -10,6 +10,8 @@ mod masking;
 mod rules;
 mod shared;
 mod spec;
+mod sse;
+mod stream;
 
 use std::{
     collections::HashMap,
@@ -24,6 +26,8 @@ pub(crate) use self::client::cause;
 pub use self::{
     masking::{Encoding, Former, Substitution},
     spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
+    sse::Event,
+    stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
 };
 use crate::{
     bindings::{http, types},
@@ -235,6 +239,23 @@ impl Clients {
             Some(age) => client.shared.get(&path, age, answer).await,
             None => answer.await,
         }
+    }
+
+    /// Reads an event stream through and gives its end.
+    pub async fn tail(
+        &self,
+        upstream: &UpstreamObject,
+        path: &str,
+        query: &Query,
+        secrets: &dyn Secrets,
+    ) -> Result<Tail, SendError> {
+        let client = self.client(upstream, secrets)?;
+        stream::tail(&client, path, query, &self.former).await
+    }
+
+    /// What an event stream of an upstream is opened with.
+    pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
+        Source::new(upstream, secrets, self.client(upstream, secrets)?)
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls

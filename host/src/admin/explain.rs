@@ -16,6 +16,7 @@ use crate::{
     router::{Cause, Explanation as Turn},
     scope::{Form, Scope},
     store::Query,
+    upstream::{StreamFacts, StreamState},
     watch::Synced,
 };
 
@@ -45,6 +46,9 @@ pub struct Explanation {
     pub waits_for: Vec<Read>,
     /// What it read: a change of any of these wakes it.
     pub reads: Vec<Read>,
+    /// Event streams it follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<Followed>,
     /// When it runs next, and why.
     pub next: NextRun,
     /// What woke it lately, oldest first.
@@ -104,6 +108,40 @@ pub enum State {
     Unknown,
 }
 
+/// An event stream that an object follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// Upstream and path.
+    pub what: String,
+    /// `connecting`, `open`, `waiting`, `ended` or `outdated`.
+    pub state: String,
+    /// Why it is not open.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Events so far.
+    pub events: u64,
+    /// Times it was opened again.
+    pub reconnects: u64,
+    /// Objects that share it, this one included.
+    pub followers: usize,
+}
+
+impl From<StreamFacts> for Followed {
+    fn from(facts: StreamFacts) -> Self {
+        Self {
+            what: facts.key.to_string(),
+            state: facts.state.word().into(),
+            why: match facts.state {
+                StreamState::Waiting(why) => why,
+                _ => String::new(),
+            },
+            events: facts.events,
+            reconnects: facts.reconnects,
+            followers: facts.followers,
+        }
+    }
+}
+
 /// When an object runs next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextRun {
@@ -127,7 +165,11 @@ impl Admin {
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
-        Ok(explanation(&key, &object, facts, turn, plugin, found))
+        let follows = self.services.streams.of(&key).into_iter().map(Into::into);
+        Ok(Explanation {
+            follows: follows.collect(),
+            ..explanation(&key, &object, facts, turn, plugin, found)
+        })
     }
 
     /// What is there of something that was read. Starts no watch: there is one, or there is no telling.
@@ -208,6 +250,7 @@ fn explanation(
         message: facts.message,
         waits_for,
         reads,
+        follows: Vec::new(),
         next: next(&turn, plugin.is_some()),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::holders(object)

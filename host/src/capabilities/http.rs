@@ -8,10 +8,12 @@ use std::{
 use futures::future::join_all;
 use tracing::{Span, field::Empty, instrument};
 
+mod events;
+
 use super::{Call, Services};
 use crate::{
     bindings::{
-        http::{Host, Request, Response, Upstream},
+        http::{EventQuery, EventTail, Host, Request, Response, Subscription, Upstream},
         types::Error,
     },
     grants::Access,
@@ -75,12 +77,19 @@ impl Host for Call {
         skip_all,
         err(Debug, level = "trace")
     )]
-    async fn subscribe(&mut self, upstream: Upstream, _: String, _: Vec<String>) -> Result<(), Error> {
-        self.enter(HostCall::HttpSubscribe)?;
-        let name = upstream.name;
-        Err(Error::Unsupported(format!(
-            "http.subscribe: this host keeps no event streams yet (asked for upstream `{name}`)"
-        )))
+    async fn subscribe(&mut self, subscription: Subscription) -> Result<(), Error> {
+        self.follow(subscription).await
+    }
+
+    #[instrument(
+        name = "http.read-events",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
+    async fn read_events(&mut self, query: EventQuery) -> Result<EventTail, Error> {
+        self.read_tail(query).await
     }
 }
 
@@ -113,25 +122,30 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
 }
 
 impl Call {
-    /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
-    async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
-        let (subject, services) = self.enter(HostCall::HttpSend)?;
+    /// The upstream a component names, if it may ask it this, with everything its credentials need in the store.
+    async fn upstream(
+        &mut self,
+        call: HostCall,
+        upstream: &Upstream,
+        method: &str,
+        path: &str,
+    ) -> Result<(Arc<Services>, ObjectRef, UpstreamObject), Error> {
+        let (subject, services) = self.enter(call)?;
         let own = subject.key.namespace.clone();
-        let namespace: Arc<str> = request
-            .upstream
+        let namespace: Arc<str> = upstream
             .namespace
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
         let key = ObjectRef::new(
             Gvk::new("ostler.dev", "v1alpha1", "Upstream"),
             &namespace,
-            &request.upstream.name,
+            &upstream.name,
         );
         self.allow(&Access::Upstream {
             namespace: &namespace,
-            name: &request.upstream.name,
-            method: &request.method,
-            path: &request.path_and_query,
+            name: &upstream.name,
+            method,
+            path,
         })?;
         let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
             return Err(Error::NotFound(format!(
@@ -150,6 +164,19 @@ impl Call {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
             self.cached(&services, &secret, Form::Whole).await?;
         }
+        Ok((services, key, upstream))
+    }
+
+    /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
+    async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
+        let (services, key, upstream) = self
+            .upstream(
+                HostCall::HttpSend,
+                &request.upstream,
+                &request.method,
+                &request.path_and_query,
+            )
+            .await?;
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
             let secret = self

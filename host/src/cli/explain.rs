@@ -7,7 +7,7 @@ use super::{
     ask::Ask,
     table::{Shade, cell, section, table, why},
 };
-use crate::admin::explain::{Explanation, Read, State};
+use crate::admin::explain::{Explanation, Followed, Read, State};
 
 /// Arguments of `ostler explain`.
 #[derive(Args)]
@@ -107,6 +107,12 @@ fn text(told: &Explanation) -> String {
         ));
     }
     out.push_str(&reads("Reads, and is woken by", &told.reads));
+    if !told.follows.is_empty() {
+        out.push_str(&section(
+            "Follows",
+            &table(&[], told.follows.iter().map(followed)),
+        ));
+    }
     if !told.errors.is_empty() {
         let rows = told.errors.iter().rev().map(|e| {
             vec![
@@ -141,6 +147,31 @@ fn reads(title: &str, reads: &[Read]) -> String {
         ]
     });
     section(title, &table(&[], rows))
+}
+
+fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
+    let shade = match &*stream.state {
+        "open" => Shade::Good,
+        "ended" => Shade::Plain,
+        _ => Shade::Waiting,
+    };
+    let shared = match stream.followers {
+        0 | 1 => String::new(),
+        n => format!(", shared by {n} objects"),
+    };
+    let counts = format!(
+        "{} events, opened again {} times{shared}",
+        stream.events, stream.reconnects
+    );
+    let why = match stream.why.is_empty() {
+        true => counts,
+        false => format!("{}; {counts}", stream.why),
+    };
+    vec![
+        cell(&stream.what, Shade::Plain),
+        cell(&stream.state, shade),
+        cell(why, Shade::Faint),
+    ]
 }
 
 /// Causes, the same in a row once.
@@ -185,6 +216,14 @@ mod tests {
             message: "ci is not there".into(),
             waits_for: vec![read.clone()],
             reads: vec![read],
+            follows: vec![Followed {
+                what: "Upstream/demo/ci/api/v1/builds/1/events".into(),
+                state: "waiting".into(),
+                why: "the server ended the stream".into(),
+                events: 7,
+                reconnects: 2,
+                followers: 3,
+            }],
             next: NextRun {
                 place: "delayed".into(),
                 in_seconds: Some(28.4),
@@ -220,6 +259,8 @@ mod tests {
             "Instance/demo/ci",
             "absent",
             "Thing/n/x",
+            "Upstream/demo/ci/api/v1/builds/1/events",
+            "the server ended the stream; 7 events, opened again 2 times, shared by 3 objects",
             "Failed: once",
         ]
         .map(|words| text.find(words).unwrap_or_else(|| panic!("{words} in\n{text}")))

@@ -111,6 +111,7 @@ host_calls! {
     HttpSend = "http.send",
     HttpSecretDigest = "http.secret-digest",
     HttpSubscribe = "http.subscribe",
+    HttpReadEvents = "http.read-events",
     MessagingPublish = "messaging.publish",
     StatusCheckpoint = "status.checkpoint",
     EventsEmit = "events.emit",

@@ -1,6 +1,10 @@
 //! What is read when somebody asks for the metrics, and how it is written.
 
-use std::{fmt::Write, sync::Arc, time::Instant};
+use std::{
+    fmt::Write,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use prometheus_client::{
     encoding::text,
@@ -17,6 +21,7 @@ use crate::{
     facts::Ledger,
     plugin,
     queue::{LaneState, Priority},
+    upstream::Streams,
     watch::Synced,
 };
 
@@ -204,6 +209,48 @@ fn number(priority: Priority) -> &'static str {
     }
 }
 
+/// Event streams.
+fn streams(r: &mut Registry, streams: &Streams) {
+    let open = register(
+        r,
+        "ostler_event_streams",
+        "Event streams kept for objects, by how each is",
+        Gauges::<i64>::default(),
+    );
+    for state in ["connecting", "open", "waiting", "ended", "outdated"] {
+        open.get_or_create(&vec![("state", state.into())]).set(0);
+    }
+    for facts in streams.all() {
+        open.get_or_create(&vec![("state", facts.state.word().into())])
+            .inc();
+    }
+    let totals = &streams.totals;
+    for (name, help, total) in [
+        (
+            "ostler_event_stream_opens",
+            "Connections of event streams opened",
+            &totals.opened,
+        ),
+        (
+            "ostler_event_stream_reconnects",
+            "Times an event stream was opened again",
+            &totals.reconnects,
+        ),
+        (
+            "ostler_event_stream_events",
+            "Events that came over event streams",
+            &totals.events,
+        ),
+        (
+            "ostler_event_stream_wakes",
+            "Objects woken by event streams",
+            &totals.wakes,
+        ),
+    ] {
+        register(r, name, help, Counter::<u64>::default()).inc_by(total.load(Ordering::Relaxed));
+    }
+}
+
 /// What the host has and is.
 fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
@@ -240,6 +287,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Gauge::<i64>::default(),
     )
     .set(signed(bytes));
+    streams(r, &services.streams);
     let watches = register(
         r,
         "ostler_watches",

@@ -105,6 +105,7 @@ impl Controller {
                 Err(End {
                     next: Next::Park,
                     reads: None,
+                    follows: None,
                 })
             }
             Err(e) => {

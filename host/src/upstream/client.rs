@@ -17,9 +17,9 @@ use super::{
 
 /// One upstream's client: connections, credentials, limits.
 pub struct Client {
-    http: reqwest::Client,
-    url: String,
-    credentials: Credentials,
+    pub(super) http: reqwest::Client,
+    pub(super) url: String,
+    pub(super) credentials: Credentials,
     in_flight: Arc<Semaphore>,
     /// Answers that may serve several.
     pub shared: Shared,

@@ -57,6 +57,11 @@ impl Former {
         }
         others
     }
+
+    /// All values there have been, the present ones included.
+    fn all(&self) -> Vec<Vec<u8>> {
+        self.0.lock().expect("lock").values().flatten().cloned().collect()
+    }
 }
 
 /// Placeholders with the bytes that go in their place. Not `Debug`: it holds secrets.
@@ -102,6 +107,18 @@ impl Masks {
                 .push((s.placeholder.clone().into_bytes(), encode(&value, s)?));
         }
         Ok(masks)
+    }
+
+    /// Hides whatever a placeholder has stood for so far.
+    pub fn all(former: &Former) -> Self {
+        let mut masks = Self {
+            present: Vec::new(),
+            hidden: Vec::new(),
+        };
+        for value in former.all() {
+            masks.never_show(&value);
+        }
+        masks
     }
 
     /// Hides a value in whichever way an answer may have it.

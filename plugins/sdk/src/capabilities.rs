@@ -55,7 +55,9 @@ capabilities! {
     /// `http.secret-digest`
     fn http_secret_digest(namespace: Option<&str>, secret: &str, key: &str) -> Result<Option<String>, Error> = http::secret_digest;
     /// `http.subscribe`
-    fn http_subscribe(upstream: &http::Upstream, path_and_query: &str, events: &[String]) -> Result<(), Error> = http::subscribe;
+    fn http_subscribe(subscription: &http::Subscription) -> Result<(), Error> = http::subscribe;
+    /// `http.read-events`
+    fn http_read_events(query: &http::EventQuery) -> Result<http::EventTail, Error> = http::read_events;
     /// `messaging.publish`
     fn messaging_publish(broker: &str, message: &Message) -> Result<(), Error> = messaging::publish;
     /// `status.checkpoint`

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::bindings::ostler::plugin::http::{self, Header};
 use crate::outcome::json;
-use crate::{Context, Error, Substitution};
+use crate::{Context, Error, EventMatch, EventTail, Substitution};
 
 /// An `Upstream` object; its URL and credentials stay with the host.
 #[derive(Clone)]
@@ -81,13 +81,65 @@ impl<'a> Upstream<'a> {
         answers.into_iter().map(|answer| answer.map(Response)).collect()
     }
 
-    /// Wakes the object on events of a stream (server-sent events).
+    /// Wakes the object on events of a stream (server-sent events), and lets it be closed after one of `until`.
+    /// Subscribe first, then read: what changes in between wakes.
     ///
     /// # Errors
     /// As `http.subscribe`.
-    pub fn subscribe(&self, path_and_query: &str, events: &[&str]) -> Result<(), Error> {
-        let events: Vec<_> = events.iter().map(|event| (*event).to_owned()).collect();
-        self.ctx.http_subscribe(&self.upstream, path_and_query, &events)
+    pub fn subscribe(
+        &self,
+        path_and_query: impl Into<String>,
+        wake: &[EventMatch],
+        until: &[EventMatch],
+    ) -> Result<(), Error> {
+        self.ctx.http_subscribe(&http::Subscription {
+            upstream: self.upstream.clone(),
+            path_and_query: path_and_query.into(),
+            wake: wake.to_vec(),
+            until: until.to_vec(),
+        })
+    }
+
+    /// Reads a stream up to one of `until` and gives the last of the events that are selected: `last` at most, with
+    /// `bytes` of data at most.
+    ///
+    /// # Errors
+    /// As `http.read-events`.
+    pub fn read_events(
+        &self,
+        path_and_query: impl Into<String>,
+        select: &[EventMatch],
+        until: &[EventMatch],
+        last: u32,
+        bytes: u32,
+    ) -> Result<EventTail, Error> {
+        self.ctx.http_read_events(&http::EventQuery {
+            upstream: self.upstream.clone(),
+            path_and_query: path_and_query.into(),
+            select: select.to_vec(),
+            until: until.to_vec(),
+            last,
+            bytes,
+            timeout: 0,
+        })
+    }
+}
+
+impl EventMatch {
+    /// Events of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: Some(name.into()),
+            data: None,
+        }
+    }
+
+    /// Those of them with this at a JSON pointer into their data.
+    #[must_use]
+    pub fn with(mut self, pointer: &str, value: &str) -> Self {
+        self.data = Some((pointer.into(), value.into()));
+        self
     }
 }
 

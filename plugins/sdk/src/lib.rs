@@ -51,7 +51,7 @@ mod slim;
 mod time;
 
 pub use bindings::exports::ostler::plugin::reconciler::{Failure, Next, Outcome, Request, Resolution};
-pub use bindings::ostler::plugin::http::{Encoding, Substitution};
+pub use bindings::ostler::plugin::http::{Encoding, Event, EventMatch, EventTail, Substitution};
 pub use bindings::ostler::plugin::kubernetes::DeleteOptions;
 pub use bindings::ostler::plugin::log::Level;
 pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, ObjectRef, TriState};

@@ -39,6 +39,7 @@ struct State {
     checkpoints: Vec<Value>,
     messages: Vec<(String, Message)>,
     subscriptions: Vec<String>,
+    streams: BTreeMap<String, Vec<http::Event>>,
     secrets: BTreeMap<(String, String), String>,
     memo: BTreeMap<String, Vec<u8>>,
     denied: BTreeSet<String>,
@@ -107,6 +108,18 @@ impl Host {
         let key = (method.to_owned(), path.to_owned());
         let answers = answers.into_iter().collect();
         self.0.borrow_mut().answers.insert(key, answers);
+        self
+    }
+
+    /// Gives an event stream these events, by name and data; `http.read-events` reads them.
+    pub fn stream(&self, path: &str, events: &[(&str, &str)]) -> &Self {
+        let event = |(name, data): &(&str, &str)| http::Event {
+            id: None,
+            name: (*name).to_owned(),
+            data: (*data).to_owned(),
+        };
+        let events = events.iter().map(event).collect();
+        self.0.borrow_mut().streams.insert(path.to_owned(), events);
         self
     }
 
@@ -212,6 +225,7 @@ impl Host {
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
         state.requests.clear();
+        state.subscriptions.clear();
         state.writes.clear();
         state.events.clear();
     }
@@ -232,6 +246,12 @@ impl Host {
     #[must_use]
     pub fn held(&self) -> Vec<String> {
         self.0.borrow().held.iter().cloned().collect()
+    }
+
+    /// Paths of the event streams followed.
+    #[must_use]
+    pub fn subscriptions(&self) -> Vec<String> {
+        self.0.borrow().subscriptions.clone()
     }
 
     /// Status fields checkpointed.
@@ -452,10 +472,25 @@ impl Capabilities for Host {
         Ok(self.0.borrow().secrets.get(&key).cloned())
     }
 
-    fn http_subscribe(&self, _: &http::Upstream, path: &str, _: &[String]) -> Result<(), Error> {
+    fn http_subscribe(&self, subscription: &http::Subscription) -> Result<(), Error> {
         self.allowed("http.subscribe")?;
-        self.0.borrow_mut().subscriptions.push(path.to_owned());
+        let path = subscription.path_and_query.clone();
+        self.0.borrow_mut().subscriptions.push(path);
         Ok(())
+    }
+
+    fn http_read_events(&self, query: &http::EventQuery) -> Result<http::EventTail, Error> {
+        self.allowed("http.read-events")?;
+        let state = self.0.borrow();
+        let Some(events) = state.streams.get(&query.path_and_query) else {
+            panic!("unexpected event stream: {}", query.path_and_query);
+        };
+        let skipped = events.len().saturating_sub(query.last as usize);
+        Ok(http::EventTail {
+            events: events[skipped..].to_vec(),
+            skipped: skipped as u64,
+            complete: true,
+        })
     }
 
     fn messaging_publish(&self, broker: &str, message: &Message) -> Result<(), Error> {

@@ -43,7 +43,7 @@ pub(crate) fn state(model: &Model) -> Value {
         shown
     });
     let builds = model.builds.values().map(|b| {
-        json!({"id": b.id, "pipeline_id": b.pipeline_id, "job_id": b.job_id, "name": b.name, "status": b.status})
+        json!({"id": b.id, "pipeline_id": b.pipeline_id, "job_id": b.job_id, "name": b.name, "status": b.status, "comment": b.comment, "events": b.events.len()})
     });
     json!({
         "teams": teams.collect::<Vec<_>>(),

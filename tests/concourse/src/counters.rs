@@ -17,6 +17,12 @@ pub struct Counters {
     pub writes: u64,
     /// Requests for a token.
     pub logins: u64,
+    /// Builds of jobs that were begun because somebody asked, run again or not.
+    pub triggers: u64,
+    /// Frames of event streams, and their bytes.
+    pub event_frames: u64,
+    /// See above.
+    pub event_bytes: u64,
     /// By method and the route's path, such as `GET /api/v1/teams/{team}`.
     pub routes: BTreeMap<String, u64>,
 }
@@ -82,6 +88,18 @@ impl Meter {
         if let Some(request) = index.and_then(|i| kept.log.get_mut(i)) {
             request.status = Some(status);
         }
+    }
+
+    /// A build was begun.
+    pub fn triggered(&self) {
+        self.kept().counters.triggers += 1;
+    }
+
+    /// Frames were sent on an event stream.
+    pub fn sent(&self, frames: &str) {
+        let counters = &mut self.kept().counters;
+        counters.event_frames += frames.matches("\n\n").count() as u64;
+        counters.event_bytes += frames.len() as u64;
     }
 
     pub fn counters(&self) -> Counters {

@@ -18,6 +18,7 @@ mod task;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,8 +29,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use counters::{Counters, Request};
 pub use faults::{Answer, Faults};
-use state::Model;
 pub use state::{Auth, InstanceVars, Pipeline, Team};
+use state::{Model, Trigger};
 
 /// The version the recorded server says it is.
 pub const VERSION: &str = "0.0.0-dev";
@@ -85,6 +86,8 @@ struct App {
     /// Moves when builds do: event streams wait for it.
     steps: watch::Sender<()>,
     faults: Faults,
+    /// Event streams that clients listen to now.
+    open_streams: AtomicUsize,
     meter: counters::Meter,
     url: String,
     token_lifetime: Duration,
@@ -133,6 +136,7 @@ impl Simulator {
             model: Mutex::new(Model::new(now(), options.users, options.tokens)),
             steps: watch::Sender::new(()),
             faults: Faults::default(),
+            open_streams: AtomicUsize::new(0),
             meter: counters::Meter::default(),
             url: format!("http://{}", listener.local_addr()?),
             token_lifetime: options.token_lifetime,
@@ -249,6 +253,29 @@ impl Simulator {
     /// Takes a worker away, as one does that is deleted by its own process.
     pub fn remove_worker(&self, name: &str) {
         self.app.model().workers.retain(|w| w.name != name);
+    }
+
+    /// Event streams that clients listen to now.
+    pub fn open_streams(&self) -> usize {
+        self.app.open_streams.load(Ordering::SeqCst)
+    }
+
+    /// A user begins a build of a job; none when there is no such job.
+    pub fn trigger(&self, team: &str, pipeline: &str, job: &str, user: &str) -> Option<u64> {
+        let mut model = self.app.model();
+        let pipeline = model.pipeline(team, pipeline, None)?.id;
+        let job = model
+            .jobs
+            .iter()
+            .find(|j| j.pipeline_id == pipeline && j.name == job)?
+            .id;
+        model.trigger(Trigger::Job(job), Some(user))
+    }
+
+    /// Concourse forgets a build, as when it is reaped.
+    pub fn forget_build(&self, id: u64) {
+        self.app.model().builds.remove(&id);
+        self.app.steps.send_replace(());
     }
 
     /// Stops listening, closes all connections, and waits until that is done.

@@ -563,7 +563,8 @@ pub mod concourse {
     use super::{Gvk, Lab, Value, json};
 
     /// The components of the pack.
-    pub const COMPONENTS: [&str; 6] = [
+    pub const COMPONENTS: [&str; 7] = [
+        "concourse/concourse-build",
         "concourse/concourse-instance",
         "concourse/concourse-team",
         "concourse/concourse-pipeline",

@@ -1,6 +1,6 @@
 use ostler_sdk::crd::file;
 
-use crate::{InstanceSpec, JobSpec, PipelineSpec, ResourceSpec, TeamSpec, WorkerSpec};
+use crate::{BuildSpec, InstanceSpec, JobSpec, PipelineSpec, ResourceSpec, TeamSpec, WorkerSpec};
 
 /// File name and text of every CRD of the pack.
 #[must_use]
@@ -12,5 +12,6 @@ pub fn crds() -> Vec<(String, String)> {
         file::<JobSpec>(),
         file::<ResourceSpec>(),
         file::<WorkerSpec>(),
+        file::<BuildSpec>(),
     ]
 }

@@ -1,5 +1,6 @@
 //! The API types of the Concourse pack (`concourse-ci.org/v1alpha1`).
 
+mod build;
 mod common;
 mod concourse;
 #[cfg(not(target_arch = "wasm32"))]
@@ -12,6 +13,7 @@ mod resource;
 mod team;
 mod worker;
 
+pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
 pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 pub use concourse::{
     config_warning, delete, escape, first_line, name_of, path_of, pipeline_path, refused, remaining,

@@ -1,6 +1,7 @@
 //! Builds and their events.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -253,17 +254,21 @@ async fn events(call: Call, headers: HeaderMap) -> Answered {
             .saturating_add(1),
     };
     let steps = call.app.steps.subscribe();
+    let open = OpenStream::new(&call.app);
     let stream = futures::stream::unfold(
-        (call.app, steps, Some(next)),
-        move |(app, mut steps, next)| async move {
+        (open, steps, Some(next)),
+        move |(open, mut steps, next)| async move {
+            let app = &open.0;
             let Some(next) = next else {
+                // Counted as open for as long as the client stays.
                 return std::future::pending().await;
             };
             loop {
                 let (text, after, ended) = frames(&app.model(), id, next)?;
                 if !text.is_empty() {
+                    app.meter.sent(&text);
                     let follows = (!ended).then_some(after);
-                    return Some((Ok::<_, std::convert::Infallible>(text), (app, steps, follows)));
+                    return Some((Ok::<_, std::convert::Infallible>(text), (open, steps, follows)));
                 }
                 steps.changed().await.ok()?;
             }
@@ -275,6 +280,22 @@ async fn events(call: Call, headers: HeaderMap) -> Answered {
         ("cache-control", "no-cache, no-store, must-revalidate"),
     ];
     Ok((kind, Body::from_stream(stream)).into_response())
+}
+
+/// A stream somebody listens to.
+struct OpenStream(Arc<App>);
+
+impl OpenStream {
+    fn new(app: &Arc<App>) -> Self {
+        app.open_streams.fetch_add(1, Ordering::SeqCst);
+        Self(app.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open_streams.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The frames from this event on, the number of the next, and whether that was all; `None` when the build is gone.

@@ -198,6 +198,7 @@ async fn trigger(call: Call) -> Answered {
     }
     let what = Trigger::Job(job.id);
     let id = model.trigger(what, call.user.as_deref()).ok_or(INTERNAL)?;
+    call.app.meter.triggered();
     ok(&builds::shown(&model, model.builds.get(&id).ok_or(INTERNAL)?))
 }
 
@@ -232,6 +233,7 @@ async fn rerun(call: Call) -> Answered {
     let again = model
         .trigger(Trigger::Rerun(id), call.user.as_deref())
         .ok_or(INTERNAL)?;
+    call.app.meter.triggered();
     ok(&builds::shown(&model, model.builds.get(&again).ok_or(INTERNAL)?))
 }
 

@@ -1,0 +1,237 @@
+//! Server-sent events, as the HTML standard says a stream of them is read. Pure: bytes in, events out.
+
+/// An event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// What the stream can be resumed after, when the server has given any so far.
+    pub id: Option<String>,
+    /// Its name; `message` where the server gives none.
+    pub name: String,
+    /// Its data.
+    pub data: String,
+    /// Whether there was more data than is kept of one event.
+    pub cut: bool,
+}
+
+/// Reads a stream as it comes, in whatever pieces.
+pub struct Parser {
+    limit: usize,
+    line: Vec<u8>,
+    cut: bool,
+    /// A line feed that comes next belongs to the line end before.
+    carriage_return: bool,
+    begun: bool,
+    name: Vec<u8>,
+    data: Vec<u8>,
+    has_data: bool,
+    id: Option<String>,
+    retry: Option<u64>,
+}
+
+impl Parser {
+    /// Of each event no more than `limit` bytes are kept. `id` is that of the last event of the connection before.
+    pub fn new(limit: usize, id: Option<String>) -> Self {
+        Self {
+            limit,
+            line: Vec::new(),
+            cut: false,
+            carriage_return: false,
+            begun: false,
+            name: Vec::new(),
+            data: Vec::new(),
+            has_data: false,
+            id,
+            retry: None,
+        }
+    }
+
+    /// How many milliseconds the server asks to wait before connecting again.
+    pub fn retry(&self) -> Option<u64> {
+        self.retry
+    }
+
+    /// Takes what came; gives the events that are complete by it.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut rest = bytes;
+        while let Some(&first) = rest.first() {
+            if std::mem::take(&mut self.carriage_return) && first == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let end = rest.iter().position(|b| matches!(b, b'\r' | b'\n'));
+            let part = &rest[..end.unwrap_or(rest.len())];
+            let room = self.limit.saturating_sub(self.line.len());
+            self.cut |= part.len() > room;
+            self.line.extend_from_slice(&part[..part.len().min(room)]);
+            let Some(end) = end else { break };
+            self.carriage_return = rest[end] == b'\r';
+            rest = &rest[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            events.extend(self.take(&line));
+        }
+        events
+    }
+
+    /// One line; an empty one completes an event.
+    fn take(&mut self, line: &[u8]) -> Option<Event> {
+        let line = match std::mem::replace(&mut self.begun, true) {
+            false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
+            true => line,
+        };
+        if line.is_empty() {
+            return self.complete();
+        }
+        let (field, value) = match line.iter().position(|b| *b == b':') {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &[][..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"event" => self.name = value.to_vec(),
+            b"data" => {
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.data.push(b'\n');
+                }
+                let room = self.limit.saturating_sub(self.data.len());
+                self.cut |= value.len() > room;
+                self.data.extend_from_slice(&value[..value.len().min(room)]);
+            }
+            b"id" if !value.contains(&0) => {
+                self.id = Some(String::from_utf8_lossy(value).into_owned()).filter(|id| !id.is_empty());
+            }
+            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+                self.retry = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
+            }
+            // A comment, or what a later standard may know.
+            _ => {}
+        }
+        None
+    }
+
+    fn complete(&mut self) -> Option<Event> {
+        let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
+        let cut = std::mem::take(&mut self.cut);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        std::mem::take(&mut self.has_data).then(|| Event {
+            id: self.id.clone(),
+            name: if name.is_empty() {
+                "message".into()
+            } else {
+                text(&name)
+            },
+            data: text(&data),
+            cut,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Vec<Event> {
+        Parser::new(1000, None).feed(text.as_bytes())
+    }
+
+    fn event(id: &str, name: &str, data: &str) -> Event {
+        Event {
+            id: Some(id.to_owned()).filter(|id| !id.is_empty()),
+            name: name.into(),
+            data: data.into(),
+            cut: false,
+        }
+    }
+
+    #[test]
+    fn as_the_standard_has_it() {
+        // Its own examples.
+        assert_eq!(
+            read("data: YHOO\ndata: +2\ndata: 10\n\n"),
+            [event("", "message", "YHOO\n+2\n10")]
+        );
+        assert_eq!(
+            read(
+                ": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n"
+            ),
+            [
+                event("1", "message", "first event"),
+                event("", "message", "second event"),
+                event("", "message", " third event")
+            ]
+        );
+        assert_eq!(
+            read("data\n\ndata\ndata\n\ndata:"),
+            [event("", "message", ""), event("", "message", "\n")],
+            "what is not complete is none"
+        );
+        // A byte order mark, every line end, an id that is kept, a name without data.
+        assert_eq!(
+            read("\u{feff}id: 7\revent: a\r\ndata: x\n\r\nevent: lost\n\ndata: y\r\r"),
+            [event("7", "a", "x"), event("7", "message", "y")]
+        );
+        // As Concourse ends a stream.
+        assert_eq!(read("id: 1\nevent: end\ndata\n\n"), [event("1", "end", "")]);
+    }
+
+    #[test]
+    fn retry_is_digits_and_an_id_has_no_nul() {
+        let mut parser = Parser::new(100, Some("3".into()));
+        parser.feed(b"retry: 1x\n");
+        assert_eq!(parser.retry(), None);
+        let events = parser.feed(b"retry: 250\nid: a\0b\ndata: x\n\n");
+        assert_eq!(
+            (parser.retry(), events),
+            (Some(250), vec![event("3", "message", "x")])
+        );
+    }
+
+    #[test]
+    fn a_large_event_is_cut_and_the_next_is_whole() {
+        let mut parser = Parser::new(10, None);
+        let large = format!(
+            "data: {}\ndata: {}\n\ndata: ok\n\n",
+            "x".repeat(5000),
+            "y".repeat(50)
+        );
+        let events: Vec<Event> = large.as_bytes().chunks(7).flat_map(|c| parser.feed(c)).collect();
+        assert!(events[0].cut && events[0].data.len() <= 11, "{events:?}");
+        assert_eq!(events[1], event("", "message", "ok"));
+        assert!(parser.line.capacity() < 100 && parser.data.capacity() < 100);
+    }
+
+    proptest! {
+        /// However it is cut into pieces, and whatever ends its lines.
+        #[test]
+        fn pieces_and_line_ends_do_not_matter(
+            lines in prop::collection::vec("(data|event|id|retry|:|x)?:? ?[a-z0-9é]{0,3}", 0..30),
+            end in prop::sample::select(vec!["\n", "\r", "\r\n"]),
+            cuts in prop::collection::vec(1..9usize, 1..40),
+        ) {
+            let plain = lines.join("\n") + "\n\n";
+            let whole = read(&plain);
+            let other = plain.replace('\n', end);
+            let mut parser = Parser::new(1000, None);
+            let (mut rest, mut events, mut cuts) = (other.as_bytes(), Vec::new(), cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let (part, left) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
+                events.extend(parser.feed(part));
+                rest = left;
+            }
+            prop_assert_eq!(events, whole);
+        }
+
+        /// Bytes of any kind do no harm, and no more is kept than the limit allows.
+        #[test]
+        fn anything_is_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut parser = Parser::new(20, None);
+            for event in parser.feed(&bytes) {
+                // A byte that is no UTF-8 becomes three.
+                prop_assert!(event.data.len() <= 3 * 21);
+            }
+            prop_assert!(parser.line.len() <= 20 && parser.data.len() <= 21);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Event streams against a real HTTP server: shared, filtered, opened again, closed.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State},
+    http::HeaderMap,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use ostler::{
+    gate::Gate,
+    key::{Gvk, ObjectRef},
+    object::Object,
+    upstream::{
+        Clients, Interest, Pattern, Query, Secret, SecretKey, SecretValue, Secrets, SendError, StreamKey,
+        StreamState, Streams, UpstreamObject,
+    },
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+/// A server whose one stream is what it is told to say.
+struct Server {
+    /// Frames so far.
+    frames: Mutex<Vec<String>>,
+    /// Moves when there are more, and with each hang-up.
+    news: watch::Sender<()>,
+    hangups: AtomicUsize,
+    open: AtomicUsize,
+    /// `last-event-id` and `authorization` of each request.
+    asked: Mutex<Vec<(Option<String>, Option<String>)>>,
+}
+
+/// Counts a connection for as long as its body lives.
+struct Counted(Arc<Server>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn serve(State(server): State<Arc<Server>>, Path(kind): Path<String>, headers: HeaderMap) -> Response {
+    let header = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
+    let last = header("last-event-id");
+    let asked = (last.clone(), header("authorization"));
+    server.asked.lock().unwrap().push(asked);
+    let media = [("content-type", "text/event-stream; charset=utf-8")];
+    match &*kind {
+        "brief" => return (media, "retry: 10\n\ndata: x\n\n").into_response(),
+        "empty" => return axum::http::StatusCode::NO_CONTENT.into_response(),
+        "page" => return "<html>".into_response(),
+        _ => {}
+    }
+    let next = last.and_then(|l| l.parse::<usize>().ok()).map_or(0, |l| l + 1);
+    server.open.fetch_add(1, Ordering::SeqCst);
+    let began = server.hangups.load(Ordering::SeqCst);
+    let news = server.news.subscribe();
+    let counted = Counted(server);
+    let body = futures::stream::unfold(
+        (counted, news, next),
+        move |(counted, mut news, next)| async move {
+            loop {
+                let server = &counted.0;
+                if server.hangups.load(Ordering::SeqCst) > began {
+                    return None;
+                }
+                let frames = server.frames.lock().unwrap()[next..].concat();
+                let after = server.frames.lock().unwrap().len();
+                if !frames.is_empty() {
+                    return Some((Ok::<_, std::convert::Infallible>(frames), (counted, news, after)));
+                }
+                news.changed().await.ok()?;
+            }
+        },
+    );
+    (media, Body::from_stream(body)).into_response()
+}
+
+impl Server {
+    fn say(&self, frame: &str) {
+        self.frames.lock().unwrap().push(frame.to_owned());
+        self.news.send_replace(());
+    }
+
+    /// With the id that it is resumed after.
+    fn number(&self, name: &str, data: &str) {
+        let id = self.frames.lock().unwrap().len();
+        self.say(&format!("id: {id}\nevent: {name}\ndata: {data}\n\n"));
+    }
+
+    fn hang_up(&self) {
+        self.hangups.fetch_add(1, Ordering::SeqCst);
+        self.news.send_replace(());
+    }
+
+    fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    fn asked(&self) -> Vec<(Option<String>, Option<String>)> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+#[derive(Default)]
+struct Vault(Mutex<HashMap<String, (Vec<u8>, u32)>>);
+
+impl Vault {
+    fn set(&self, name: &str, value: &str) {
+        let mut all = self.0.lock().unwrap();
+        let version = all.get(name).map_or(1, |(_, v)| v + 1);
+        all.insert(name.into(), (value.into(), version));
+    }
+}
+
+impl Secrets for Vault {
+    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+        let all = self.0.lock().unwrap();
+        let (value, version) = all.get(&key.name)?;
+        Some(SecretValue {
+            value: Secret::new(value.clone()),
+            version: version.to_string(),
+        })
+    }
+}
+
+struct Lab {
+    server: Arc<Server>,
+    vault: Vault,
+    clients: Clients,
+    gate: Gate,
+    streams: Arc<Streams>,
+    upstream: UpstreamObject,
+    key: ObjectRef,
+    woken: Arc<Mutex<Vec<String>>>,
+}
+
+async fn lab() -> Lab {
+    // Fails when another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Arc::new(Server {
+        frames: Mutex::default(),
+        news: watch::Sender::new(()),
+        hangups: AtomicUsize::new(0),
+        open: AtomicUsize::new(0),
+        asked: Mutex::default(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new()
+        .route("/{kind}", get(serve))
+        .with_state(server.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let vault = Vault::default();
+    vault.set("token", "the-first-token");
+    let upstream = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "ci", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1"},
+        "spec": {"url": url, "auth": {"bearer": {"tokenSecretRef": {"name": "token", "key": "token"}}}}});
+    let gvk = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
+    let (key, object) = Object::parse(&gvk, upstream.to_string().as_bytes()).unwrap();
+    let gate = Gate::shut();
+    gate.lead(1, Instant::now() + Duration::from_secs(3600));
+    let woken: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = woken.clone();
+    let streams = Streams::new(gate.clone(), move |object, _| {
+        told.lock().unwrap().push(object.name.to_string());
+    });
+    Lab {
+        server,
+        vault,
+        clients: Clients::default(),
+        gate,
+        streams,
+        upstream: UpstreamObject::parse(&object).unwrap(),
+        key,
+        woken,
+    }
+}
+
+fn object(name: &str) -> ObjectRef {
+    ObjectRef::new(Gvk::new("g", "v1", "Thing"), "n", name)
+}
+
+/// Status events wake, `end` ends.
+fn interest() -> Interest {
+    let named = |name: &str| Pattern {
+        name: Some(name.into()),
+        data: None,
+    };
+    Interest {
+        wake: vec![named("status")],
+        until: vec![named("end")],
+    }
+}
+
+impl Lab {
+    fn stream(&self, path: &str) -> StreamKey {
+        StreamKey {
+            upstream: self.key.clone(),
+            path: path.into(),
+        }
+    }
+
+    fn follow(&self, name: &str, path: &str) -> Result<(), SendError> {
+        let source = self.clients.source(&self.upstream, &self.vault)?;
+        self.streams
+            .subscribe(&object(name), &self.stream(path), interest(), source)
+    }
+
+    fn woken(&self, name: &str) -> usize {
+        self.woken.lock().unwrap().iter().filter(|n| *n == name).count()
+    }
+
+    fn state(&self, name: &str) -> Option<StreamState> {
+        Some(self.streams.of(&object(name)).first()?.state.clone())
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "still not: {what}; {:?}",
+                self.streams.all()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_connection_for_all_and_closed_when_what_they_waited_for_has_come() {
+    let lab = lab().await;
+    for name in ["a", "b", "c"] {
+        lab.follow(name, "/live").unwrap();
+    }
+    lab.until("all are woken when it is open", || {
+        ["a", "b", "c"].iter().all(|n| lab.woken(n) == 1)
+    })
+    .await;
+    lab.server.number("log", "nobody waits for this");
+    lab.server.number("status", "started");
+    lab.until("all are woken", || {
+        ["a", "b", "c"].iter().all(|n| lab.woken(n) == 2)
+    })
+    .await;
+    lab.follow("a", "/live").unwrap();
+    assert_eq!((lab.server.open(), lab.server.asked().len()), (1, 1));
+    let asked = lab.server.asked();
+    assert_eq!(asked[0].1.as_deref(), Some("Bearer the-first-token"));
+    // One goes, the others stay.
+    lab.streams.retain(&object("a"), &HashSet::new());
+    assert_eq!(lab.streams.all()[0].followers, 2);
+    lab.server.number("end", "");
+    lab.until("the server is left, which would have stayed", || {
+        lab.server.open() == 0
+    })
+    .await;
+    assert_eq!((lab.woken("a"), lab.woken("b"), lab.woken("c")), (2, 3, 3));
+    assert_eq!(lab.state("b"), Some(StreamState::Ended));
+    lab.follow("b", "/live").unwrap();
+    assert_eq!(lab.server.asked().len(), 1, "it has seen the end");
+    lab.follow("d", "/live").unwrap();
+    lab.until("somebody new sees all of it", || lab.woken("d") == 3)
+        .await;
+    lab.until("and it is closed again", || lab.server.open() == 0)
+        .await;
+    for name in ["b", "c", "d"] {
+        lab.streams.retain(&object(name), &HashSet::new());
+    }
+    assert!(lab.streams.all().is_empty());
+}
+
+#[tokio::test]
+async fn goes_on_after_the_last_event_and_wakes_where_something_may_be_missed() {
+    let lab = lab().await;
+    lab.follow("a", "/live").unwrap();
+    lab.server.number("status", "one");
+    lab.until("woken by opening and by the event", || lab.woken("a") == 2)
+        .await;
+    lab.server.hang_up();
+    lab.until("it is open again", || {
+        lab.server.asked().len() == 2 && lab.server.open() == 1
+    })
+    .await;
+    assert_eq!(lab.server.asked()[1].0.as_deref(), Some("0"));
+    lab.server.number("status", "two");
+    lab.until("woken by what came after", || lab.woken("a") == 3)
+        .await;
+    assert_eq!(lab.streams.of(&object("a"))[0].reconnects, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_at_once_is_asked_ever_more_slowly() {
+    let lab = lab().await;
+    let began = Instant::now();
+    lab.follow("a", "/brief").unwrap();
+    lab.until("seven connections", || lab.server.asked().len() >= 7)
+        .await;
+    // Pauses of 10, 20, … 320 ms, as the server asked for the first; of each at least half.
+    assert!(
+        began.elapsed() > Duration::from_millis(300),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        lab.woken("a") <= lab.server.asked().len(),
+        "without ids each time something may be missed"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_stream_is_said_and_one_that_is_over_is_left() {
+    let lab = lab().await;
+    lab.follow("a", "/page").unwrap();
+    lab.until(
+        "it says why",
+        || matches!(lab.state("a"), Some(StreamState::Waiting(why)) if why.contains("no event stream")),
+    )
+    .await;
+    assert_eq!(lab.woken("a"), 0);
+    lab.follow("b", "/missing/").unwrap();
+    lab.until("a refusal is told", || lab.woken("b") == 1).await;
+    lab.follow("c", "/empty").unwrap();
+    lab.until("it is over", || lab.state("c") == Some(StreamState::Ended))
+        .await;
+    assert_eq!(lab.woken("c"), 1);
+}
+
+#[tokio::test]
+async fn closed_at_once_and_opened_with_new_credentials_when_a_secret_changes() {
+    let lab = lab().await;
+    lab.follow("a", "/live").unwrap();
+    lab.server.number("status", "one");
+    lab.until("it is open", || lab.woken("a") == 2).await;
+    lab.vault.set("token", "the-second-token");
+    let secret = |version: u32| {
+        let json = json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()}});
+        Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
+    };
+    let (key, same) = secret(1);
+    lab.streams.changed(&key, Some(&same));
+    assert_eq!(
+        lab.state("a"),
+        Some(StreamState::Open),
+        "that is the one it was opened with"
+    );
+    lab.streams.changed(&key, Some(&secret(2).1));
+    assert_eq!(lab.state("a"), Some(StreamState::Outdated));
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    assert_eq!(lab.woken("a"), 3, "it is to look again");
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open again", || lab.server.open() == 1).await;
+    let second = (Some("0".to_owned()), Some("Bearer the-second-token".to_owned()));
+    assert_eq!(lab.server.asked()[1], second);
+    lab.streams.changed(&lab.key, None);
+    lab.until("without its Upstream it is closed", || lab.server.open() == 0)
+        .await;
+}
+
+#[tokio::test]
+async fn closed_with_the_term_and_when_the_host_is_dropped() {
+    let mut lab = lab().await;
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    lab.gate.close();
+    lab.streams.clear();
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    assert!(matches!(lab.follow("a", "/live"), Err(SendError::Deposed(_))));
+    lab.gate.lead(2, Instant::now() + Duration::from_secs(3600));
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    lab.streams = Streams::new(lab.gate.clone(), |_, _| {});
+    lab.until("it is closed", || lab.server.open() == 0).await;
+}
+
+#[tokio::test]
+async fn the_tail_is_bounded_and_tells_no_secret() {
+    let lab = lab().await;
+    for n in 0..500 {
+        lab.server.number("log", &format!("line {n} of the-first-token"));
+        lab.server.number("other", "not asked for");
+    }
+    lab.server.number("end", "");
+    let named = |name: &str| Pattern {
+        name: Some(name.into()),
+        data: None,
+    };
+    let query = Query {
+        select: vec![named("log")],
+        until: vec![named("end")],
+        last: 3,
+        bytes: 1000,
+        timeout: Duration::from_secs(60),
+    };
+    let tail = |query: Query| {
+        let lab = &lab;
+        async move {
+            lab.clients
+                .tail(&lab.upstream, "/live", &query, &lab.vault)
+                .await
+                .unwrap()
+        }
+    };
+    let last = tail(query.clone()).await;
+    let lines: Vec<_> = last.events.iter().map(|e| e.data.as_str()).collect();
+    assert_eq!(lines, ["line 497 of ***", "line 498 of ***", "line 499 of ***"]);
+    assert_eq!((last.skipped, last.complete), (497, true));
+    let few = tail(Query {
+        bytes: 60,
+        last: 100,
+        ..query.clone()
+    })
+    .await;
+    assert_eq!((few.events.len(), few.skipped), (2, 498));
+    let endless = tail(Query {
+        until: vec![named("never")],
+        timeout: Duration::from_millis(500),
+        ..query
+    })
+    .await;
+    assert!(!endless.complete);
+    lab.until("no connection is left", || lab.server.open() == 0)
+        .await;
+}

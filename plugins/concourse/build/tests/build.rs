@@ -1,0 +1,339 @@
+//! The Build reconciler against a host in memory.
+
+use concourse_build::Builds;
+use ostler_sdk::mock::{Host, response};
+use ostler_sdk::serde_json::{Value, from_slice, json};
+use ostler_sdk::{Error, Failure, Next, Outcome, Resolution};
+
+const PIPELINE: &str = "/api/v1/teams/alpha/pipelines/app";
+const NOW: u64 = 1_000_000_000_000;
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "namespace": "apps", "uid": name}, "spec": spec,
+        "status": {"webURL": format!("http://ci/{name}"), "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn cluster() -> Host {
+    let host = Host::new();
+    host.set_now(NOW)
+        .put(object("Team", "alpha", json!({"instanceRef": {"name": "ci"}})))
+        .put(object("Pipeline", "app", json!({"teamRef": {"name": "alpha"}})))
+        .put(object(
+            "Job",
+            "unit",
+            json!({"pipelineRef": {"name": "app"}, "jobName": "unit-tests"}),
+        ))
+        .answer(
+            "GET",
+            &[PIPELINE, "/builds?limit=1"].concat(),
+            200,
+            json!([{"id": 41}]),
+        )
+        .answer(
+            "GET",
+            "/api/v1/user",
+            200,
+            json!({"user_name": "ostler", "display_user_id": "ostler"}),
+        )
+        .answer("POST", &jobs(""), 200, concourse(42, "pending"));
+    host
+}
+
+fn jobs(rest: &str) -> String {
+    [PIPELINE, "/jobs/unit-tests/builds", rest].concat()
+}
+
+fn build(name: &str, more: Value) -> Value {
+    let mut build = object("Build", name, json!({"jobRef": {"name": "unit"}}));
+    build["status"] = json!({});
+    merge(&mut build["spec"], more);
+    build
+}
+
+fn merge(into: &mut Value, from: Value) {
+    let from = from.as_object().expect("an object").clone();
+    into.as_object_mut().expect("an object").extend(from);
+}
+
+fn concourse(id: i64, status: &str) -> Value {
+    json!({"id": id, "name": "7", "status": status, "job_name": "unit-tests", "created_by": "ostler",
+        "api_url": format!("/api/v1/builds/{id}"), "start_time": 100, "end_time": if status == "started" { 0 } else { 190 }})
+}
+
+fn knows(host: &Host, id: i64, status: &str) {
+    let found = response(200, &[("x-concourse-version", "8")], concourse(id, status));
+    let at = format!("/api/v1/builds/{id}");
+    host.answers("GET", &at, [Ok(found)]).answer(
+        "GET",
+        &[&at, "/resources"].concat(),
+        200,
+        json!({"inputs": [{"name": "source", "version": {"ref": "abc"}, "first_occurrence": true}], "outputs": []}),
+    );
+}
+
+fn status(answer: &Result<Outcome, Failure>) -> Value {
+    let bytes = match answer {
+        Ok(outcome) => &outcome.status,
+        Err(failure) => &failure.status,
+    };
+    from_slice(bytes.as_ref().expect("a status")).expect("JSON")
+}
+
+fn reason(answer: &Result<Outcome, Failure>, kind: &str) -> String {
+    let found = match answer {
+        Ok(outcome) => outcome.conditions.iter().find(|c| c.type_ == kind),
+        Err(_) => None,
+    };
+    found.map(|c| c.reason.clone()).unwrap_or_default()
+}
+
+fn failure(answer: Result<Outcome, Failure>) -> (String, Resolution) {
+    let failure = answer.expect_err("a failure");
+    (failure.reason, failure.resolution)
+}
+
+/// The object with the status it was given.
+fn after(build: &Value, answer: &Result<Outcome, Failure>) -> Value {
+    let mut build = build.clone();
+    build["status"] = status(answer);
+    build
+}
+
+#[test]
+fn written_down_begun_and_followed() {
+    let host = cluster();
+    let build = build("b", json!({"comment": "nice"}));
+    let begun = host.reconcile(&Builds, &build);
+    assert_eq!(
+        host.requests(),
+        [
+            ["GET ", PIPELINE, "/builds?limit=1"].concat(),
+            ["POST ", &jobs("")].concat()
+        ]
+    );
+    let noted = host.checkpoints();
+    assert_eq!(
+        noted,
+        [json!({"trigger": {"after": 41, "at": NOW, "state": "InFlight"}})]
+    );
+    assert_eq!(
+        (
+            status(&begun)["buildID"].clone(),
+            status(&begun)["trigger"].clone()
+        ),
+        (json!(42), Value::Null)
+    );
+    host.forget();
+    knows(&host, 42, "started");
+    host.answer("PUT", "/api/v1/builds/42/comment", 200, Value::Null);
+    let followed = host.reconcile(&Builds, &after(&build, &begun));
+    assert_eq!(host.subscriptions(), ["/api/v1/builds/42/events"]);
+    assert_eq!(
+        (&*reason(&followed, "Ready"), &*reason(&followed, "Complete")),
+        ("Tracked", "InProgress")
+    );
+    let seen = status(&followed);
+    assert_eq!(
+        (&seen["comment"], &seen["buildName"]),
+        (&json!("nice"), &json!("7"))
+    );
+    assert_eq!(seen["inputs"][0]["version"]["ref"], "abc");
+    assert_eq!(seen["webURL"], "http://ci/app/jobs/unit-tests/builds/7");
+    assert!(matches!(
+        followed.expect("an outcome").next,
+        Next::Poll(Some(600_000))
+    ));
+}
+
+#[test]
+fn a_finished_one_costs_nothing_and_goes_in_time() {
+    let host = cluster();
+    knows(&host, 42, "failed");
+    let log = |text: &str| json!({"event": "log", "data": {"payload": text}}).to_string();
+    host.stream(
+        "/api/v1/builds/42/events",
+        &[
+            ("event", &log("one\n")),
+            ("event", &log("two\n")),
+            ("event", &log("three\n")),
+        ],
+    );
+    let mut build = build("b", json!({"logTailLines": 2, "ttlSecondsAfterFinished": 60}));
+    build["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    let ended = host.reconcile(&Builds, &build);
+    let seen = status(&ended);
+    assert_eq!(
+        (&seen["logTail"], &seen["duration"]),
+        (&json!("two\nthree"), &json!("1m30s"))
+    );
+    assert_eq!(reason(&ended, "Complete"), "Failed");
+    assert_eq!(host.events()[0].0, "BuildFailed");
+    host.forget();
+    host.put(build.clone());
+    let build = after(&build, &ended);
+    host.set_now(200_000);
+    let waiting = host.reconcile(&Builds, &build).expect("an outcome");
+    assert!(matches!(waiting.next, Next::At(250_000)), "{:?}", waiting.next);
+    host.set_now(250_000);
+    let gone = host.reconcile(&Builds, &build).expect("an outcome");
+    assert!(matches!(gone.next, Next::Settled));
+    assert_eq!(host.writes(), ["delete Build b"]);
+    assert!(host.requests().is_empty() && host.subscriptions().is_empty());
+}
+
+#[test]
+fn a_lost_answer_is_looked_for_and_never_asked_for_twice() {
+    let host = cluster();
+    let build = build("b", json!({}));
+    host.put(build.clone());
+    host.answers("POST", &jobs(""), [Err(Error::Unavailable("cut".into()))]);
+    let lost = host.reconcile(&Builds, &build);
+    assert_eq!(status(&lost)["trigger"]["state"], "Unknown");
+    assert_eq!(failure(lost.clone()), ("TriggerFailed".into(), Resolution::Retry));
+    let build = after(&build, &lost);
+    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
+    // Not there yet: it may still come.
+    host.forget();
+    host.answer(
+        "GET",
+        &since,
+        200,
+        json!([{"id": 42, "job_name": "other", "created_by": "ostler"}]),
+    );
+    let waiting = failure(host.reconcile(&Builds, &build));
+    assert_eq!(waiting, ("TriggerUnknown".into(), Resolution::Throttled(5000)));
+    // There.
+    host.answer("GET", &since, 200, json!([concourse(43, "pending")]));
+    assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 43);
+    // Nobody's, for long enough: it was never begun.
+    host.answer("GET", &since, 200, json!([]));
+    host.set_now(NOW + 5000);
+    assert!(!host.requests().iter().any(|r| r.starts_with("POST")));
+    host.answer("POST", &jobs(""), 200, concourse(44, "pending"));
+    assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 44);
+}
+
+#[test]
+fn interrupted_it_says_so_and_waits_for_who_is_at_it() {
+    let host = cluster();
+    let mut interrupted = build("b", json!({}));
+    interrupted["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "InFlight"}});
+    let mut other = build("a", json!({}));
+    other["status"] = interrupted["status"].clone();
+    host.put(interrupted.clone()).put(other.clone());
+    let waiting = failure(host.reconcile(&Builds, &interrupted));
+    assert_eq!(waiting, ("TriggerWaiting".into(), Resolution::Yield));
+    assert_eq!(host.checkpoints()[0]["trigger"]["state"], "Unknown");
+    // A new one begins none meanwhile.
+    other["status"]["trigger"]["state"] = json!("Unknown");
+    host.put(other);
+    let fresh = build("c", json!({}));
+    assert_eq!(failure(host.reconcile(&Builds, &fresh)).0, "TriggerWaiting");
+    assert!(host.requests().is_empty());
+}
+
+#[test]
+fn what_cannot_be_told_is_said_with_what_to_do() {
+    let host = cluster();
+    let mut build = build("b", json!({}));
+    build["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "Unknown"}});
+    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
+    host.answer(
+        "GET",
+        &since,
+        200,
+        json!([concourse(43, "pending"), concourse(42, "started")]),
+    );
+    let told = host.reconcile(&Builds, &build);
+    let message = told.clone().expect_err("parked").message;
+    assert!(
+        message.contains("42, 43") && message.contains("spec.buildID"),
+        "{message}"
+    );
+    assert_eq!(status(&told)["trigger"]["state"], "Ambiguous");
+    host.forget();
+    let mut build = after(&build, &told);
+    assert_eq!(
+        failure(host.reconcile(&Builds, &build)),
+        ("TriggerAmbiguous".into(), Resolution::Parked)
+    );
+    assert!(host.requests().is_empty());
+    build["spec"]["buildID"] = json!(43);
+    knows(&host, 43, "started");
+    assert_eq!(status(&host.reconcile(&Builds, &build))["buildID"], 43);
+}
+
+#[test]
+fn vanished_ones_are_begun_anew_and_adopted_ones_are_missed() {
+    let host = cluster();
+    let gone = |headers: &[(&str, &str)]| [Ok(response(404, headers, Value::Null))];
+    host.answers("GET", "/api/v1/builds/42", gone(&[("x-concourse-version", "8")]))
+        .answer("GET", "/api/v1/builds/42/resources", 404, Value::Null);
+    let mut ours = build("b", json!({}));
+    ours["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    let vanished = host.reconcile(&Builds, &ours);
+    assert_eq!(status(&vanished)["buildID"], Value::Null);
+    assert_eq!(host.events()[0].0, "BuildVanished");
+    let adopted = build("b", json!({"buildID": 42}));
+    assert_eq!(
+        failure(host.reconcile(&Builds, &adopted)),
+        ("BuildVanished".into(), Resolution::Parked)
+    );
+    // Not Concourse's word.
+    host.answers("GET", "/api/v1/builds/42", gone(&[]));
+    assert_eq!(
+        failure(host.reconcile(&Builds, &ours)),
+        ("FetchFailed".into(), Resolution::Retry)
+    );
+    // Another job's.
+    let mut other = concourse(42, "started");
+    other["job_name"] = json!("other");
+    host.answer("GET", "/api/v1/builds/42", 200, other);
+    assert_eq!(failure(host.reconcile(&Builds, &adopted)).0, "InvalidSpec");
+}
+
+#[test]
+fn refused_canceled_and_run_again() {
+    let host = cluster();
+    host.answer("POST", &jobs(""), 409, Value::Null);
+    let refused = host.reconcile(&Builds, &build("b", json!({})));
+    assert_eq!(status(&refused)["trigger"], Value::Null, "none was begun");
+    assert_eq!(failure(refused), ("TriggerFailed".into(), Resolution::Yield));
+    host.forget();
+    let canceled = host.reconcile(&Builds, &build("b", json!({"canceled": true})));
+    assert_eq!(
+        (&*reason(&canceled, "Ready"), host.requests().len()),
+        ("Canceled", 0)
+    );
+    let mut running = build("b", json!({"canceled": true}));
+    running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    knows(&host, 42, "started");
+    host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null);
+    host.reconcile(&Builds, &running).expect("an outcome");
+    assert_eq!(
+        host.requests().last().expect("one"),
+        "PUT /api/v1/builds/42/abort"
+    );
+    host.answer("POST", &jobs("/7.1"), 200, concourse(50, "pending"));
+    let again = host.reconcile(&Builds, &build("b", json!({"rerunOf": "7.1"})));
+    assert_eq!(status(&again)["buildID"], 50);
+}
+
+#[test]
+fn aborted_with_its_object_only_if_asked() {
+    let host = cluster();
+    let mut running = build("b", json!({}));
+    running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    host.cleanup(&Builds, &running).expect("let go");
+    assert!(host.requests().is_empty());
+    running["spec"]["abortOnDelete"] = json!(true);
+    host.answer("PUT", "/api/v1/builds/42/abort", 500, "boom");
+    assert_eq!(failure(host.cleanup(&Builds, &running)).0, "DeleteFailed");
+    host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null);
+    host.cleanup(&Builds, &running).expect("let go");
+    assert_eq!(host.requests().len(), 2);
+    running["status"]["concourseStatus"] = json!("succeeded");
+    host.cleanup(&Builds, &running).expect("let go");
+    assert_eq!(host.requests().len(), 2);
+}
