@@ -196,16 +196,21 @@ impl Ledger {
 
     /// A reconcile has ended: what it cost, and how long the component's call and all of it took.
     pub fn ended(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
+        self.finished(key, failed, whole);
+        let mut samples = self.overhead.lock().expect("lock");
+        if samples.len() < SAMPLES {
+            samples.push((call.as_micros() as u64, whole.as_micros() as u64));
+        }
+    }
+
+    /// The same of one without a component.
+    pub fn finished(&self, key: &ObjectRef, failed: bool, whole: Duration) {
         self.with(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
             entry.took = whole;
             entry.ended = Some(SystemTime::now());
         });
-        let mut samples = self.overhead.lock().expect("lock");
-        if samples.len() < SAMPLES {
-            samples.push((call.as_micros() as u64, whole.as_micros() as u64));
-        }
     }
 
     /// A reconcile was abandoned: it has not ended, and runs no more.

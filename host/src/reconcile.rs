@@ -3,6 +3,7 @@
 mod deletion;
 mod holding;
 mod status;
+pub mod upstream;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -197,6 +198,9 @@ impl Controller {
     /// Reconciles one object. None when it is gone.
     async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
+        if *work.lane == *upstream::LANE {
+            return self.upstream(key).await;
+        }
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
             return Some(self.others(key).await);
         };
@@ -335,7 +339,7 @@ impl Controller {
             status: None,
         };
         match self
-            .write_status(plugin, key, object, &Answer::Failure(failure))
+            .write_status(plugin.name(), key, object, &Answer::Failure(failure))
             .await
         {
             Ok(()) => End::settled(),
@@ -437,7 +441,7 @@ impl Controller {
                 self.ledger.failed(key, &failure.reason, &failure.message);
             }
         }
-        match self.write_status(plugin, key, object, &result).await {
+        match self.write_status(plugin.name(), key, object, &result).await {
             Ok(()) => End { next, reads: None },
             Err(end) => end,
         }

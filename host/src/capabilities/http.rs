@@ -123,7 +123,7 @@ impl Call {
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
         let key = ObjectRef::new(
-            Gvk::new("ostler.dev", "v1alpha1", "Upstream"),
+            upstream::kind(),
             &namespace,
             &request.upstream.name,
         );
@@ -204,7 +204,7 @@ impl Call {
 }
 
 /// Secrets as the store has them now.
-struct Secrets<'a>(&'a Services);
+pub(crate) struct Secrets<'a>(pub &'a Services);
 
 impl upstream::Secrets for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
