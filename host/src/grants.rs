@@ -384,7 +384,10 @@ plugins:
         let grants = Grants::parse("network: {allow: [10.96.0.0/12, '::1']}", "g.yaml").expect("parses");
         assert!(grants.network.permits("10.96.0.1".parse().expect("an address")));
         let error = Grants::parse("network: {allow: [localhost]}", "g.yaml").unwrap_err();
-        assert!(error.contains("g.yaml") && error.contains("`localhost` is no network"), "{error}");
+        assert!(
+            error.contains("g.yaml") && error.contains("`localhost` is no network"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -28,7 +28,6 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use self::client::{Client, Surroundings, Totals};
-pub(crate) use self::{client::cause, health::Report};
 pub use self::{
     breaker::Circuit,
     masking::{Encoding, Former, Substitution},
@@ -36,6 +35,7 @@ pub use self::{
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
 };
+pub(crate) use self::{client::cause, health::Report};
 use crate::{
     bindings::{http, types},
     engine::hex,

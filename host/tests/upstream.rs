@@ -19,8 +19,8 @@ use axum::{
 };
 use futures::future::join_all;
 use ostler::upstream::{
-    Clients, Encoding, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets, SendError, Substitution,
-    UpstreamObject, UpstreamSpec, network,
+    Clients, Encoding, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets,
+    SendError, Substitution, UpstreamObject, UpstreamSpec, network,
 };
 use serde_json::{Value, json};
 

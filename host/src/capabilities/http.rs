@@ -122,11 +122,7 @@ impl Call {
             .namespace
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
-        let key = ObjectRef::new(
-            upstream::kind(),
-            &namespace,
-            &request.upstream.name,
-        );
+        let key = ObjectRef::new(upstream::kind(), &namespace, &request.upstream.name);
         self.allow(&Access::Upstream {
             namespace: &namespace,
             name: &request.upstream.name,

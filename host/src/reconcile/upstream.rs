@@ -90,7 +90,8 @@ impl Controller {
             services.router.reads(key, read.clone());
             reads.push(read);
             if let Err(why) = services.informers.synced(&scope, PATIENCE).await {
-                let error = SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
+                let error =
+                    SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
                 return (Report::wrong(&error), Some(UNHEALTHY.0), reads);
             }
         }

@@ -7,13 +7,8 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretValue, Secrets, SendError,
-    fault::Fault,
-    grant::Grant,
-    missing,
-    network::Network,
-    object::UpstreamObject,
-    spec::Auth,
+    SecretKey, SecretValue, Secrets, SendError, fault::Fault, grant::Grant, missing, network::Network,
+    object::UpstreamObject, spec::Auth,
 };
 
 /// However long a token is said to last: by then there is another one.
@@ -220,17 +215,11 @@ impl TokenSource {
             return Err(SendError::Throttled(wait).into());
         }
         if status.is_server_error() {
-            return Err(SendError::Unavailable(format!(
-                "log-in: HTTP {}",
-                status.as_u16()
-            )).into());
+            return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())).into());
         }
         if !status.is_success() {
             let words = self.grant.refusal(&body);
-            return Err(SendError::LoginFailed(format!(
-                "HTTP {}: {words}",
-                status.as_u16()
-            )).into());
+            return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())).into());
         }
         let (token, life) = self
             .grant
@@ -264,7 +253,8 @@ fn token_endpoint(
             let own = reqwest::Url::parse(&upstream.spec.url).is_ok_and(|u| u.origin() == url.origin());
             if url.scheme() != "https" && !own {
                 return Err(invalid(
-                    "must be https: it is not of the same origin as spec.url, and a password goes there".into(),
+                    "must be https: it is not of the same origin as spec.url, and a password goes there"
+                        .into(),
                 ));
             }
             network

@@ -137,7 +137,10 @@ mod tests {
         breaker.succeeded(false);
         assert_eq!(breaker.circuit(t), Circuit::Open, "an old request's success");
         let t = t + OPEN.0;
-        assert_eq!((breaker.admit(t), breaker.admit(t)), (Admission::Trial, Admission::Wait));
+        assert_eq!(
+            (breaker.admit(t), breaker.admit(t)),
+            (Admission::Trial, Admission::Wait)
+        );
         breaker.abandoned();
         assert_eq!(breaker.admit(t), Admission::Trial);
         assert!(breaker.failed(true, t));
@@ -145,7 +148,10 @@ mod tests {
         let t = t + 2 * OPEN.0;
         assert_eq!(breaker.admit(t), Admission::Trial);
         breaker.succeeded(true);
-        assert_eq!((breaker.circuit(t), breaker.admit(t)), (Circuit::Closed, Admission::Pass));
+        assert_eq!(
+            (breaker.circuit(t), breaker.admit(t)),
+            (Circuit::Closed, Admission::Pass)
+        );
     }
 
     proptest! {

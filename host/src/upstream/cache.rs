@@ -106,7 +106,11 @@ impl Cache {
         self.bytes += kept.bytes();
         self.kept.insert(key, kept);
         while self.bytes > BYTES.0 {
-            let oldest = self.kept.iter().min_by_key(|(_, k)| k.used).map(|(key, _)| key.clone());
+            let oldest = self
+                .kept
+                .iter()
+                .min_by_key(|(_, k)| k.used)
+                .map(|(key, _)| key.clone());
             let Some(oldest) = oldest else { break };
             self.forget(&oldest);
         }
@@ -126,7 +130,8 @@ fn storable(headers: &HeaderMap) -> bool {
         let words = values.flat_map(|v| v.to_str().unwrap_or("*").split(','));
         words.map(|w| w.trim().to_ascii_lowercase()).collect::<Vec<_>>()
     };
-    !words(header::CACHE_CONTROL).iter().any(|w| w == "no-store") && !words(header::VARY).iter().any(|w| w == "*")
+    !words(header::CACHE_CONTROL).iter().any(|w| w == "no-store")
+        && !words(header::VARY).iter().any(|w| w == "*")
 }
 
 #[cfg(test)]
@@ -136,13 +141,18 @@ mod tests {
     fn answer(body: &[u8]) -> Response {
         Response {
             status: 200,
-            headers: vec![("x".into(), "1".into()), ("content-length".into(), body.len().to_string())],
+            headers: vec![
+                ("x".into(), "1".into()),
+                ("content-length".into(), body.len().to_string()),
+            ],
             body: body.to_vec(),
         }
     }
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let lines = lines.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)));
+        let lines = lines
+            .iter()
+            .map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)));
         lines.collect()
     }
 
@@ -153,14 +163,24 @@ mod tests {
     #[test]
     fn asked_for_by_its_validator_and_given_when_confirmed() {
         let mut cache = Cache::default();
-        cache.take(key("/a"), &headers(&[("etag", "\"1\""), ("last-modified", "then")]), &answer(b"body"));
+        cache.take(
+            key("/a"),
+            &headers(&[("etag", "\"1\""), ("last-modified", "then")]),
+            &answer(b"body"),
+        );
         let names: Vec<_> = cache.conditions(&key("/a")).into_iter().map(|(n, _)| n).collect();
         assert_eq!(names, [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE]);
         assert!(cache.conditions(&key("/b")).is_empty());
-        let newer = [("x".to_owned(), "2".to_owned()), ("content-length".to_owned(), "0".to_owned())];
+        let newer = [
+            ("x".to_owned(), "2".to_owned()),
+            ("content-length".to_owned(), "0".to_owned()),
+        ];
         let given = cache.confirmed(&key("/a"), &newer).expect("kept");
         assert_eq!((given.status, &*given.body), (200, &b"body"[..]));
-        assert!(given.headers.contains(&("x".into(), "2".into())) && given.headers.contains(&("content-length".into(), "4".into())));
+        assert!(
+            given.headers.contains(&("x".into(), "2".into()))
+                && given.headers.contains(&("content-length".into(), "4".into()))
+        );
         // Another answer, without a validator: what was kept is gone.
         cache.take(key("/a"), &headers(&[]), &answer(b"other"));
         assert!(cache.conditions(&key("/a")).is_empty() && cache.bytes == 0);
@@ -181,7 +201,15 @@ mod tests {
         gone.status = 404;
         cache.take(key("/a"), &headers(&[("etag", "1")]), &gone);
         assert!(cache.kept.is_empty());
-        cache.take(key("/a"), &headers(&[("etag", "1"), ("cache-control", "private, max-age=0"), ("vary", "accept")]), &answer(b"x"));
+        cache.take(
+            key("/a"),
+            &headers(&[
+                ("etag", "1"),
+                ("cache-control", "private, max-age=0"),
+                ("vary", "accept"),
+            ]),
+            &answer(b"x"),
+        );
         assert_eq!(cache.kept.len(), 1);
         let own = |name: &str| Key::new("/a", &[(name.into(), "x".into())]);
         assert!(own("If-None-Match").is_none() && own("Range").is_none());

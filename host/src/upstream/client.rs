@@ -263,7 +263,9 @@ impl Client {
                 gate.check()?;
             }
             let fault = match sending.send().await {
-                Ok(response) if response.status() == 401 && stale.is_none() && self.credentials.renewable() => {
+                Ok(response)
+                    if response.status() == 401 && stale.is_none() && self.credentials.renewable() =>
+                {
                     ticket.succeeded();
                     stale = credential.map(|(_, value)| value);
                     continue;
@@ -318,7 +320,9 @@ impl Client {
         let now = Instant::now();
         let wait = self.state.lock().expect("lock").pace.take(now, TURN);
         if wait > TURN {
-            return Err(SendError::Throttled(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
+            return Err(SendError::Throttled(
+                u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+            ));
         }
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -427,7 +431,11 @@ impl Client {
         if let Some(original) = original
             && let Some(key) = Key::new(request.path, request.given)
         {
-            self.state.lock().expect("lock").cache.take(key, &original, &answer);
+            self.state
+                .lock()
+                .expect("lock")
+                .cache
+                .take(key, &original, &answer);
         }
         // A server that says when to come back is at work; what it has not is no fault of its own.
         match status >= 500 && status != 501 && wait.is_none() {

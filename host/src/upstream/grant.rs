@@ -199,7 +199,8 @@ mod tests {
             .expect("an object")
             .extend(spec.as_object().cloned().unwrap_or_default());
         let spec = serde_json::from_value(whole).expect("a login");
-        Grant::login("http://h/session".into(), &spec, "pa\"ss$(username)".into()).unwrap_or_else(|e| panic!("{e}"))
+        Grant::login("http://h/session".into(), &spec, "pa\"ss$(username)".into())
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     fn body(grant: &Grant) -> &Value {
@@ -214,10 +215,18 @@ mod tests {
         let plain = login(json!({}));
         // A user name that looks like a placeholder is a user name.
         assert_eq!(body(&plain)["password"], "pa\"ss$(username)");
-        assert_eq!((plain.header.as_str(), plain.prefix), ("authorization", "Bearer "));
-        let own = login(json!({"header": "X-Token", "body": {"auth": [{"id": "u=$(username)", "pw": "$(password)"}], "n": 1}}));
+        assert_eq!(
+            (plain.header.as_str(), plain.prefix),
+            ("authorization", "Bearer ")
+        );
+        let own = login(
+            json!({"header": "X-Token", "body": {"auth": [{"id": "u=$(username)", "pw": "$(password)"}], "n": 1}}),
+        );
         assert_eq!(body(&own)["auth"][0]["pw"], "pa\"ss$(username)");
-        assert_eq!((own.header.as_str(), own.prefix, &body(&own)["n"]), ("x-token", "", &json!(1)));
+        assert_eq!(
+            (own.header.as_str(), own.prefix, &body(&own)["n"]),
+            ("x-token", "", &json!(1))
+        );
     }
 
     #[test]
@@ -227,9 +236,16 @@ mod tests {
             (json!({}), "t", 300_000),
             (json!({"lifetimeSeconds": 7}), "t", 7000),
             (json!({"lifetimeJsonPath": "$.n"}), "t", 1500),
-            (json!({"tokenJsonPath": ".data.s[0].id", "lifetimeJsonPath": ".data.s[0].ttl"}), "x", 90_000),
+            (
+                json!({"tokenJsonPath": ".data.s[0].id", "lifetimeJsonPath": ".data.s[0].ttl"}),
+                "x",
+                90_000,
+            ),
         ] {
-            assert_eq!(login(spec).granted(answer), Ok((token.into(), Duration::from_millis(ms))));
+            assert_eq!(
+                login(spec).granted(answer),
+                Ok((token.into(), Duration::from_millis(ms)))
+            );
         }
         for (spec, word) in [
             (json!({"tokenJsonPath": ".data.s[1].id"}), ".data.s[1].id"),
@@ -245,8 +261,14 @@ mod tests {
     #[test]
     fn a_refusal_never_echoes() {
         let grant = login(json!({}));
-        assert_eq!(grant.refusal(br#"{"message":"Invalid username or password"}"#), "Invalid username or password");
-        assert_eq!(grant.refusal(br#"{"error":"not pa\"ss$(username)"}"#), "no reason given");
+        assert_eq!(
+            grant.refusal(br#"{"message":"Invalid username or password"}"#),
+            "Invalid username or password"
+        );
+        assert_eq!(
+            grant.refusal(br#"{"error":"not pa\"ss$(username)"}"#),
+            "no reason given"
+        );
         assert_eq!(grant.refusal(b"<html>"), "no reason given");
     }
 }

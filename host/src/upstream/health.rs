@@ -57,7 +57,8 @@ impl Health {
 
     /// How long nothing was heard.
     pub fn silent(&self, now: Instant) -> Duration {
-        self.heard.map_or(Duration::MAX, |heard| now.saturating_duration_since(heard))
+        self.heard
+            .map_or(Duration::MAX, |heard| now.saturating_duration_since(heard))
     }
 
     /// It can be reached.
@@ -77,7 +78,9 @@ impl Health {
             let message = "The server does not accept the credentials (HTTP 401)";
             news |= set(&mut self.authenticated, Fact::new(false, "AuthFailed", message));
         } else if status < 400 {
-            let stands = |(at, since): &(String, Instant)| at != path && now.saturating_duration_since(*since) < REFUSAL;
+            let stands = |(at, since): &(String, Instant)| {
+                at != path && now.saturating_duration_since(*since) < REFUSAL
+            };
             if !self.refused.as_ref().is_some_and(stands) {
                 self.refused = None;
                 news |= self.accepted("Accepted");
@@ -122,7 +125,11 @@ impl Health {
     pub fn report(&self, open: Option<&str>, none: bool) -> Report {
         let connected = match (&self.connected, open) {
             (Some(fact), _) if !fact.good => Some(fact.clone()),
-            (_, Some(why)) => Some(Fact::new(false, "CircuitOpen", format!("Not asked for a moment: {why}"))),
+            (_, Some(why)) => Some(Fact::new(
+                false,
+                "CircuitOpen",
+                format!("Not asked for a moment: {why}"),
+            )),
             (fact, None) => fact.clone(),
         };
         let authenticated = match none {
@@ -139,7 +146,9 @@ impl Health {
 
 /// Only another word is news: the messages of a fault differ each time.
 fn set(fact: &mut Option<Fact>, new: Fact) -> bool {
-    let news = fact.as_ref().is_none_or(|f| (f.good, f.reason) != (new.good, new.reason));
+    let news = fact
+        .as_ref()
+        .is_none_or(|f| (f.good, f.reason) != (new.good, new.reason));
     if news {
         *fact = Some(new);
     }
@@ -252,7 +261,12 @@ mod tests {
     #[test]
     fn conditions() {
         let ready = |report: &Report| match report.answer() {
-            Ok(outcome) => outcome.conditions.iter().find(|c| c.type_ == "Ready").map_or("True", |_| "Unknown").to_owned(),
+            Ok(outcome) => outcome
+                .conditions
+                .iter()
+                .find(|c| c.type_ == "Ready")
+                .map_or("True", |_| "Unknown")
+                .to_owned(),
             Err(failure) => failure.reason,
         };
         let (mut health, t) = (Health::default(), Instant::now());
@@ -264,9 +278,15 @@ mod tests {
         assert_eq!(ready(&health.report(None, false)), "AuthFailed");
         assert_eq!(ready(&health.report(None, true)), "True");
         health.unreachable(fault::Kind::Connect, "refused");
-        assert_eq!(ready(&health.report(Some("5 failures"), false)), "ConnectionFailed");
+        assert_eq!(
+            ready(&health.report(Some("5 failures"), false)),
+            "ConnectionFailed"
+        );
         let missing = Report::wrong(&SendError::NotFound("Secret a/b".into()));
-        assert_eq!((ready(&missing), missing.stalled), ("SecretMissing".into(), false));
+        assert_eq!(
+            (ready(&missing), missing.stalled),
+            ("SecretMissing".into(), false)
+        );
         assert!(Report::wrong(&SendError::Invalid("x".into())).stalled);
     }
 }

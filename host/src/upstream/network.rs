@@ -41,7 +41,10 @@ pub fn network(text: &str) -> Result<IpNet, String> {
 
 fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().map(|t| network(t).map_err(D::Error::custom)).collect()
+    texts
+        .iter()
+        .map(|t| network(t).map_err(D::Error::custom))
+        .collect()
 }
 
 /// An address that is not allowed.
@@ -219,22 +222,62 @@ mod tests {
     #[test]
     fn what_is_not_public_is_refused() {
         for address in [
-            "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.9.9.9", "169.254.1.1",
-            "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.168.1.1", "198.18.0.1",
-            "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fc00::1", "fd00:ec2::254", "fe80::1",
-            "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::10.0.0.1", "64:ff9b::a00:1",
-            "64:ff9b:1::a00:1", "2002:7f00:1::", "2001:db8::1", "2001::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.1.1",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.168.1.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::10.0.0.1",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::a00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
         ] {
-            assert!(!grant(&[]).permits(address.parse().expect("an address")), "{address}");
+            assert!(
+                !grant(&[]).permits(address.parse().expect("an address")),
+                "{address}"
+            );
         }
-        for address in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1"] {
-            assert!(grant(&[]).permits(address.parse().expect("an address")), "{address}");
+        for address in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1111",
+            "64:ff9b::101:101",
+            "::ffff:1.1.1.1",
+        ] {
+            assert!(
+                grant(&[]).permits(address.parse().expect("an address")),
+                "{address}"
+            );
         }
     }
 
     #[test]
     fn what_is_allowed_is_not_but_metadata_only_by_name() {
-        let allows = |allow: &[&str], address: &str| grant(allow).permits(address.parse().expect("an address"));
+        let allows =
+            |allow: &[&str], address: &str| grant(allow).permits(address.parse().expect("an address"));
         assert!(allows(&["10.96.0.0/12"], "10.96.0.1") && !allows(&["10.96.0.0/12"], "10.0.0.1"));
         assert!(allows(&["127.0.0.1"], "::ffff:127.0.0.1") && allows(&["::1"], "::1"));
         for (wide, address) in [
@@ -243,7 +286,10 @@ mod tests {
             ("fd00::/8", "fd00:ec2::254"),
         ] {
             assert!(!allows(&[wide], address), "{address}");
-            assert!(allows(&[wide, &plain(address.parse().expect("one")).to_string()], address));
+            assert!(allows(
+                &[wide, &plain(address.parse().expect("one")).to_string()],
+                address
+            ));
         }
         assert!(network("10.0.0.0/33").is_err() && network("localhost").is_err());
     }
@@ -251,8 +297,17 @@ mod tests {
     #[test]
     fn an_address_however_it_is_written() {
         let network = Network::default();
-        for url in ["http://127.1/", "http://0x7f000001/", "http://2130706433/", "http://[::ffff:a00:1]/", "http://0/"] {
-            let error = network.check(&url.parse().expect("a URL")).expect_err(url).to_string();
+        for url in [
+            "http://127.1/",
+            "http://0x7f000001/",
+            "http://2130706433/",
+            "http://[::ffff:a00:1]/",
+            "http://0/",
+        ] {
+            let error = network
+                .check(&url.parse().expect("a URL"))
+                .expect_err(url)
+                .to_string();
             assert!(error.contains("network.allow"), "{error}");
         }
         assert!(network.allow(grant(&["127.0.0.0/8"])) && !network.allow(grant(&["127.0.0.0/8"])));
@@ -262,7 +317,10 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_as_its_addresses_are() {
         let network = Network::default();
-        let refused = network.connect("localhost", 1, Duration::from_secs(5)).await.expect_err("refused");
+        let refused = network
+            .connect("localhost", 1, Duration::from_secs(5))
+            .await
+            .expect_err("refused");
         assert!(refused.downcast_ref::<NotAllowed>().is_some(), "{refused}");
     }
 

@@ -43,8 +43,12 @@ impl Pace {
 
     /// How long a request has to wait. Where that is no longer than its patience it is expected to come then.
     pub fn take(&mut self, now: Instant, patience: Duration) -> Duration {
-        let pause = self.paused.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
-        let Some(interval) = self.interval else { return pause };
+        let pause = self
+            .paused
+            .map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        let Some(interval) = self.interval else {
+            return pause;
+        };
         let next = self.next.unwrap_or(now).max(now);
         let wait = next.saturating_duration_since(now + self.tolerance).max(pause);
         if wait <= patience {
@@ -94,7 +98,11 @@ mod tests {
         let (mut pace, t) = (Pace::new(Some(10), Some(3)), Instant::now());
         let waits: Vec<_> = (0..5).map(|_| pace.take(t, SECOND).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
-        assert_eq!(pace.take(t, Duration::from_millis(100)).as_millis(), 300, "and not taken");
+        assert_eq!(
+            pace.take(t, Duration::from_millis(100)).as_millis(),
+            300,
+            "and not taken"
+        );
         assert_eq!(pace.take(t + SECOND, SECOND).as_millis(), 0);
         let mut free = Pace::new(None, None);
         assert!((0..1000).all(|_| free.take(t, SECOND).is_zero()));
@@ -111,8 +119,14 @@ mod tests {
         assert_eq!(pace.take(t, SECOND), LONGEST);
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         assert_eq!(retry_after(" 120", now), Some(120 * SECOND));
-        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(10 * SECOND));
-        assert_eq!(retry_after("Sun, 06 Nov 1993 08:49:47 GMT", now), Some(Duration::ZERO));
+        assert_eq!(
+            retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now),
+            Some(10 * SECOND)
+        );
+        assert_eq!(
+            retry_after("Sun, 06 Nov 1993 08:49:47 GMT", now),
+            Some(Duration::ZERO)
+        );
         assert_eq!(retry_after("soon", now), None);
     }
 

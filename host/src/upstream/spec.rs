@@ -23,14 +23,15 @@ use serde_json::{Map, Value};
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!has(self.tls) || self.url.startsWith('https:') || self.url.startsWith('amqps:')",
-        "message": "tls is for an https or amqps url"},
     {"rule": "!self.url.startsWith('amqp') || !has(self.auth) || has(self.auth.none) || has(self.auth.basic)",
         "message": "an amqp or amqps url takes auth none or basic"},
 ]))]
 pub struct UpstreamSpec {
     /// Base URL (http, https, amqp or amqps); requests' paths are appended to it.
-    #[schemars(regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"), length(max = 2048))]
+    #[schemars(
+        regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"),
+        length(max = 2048)
+    )]
     pub url: String,
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
