@@ -124,7 +124,7 @@ mod tests {
             Some(10 * SECOND)
         );
         assert_eq!(
-            retry_after("Sun, 06 Nov 1993 08:49:47 GMT", now),
+            retry_after("Sat, 06 Nov 1993 08:49:47 GMT", now),
             Some(Duration::ZERO)
         );
         assert_eq!(retry_after("soon", now), None);

@@ -253,7 +253,7 @@ pub struct Login {
     /// The body: any JSON object, with `$(username)` and `$(password)` in its texts. By default
     /// `{"username": "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    #[schemars(schema_with = "any_object")]
     pub body: Option<Map<String, Value>>,
     /// Where in the answer the token is, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
@@ -299,6 +299,11 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub response_body_bytes: Option<u32>,
+}
+
+/// An object of which the API server keeps whatever is in it.
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 /// The CRD as YAML, as it is checked in under `crds/`.
