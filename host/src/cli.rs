@@ -1,6 +1,7 @@
 //! The command line.
 
 mod ask;
+mod compile;
 mod dev;
 mod explain;
 mod run;
@@ -18,6 +19,7 @@ use tracing::info;
 
 use crate::{
     admin::Admin,
+    engine::Cache,
     grants::Grants,
     host::{Host, Settings},
     lease,
@@ -44,6 +46,9 @@ enum Command {
     Explain(explain::Explain),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
+    /// Compile a component into the cache: what a host has done in a process of its own.
+    #[command(hide = true)]
+    Compile(compile::Compile),
 }
 
 impl Command {
@@ -52,7 +57,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Crds => None,
+            Self::Status(_) | Self::Explain(_) | Self::Crds | Self::Compile(_) => None,
         }
     }
 }
@@ -81,7 +86,8 @@ struct Common {
     /// Seconds that reconciles have to end after SIGTERM or SIGINT; a second signal ends at once.
     #[arg(long, default_value = "25", value_parser = seconds)]
     grace_period: Duration,
-    /// Directory for compiled code. Only this user may be able to write to it.
+    /// Directory for compiled code, which only this user may be able to write to. With it, components are compiled in
+    /// a process of their own.
     #[arg(long)]
     cache: Option<PathBuf>,
     /// Address of the admin server (health, facts).
@@ -139,6 +145,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Dev(dev) => dev.run().await,
         Command::Status(status) => status.run().await,
         Command::Explain(explain) => explain.run().await,
+        Command::Compile(compile) => compile.run(),
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
             Ok(())
@@ -168,7 +175,10 @@ async fn serve(
         namespaces: common.namespaces,
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),
-        cache: common.cache,
+        cache: common.cache.map(|directory| Cache {
+            directory,
+            compiler: std::env::current_exe().ok(),
+        }),
         api_server: config
             .cluster_url
             .authority()

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -126,6 +129,8 @@ pub struct Cluster {
     counted: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
     gate: Gate,
+    /// No answer to the last request: said once, not for every object.
+    away: Arc<AtomicBool>,
 }
 
 impl Cluster {
@@ -136,6 +141,7 @@ impl Cluster {
             counted: None,
             resources: Arc::default(),
             gate: Gate::default(),
+            away: Arc::default(),
         }
     }
 
@@ -350,7 +356,9 @@ impl Cluster {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
             rest.answered(method, code, host, started.elapsed());
         }
-        let response = response.map_err(|e| ApiError::Unreachable(innermost(&e)))?;
+        let response = response.map_err(|e| ApiError::Unreachable(innermost(&e)));
+        self.told(response.as_ref().err());
+        let response = response?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -364,6 +372,29 @@ impl Cluster {
         Err(status_error(code, retry_after, &body.unwrap_or_default()))
     }
 }
+
+impl Cluster {
+    /// Says when the server goes away and when it is back.
+    fn told(&self, error: Option<&ApiError>) {
+        let was = self.away.swap(error.is_some(), Ordering::Relaxed);
+        match error {
+            Some(e) if !was => tracing::warn!("{e}"),
+            None if was => tracing::info!("the API server answers again"),
+            _ => {}
+        }
+    }
+}
+
+/// Warns, unless it is only that the API server is away, which is said once for all.
+macro_rules! complain {
+    ($error:expr, $($what:tt)*) => {
+        match $error {
+            $crate::cluster::ApiError::Unreachable(_) => tracing::debug!($($what)*),
+            _ => tracing::warn!($($what)*),
+        }
+    };
+}
+pub(crate) use complain;
 
 /// Reads a `Status` object, wherever it came from (an answer, or an ERROR event in a watch).
 pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiError {

@@ -167,6 +167,17 @@ fn reason(text: &str) -> &str {
     if valid { text } else { "Unspecified" }
 }
 
+/// The phase of an object in one word, for kinds that have it, from its conditions.
+pub fn phase(status: &Value, deleting: bool) -> &'static str {
+    let conditions = status["conditions"].as_array();
+    let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+    match deleting {
+        true => "Terminating",
+        false if conditions.is_some_and(|all| all.iter().any(ready)) => "Ready",
+        false => "Progressing",
+    }
+}
+
 /// The JSON merge patch (RFC 7386) that makes `old` into `new`; none when they are equal.
 pub fn merge_patch(old: Option<&Value>, new: &Value) -> Option<Value> {
     let empty = Value::Object(Map::new());

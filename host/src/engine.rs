@@ -1,8 +1,9 @@
 //! WebAssembly: compiles components, and calls them with a fresh instance each time.
 
+mod code;
+
 use std::{
     future::Future,
-    path::PathBuf,
     pin::Pin,
     sync::{
         Arc,
@@ -12,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sha2::{Digest, Sha256};
 use wasmtime::{
     Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
     StoreLimitsBuilder, UpdateDeadline,
-    component::{Component, ComponentNamedList, HasSelf, Lift, Linker, Lower},
+    component::{ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
+pub use code::Cache;
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
@@ -134,7 +135,9 @@ impl WasiView for State {
 pub struct Engine {
     engine: wasmtime::Engine,
     linker: Linker<State>,
-    cache: Option<PathBuf>,
+    cache: Option<Cache>,
+    /// What another process has to be told to make code for this one.
+    alike: Vec<String>,
     inspector: Option<Inspector>,
     stop: Arc<AtomicBool>,
 }
@@ -146,12 +149,11 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// An engine for `concurrency` calls at the same time, of at most `memory` bytes each. Compiled
-    /// code is kept in `cache`, a directory only this user may write to.
+    /// An engine for `concurrency` calls at the same time, of at most `memory` bytes each.
     pub fn new(
         concurrency: u32,
         memory: usize,
-        cache: Option<PathBuf>,
+        cache: Option<Cache>,
         inspector: Option<Inspector>,
     ) -> wasmtime::Result<Self> {
         let config = |pool| config(pool, inspector.is_some());
@@ -182,6 +184,10 @@ impl Engine {
             engine,
             linker,
             cache,
+            alike: vec![
+                format!("--concurrency={concurrency}"),
+                format!("--memory={memory}"),
+            ],
             inspector,
             stop,
         })
@@ -190,49 +196,14 @@ impl Engine {
     /// Compiles and links a component; from the cache where it was compiled before. Blocks: minutes of
     /// code take seconds.
     pub fn compile(&self, wasm: &[u8], wasi: bool) -> wasmtime::Result<Compiled> {
-        let component = self.component(wasm)?;
+        let component = code::component(&self.engine, self.cache.as_ref(), &self.alike, wasm)?;
         let pre = PluginPre::new(self.linker.instantiate_pre(&component)?)?;
         Ok(Compiled { pre, wasi })
     }
 
-    fn component(&self, wasm: &[u8]) -> wasmtime::Result<Component> {
-        let Some(directory) = &self.cache else {
-            return Component::new(&self.engine, wasm);
-        };
-        let file = directory.join(self.cache_key(wasm));
-        if file.exists() {
-            // Unsafe because it trusts the file: the directory is this user's, the name says for which
-            // engine and component it was written, and it was renamed into place whole.
-            #[allow(unsafe_code)]
-            match unsafe { Component::deserialize_file(&self.engine, &file) } {
-                Ok(component) => return Ok(component),
-                Err(e) => tracing::warn!(file = %file.display(), "compiling anew: {e:#}"),
-            }
-        }
-        let component = Component::new(&self.engine, wasm)?;
-        let written = component.serialize().and_then(|code| {
-            let partial = file.with_extension(format!("{}.partial", std::process::id()));
-            create_private(directory)?;
-            std::fs::write(&partial, code)?;
-            Ok(std::fs::rename(&partial, &file)?)
-        });
-        if let Err(e) = written {
-            tracing::warn!(file = %file.display(), "compiled code is not kept: {e:#}");
-        }
-        Ok(component)
-    }
-
-    fn cache_key(&self, wasm: &[u8]) -> String {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut compatibility = DefaultHasher::new();
-        self.engine
-            .precompile_compatibility_hash()
-            .hash(&mut compatibility);
-        format!(
-            "{}-{:016x}.cwasm",
-            hex(&Sha256::digest(wasm)),
-            compatibility.finish()
-        )
+    /// Compiles a component for the cache alone.
+    pub fn precompile(&self, wasm: &[u8]) -> wasmtime::Result<()> {
+        code::component(&self.engine, self.cache.as_ref(), &self.alike, wasm).map(drop)
     }
 
     /// Asks a component what it is.
@@ -495,14 +466,6 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling));
     }
     config
-}
-
-fn create_private(directory: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
 }
 
 /// Lower-case hexadecimal.

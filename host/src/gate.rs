@@ -4,7 +4,14 @@
 //! good for, also when every thread of the process was stopped meanwhile. What was begun in one term can't
 //! write in the next.
 
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use tokio::sync::watch;
 
@@ -22,6 +29,7 @@ pub struct Deposed;
 #[derive(Clone, Debug)]
 pub struct Gate {
     state: Arc<watch::Sender<State>>,
+    rereads: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +77,7 @@ impl Gate {
         };
         Self {
             state: Arc::new(watch::Sender::new(state)),
+            rereads: Arc::default(),
         }
     }
 
@@ -80,6 +89,16 @@ impl Gate {
             (state.term, state.open) = (term, Open::Until(until));
             news
         });
+    }
+
+    /// The lease had to be read again by who leads: somebody else has changed it.
+    pub fn reread(&self) {
+        self.rereads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was.
+    pub fn rereads(&self) -> u64 {
+        self.rereads.load(Ordering::Relaxed)
     }
 
     /// Shuts at once.

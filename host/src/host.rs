@@ -14,7 +14,7 @@ use crate::{
     capabilities::Services,
     cluster::Cluster,
     effects::Effects,
-    engine::{Engine, Inspector, Limits},
+    engine::{Cache, Engine, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
     gate::Gate,
@@ -62,8 +62,8 @@ pub struct Settings {
     pub backoff: (Duration, Duration),
     /// How long a watch that nobody needs any more is kept.
     pub linger: Duration,
-    /// Where compiled code is kept; none compiles at each start.
-    pub cache: Option<PathBuf>,
+    /// Where compiled code is kept, and who makes it; none compiles at each start, in this process.
+    pub cache: Option<Cache>,
     /// Host and port of the API server, for the metrics.
     pub api_server: String,
     /// Campaigns for leadership; none leads always.

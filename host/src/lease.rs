@@ -115,6 +115,9 @@ async fn campaign(
         match step {
             Step::Done => return Ok(()),
             Step::Send(request, give_up) => {
+                if matches!(request, Request::Read) && gate.term().is_some() {
+                    gate.reread();
+                }
                 let sending = timeout_at((start + give_up).into(), post.send(&request));
                 let answer = sending.await.unwrap_or_else(|_| {
                     warn!(lease = post.object, "no answer in time");

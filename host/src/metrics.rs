@@ -197,10 +197,8 @@ impl Metrics {
         self.leases.lock().expect("lock").push((lease.into(), gate));
     }
 
-    /// The leases this process stands for, and whether it leads by each.
-    pub fn leases(&self) -> Vec<(Arc<str>, bool)> {
-        let leases = self.leases.lock().expect("lock");
-        let leads = |(name, gate): &(Arc<str>, Gate)| (name.clone(), gate.term().is_some());
-        leases.iter().map(leads).collect()
+    /// The leases this process stands for, with their gates.
+    pub fn leases(&self) -> Vec<(Arc<str>, Gate)> {
+        self.leases.lock().expect("lock").clone()
     }
 }

@@ -28,6 +28,8 @@ pub struct Kind {
     pub finalizer: Option<Box<str>>,
     /// Which objects; none for all.
     pub selector: Option<Selector>,
+    /// Whether the host keeps a phase in its status.
+    pub phase: bool,
 }
 
 /// A build of a plugin that is ready to be called.
@@ -153,6 +155,7 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             gvk,
             finalizer: kind.finalizer.as_deref().map(Into::into),
             selector,
+            phase: kind.phase,
         });
     }
     Ok(kinds)

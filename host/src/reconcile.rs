@@ -18,7 +18,7 @@ use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 use crate::{
     bindings::{reconciler, types::Condition},
     capabilities::{Call, Services, Subject},
-    cluster::ApiError,
+    cluster::{ApiError, complain},
     conditions,
     dependencies::Dependency,
     engine::{Engine, Trap},
@@ -320,7 +320,7 @@ impl Controller {
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
-                    warn!(object = %key, "finalizer not written: {e}");
+                    complain!(e, object = %key, "finalizer not written: {e}");
                     self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
                 }
                 Err(End::retry())

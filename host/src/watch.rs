@@ -21,7 +21,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    cluster::{ApiError, As, Cluster, parse, status_error},
+    cluster::{ApiError, As, Cluster, complain, parse, status_error},
     key::ObjectRef,
     object::Object,
     scope::{Form, Scope},
@@ -286,7 +286,7 @@ impl Informer {
                         self.synced.send_replace(Synced::Failed(e.to_string()));
                     }
                     if failures == 0 || !matches!(e, ApiError::UnknownKind(_)) {
-                        warn!(kind = %self.scope.gvk, namespace = %self.scope.namespace, "watch interrupted: {e}");
+                        complain!(e, kind = %self.scope.gvk, namespace = %self.scope.namespace, "watch interrupted: {e}");
                     }
                     // Too old a version, or unknown why: a list is always right.
                     if matches!(e, ApiError::Status { .. } | ApiError::Garbage(_)) {

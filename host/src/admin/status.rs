@@ -172,9 +172,9 @@ impl Admin {
                 .metrics
                 .leases()
                 .into_iter()
-                .map(|(name, leads)| Lease {
+                .map(|(name, gate)| Lease {
                     name: name.to_string(),
-                    leads,
+                    leads: gate.term().is_some(),
                 })
                 .collect(),
             plugins: self.registry.reports().into_iter().map(Into::into).collect(),

@@ -215,8 +215,16 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         "1 while this process leads, 0 while it stands by",
         Gauges::<i64>::default(),
     );
-    for (name, yes) in services.metrics.leases() {
-        leads.get_or_create(&vec![("name", name)]).set(i64::from(yes));
+    let rereads = register(
+        r,
+        "leader_election_slowpath",
+        "Times the leader had to read its lease again because somebody else had changed it",
+        Family::<Labels, Counter>::default(),
+    );
+    for (name, gate) in services.metrics.leases() {
+        let labels = vec![("name", name)];
+        leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
+        rereads.get_or_create(&labels).inc_by(gate.rereads());
     }
     let (objects, bytes) = services.store.size();
     register(

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
 use crate::{
+    cluster::{ApiError, complain},
     bindings::reconciler,
     conditions,
     key::ObjectRef,
@@ -51,7 +52,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                warn!(object = %key, "what it holds is not written: {e}");
+                complain!(e, object = %key, "what it holds is not written: {e}");
                 Err(End::retry())
             }
         }
@@ -77,7 +78,7 @@ impl Controller {
                     info!(object = %object, holder = %holder, "let go");
                 }
                 Err(e) => {
-                    warn!(object = %object, holder = %holder, "not let go: {e}");
+                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
                     return Err(End::retry());
                 }
             }
@@ -111,7 +112,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    warn!(object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
                     return Some(End::retry());
                 }
             }
@@ -166,7 +167,7 @@ impl Controller {
         key: &ObjectRef,
         holder: &Holder,
         forced: bool,
-    ) -> Result<bool, crate::cluster::ApiError> {
+    ) -> Result<bool, ApiError> {
         let effects = &self.services.effects;
         if !forced {
             let there = match &holder.object {

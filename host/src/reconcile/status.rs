@@ -8,7 +8,7 @@ use tracing::warn;
 use super::{Answer, Controller, End, Notes, api_writes};
 use crate::{
     bindings::reconciler,
-    cluster::ApiError,
+    cluster::{ApiError, complain},
     conditions::{self, Moment},
     effects::digest,
     key::ObjectRef,
@@ -50,12 +50,17 @@ impl Controller {
                 Answer::Failure(failure) => fields(&failure.status)
                     .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
             };
-        let new = new.unwrap_or_else(|why| {
+        let mut new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
             warn!(object = %key, plugin = &**by, "{}", failure.message);
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
+        let plugin = self.registry.of_kind(&key.gvk);
+        let phased = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
+        if phased {
+            new["phase"] = conditions::phase(&new, object.deleting()).into();
+        }
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
             self.ledger.looked(key, object);
@@ -103,7 +108,7 @@ impl Controller {
                 })
             }
             Err(e) => {
-                warn!(object = %key, plugin = &**by, "status not written: {e}");
+                complain!(e, object = %key, plugin = &**by, "status not written: {e}");
                 self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }

@@ -83,6 +83,7 @@ pub fn kind<R: Reconciler>(_: &R) -> ReconciledKind {
         gvk: R::Spec::gvk(),
         finalizer: R::FINALIZER.map(Into::into),
         label_selector: R::LABEL_SELECTOR.map(Into::into),
+        phase: R::PHASE,
     }
 }
 

@@ -41,6 +41,8 @@ pub mod crd;
 #[doc(hidden)]
 pub mod guest;
 mod http;
+#[cfg(target_arch = "wasm32")]
+mod memory;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod mock;
 mod object;
@@ -78,6 +80,10 @@ pub trait Reconciler {
 
     /// Narrows the objects by their labels.
     const LABEL_SELECTOR: Option<&'static str> = None;
+
+    /// Whether the host keeps `status.phase`: `Progressing`, `Ready` or `Terminating`. The status type has
+    /// the field then, so that the CRD does.
+    const PHASE: bool = false;
 
     /// Brings the world closer to what the object asks for. Level-triggered:
     /// it must give the same for the same world, however often it runs.

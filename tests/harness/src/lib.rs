@@ -19,6 +19,7 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use ostler::{
+    engine::Cache,
     grants::Grants,
     host::{Host, Settings},
     key::{Gvk, ObjectRef},
@@ -137,7 +138,10 @@ impl Lab {
             network: vec![ostler::upstream::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             workers: 8,
-            cache: Some(workspace().join("target/compiled")),
+            cache: Some(Cache {
+                directory: workspace().join("target/compiled"),
+                compiler: None,
+            }),
             ..Settings::default()
         };
         let lab = Self {

@@ -24,6 +24,8 @@ pub struct ProbeSpec {
 #[ostler_sdk::api]
 #[derive(Default)]
 pub struct ProbeStatus {
+    /// The host's word for how it is.
+    pub phase: Option<String>,
     /// What each step saw.
     pub seen: Vec<String>,
 }
@@ -56,6 +58,7 @@ pub struct Prober;
 impl Reconciler for Prober {
     type Spec = ProbeSpec;
     const FINALIZER: Option<&'static str> = Some("tests.ostler.dev/probe");
+    const PHASE: bool = true;
 
     fn reconcile(&self, ctx: &Context, probe: &Probe) -> Result<Outcome, Failure> {
         run(ctx, &probe.spec.steps, &probe.metadata.namespace)

@@ -4,7 +4,7 @@ use ostler::{
     key::Gvk,
     reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED},
 };
-use ostler_test_harness::{Lab, concourse::kind, condition, scenarios};
+use ostler_test_harness::{Lab, concourse::kind, condition, probe, scenarios};
 use serde_json::json;
 
 scenarios!(
@@ -18,6 +18,7 @@ scenarios!(
     orphaned_by_its_spec,
     orphaned_by_annotation,
     forced,
+    told_by_the_phase,
 );
 
 fn gone_from_concourse(lab: &Lab) {
@@ -207,4 +208,28 @@ async fn forced(lab: Lab) {
     lab.gone(&kind("Pipeline"), "app").await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
     assert!(events.iter().any(|e| e["reason"] == "ForceDeleted"));
+}
+
+/// For a kind that asks for it, one word says how an object is.
+async fn told_by_the_phase(mut lab: Lab) {
+    lab.start_probe().await;
+    let phase = async |phase: &str| {
+        lab.until(&format!("the phase is {phase}"), async || {
+            lab.get(&probe::kind(), "p")
+                .await
+                .is_some_and(|o| o["status"]["phase"] == phase)
+        })
+        .await;
+    };
+    lab.probe("p", json!([{"do": "yield"}]), json!([{"do": "park"}]))
+        .await;
+    phase("Progressing").await;
+    lab.patch(&probe::kind(), "p", json!({"spec": {"steps": []}}))
+        .await;
+    phase("Ready").await;
+    lab.delete(&probe::kind(), "p").await;
+    phase("Terminating").await;
+    lab.patch(&probe::kind(), "p", json!({"spec": {"cleanup": []}}))
+        .await;
+    lab.gone(&probe::kind(), "p").await;
 }

@@ -369,6 +369,21 @@ async fn who_leads_is_told(mut lab: Lab) {
     })
     .await;
     assert!(leader.status().leases[0].leads);
+    // Somebody touches the lease: the leader reads it again, and goes on leading.
+    let slow = r#"leader_election_slowpath_total{name="observed"}"#;
+    assert_eq!(Samples::of(&leading).await.get(slow), 0.0);
+    let lease_kind = Gvk::new("coordination.k8s.io", "v1", "Lease");
+    lab.patch(
+        &lease_kind,
+        "observed",
+        json!({"metadata": {"labels": {"touched": "yes"}}}),
+    )
+    .await;
+    lab.until("the lease was read again", async || {
+        let samples = Samples::of(&leading).await;
+        samples.get(slow) >= 1.0 && samples.get(status) == 1.0
+    })
+    .await;
     // Beside it another, which goes on being told while it stands by.
     lab.settings.election = Some(second);
     let leads = lab.host.take();
