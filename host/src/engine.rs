@@ -13,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use code::Cache;
 use wasmtime::{
     Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
     StoreLimitsBuilder, UpdateDeadline,
     component::{ComponentNamedList, HasSelf, Lift, Linker, Lower},
 };
-pub use code::Cache;
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
 use crate::{

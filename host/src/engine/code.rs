@@ -102,12 +102,7 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
 }
 
 /// Has another process compile it.
-fn elsewhere(
-    program: &Path,
-    directory: &Path,
-    arguments: &[String],
-    wasm: &[u8],
-) -> wasmtime::Result<()> {
+fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]) -> wasmtime::Result<()> {
     let child = Command::new(program)
         .arg("compile")
         .arg("--cache")

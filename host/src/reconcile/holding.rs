@@ -6,8 +6,8 @@ use tracing::info;
 
 use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
 use crate::{
-    cluster::{ApiError, complain},
     bindings::reconciler,
+    cluster::{ApiError, complain},
     conditions,
     key::ObjectRef,
     object::Object,
@@ -162,12 +162,7 @@ impl Controller {
     }
 
     /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
-    async fn freed(
-        &self,
-        key: &ObjectRef,
-        holder: &Holder,
-        forced: bool,
-    ) -> Result<bool, ApiError> {
+    async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
         let effects = &self.services.effects;
         if !forced {
             let there = match &holder.object {

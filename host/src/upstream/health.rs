@@ -106,6 +106,11 @@ impl Health {
                 let fact = Fact::new(false, "AuthFailed", format!("Log-in refused: {why}"));
                 self.reached(now) | set(&mut self.authenticated, fact)
             }
+            // Why no token was given says nothing of the credentials; but there is none.
+            Err(SendError::Unavailable(why)) if self.authenticated.as_ref().is_none_or(|f| f.good) => {
+                let fact = Fact::new(false, "LoginFailed", why.clone());
+                self.reached(now) | set(&mut self.authenticated, fact)
+            }
             Err(_) => false,
         }
     }
@@ -256,6 +261,10 @@ mod tests {
         assert!(health.answered(200, "/info", t + REFUSAL), "long ago");
         let refused = SendError::LoginFailed("HTTP 401: no".into());
         assert!(health.logged_in(Err(&refused), t) && health.logged_in(Ok(()), t));
+        let ill = SendError::Unavailable("log-in: HTTP 500".into());
+        assert!(
+            health.logged_in(Err(&ill), t) && !health.good() && health.logged_in(Ok(()), t) && health.good()
+        );
     }
 
     #[test]
