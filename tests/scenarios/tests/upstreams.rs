@@ -1,7 +1,7 @@
 //! The host itself says how it is with an Upstream.
 
 use ostler::key::Gvk;
-use ostler_test_harness::{Lab, PASSWORD, condition, logs, scenarios};
+use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios, simulator::Answer};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -9,6 +9,7 @@ scenarios!(
     a_wrong_password_and_its_rotation,
     a_secret_that_comes_later,
     down_and_up_again,
+    requests_tell,
     what_is_not_allowed_is_not_connected_to,
     messaging_is_not_claimed_to_be_connected,
     what_makes_no_sense_is_refused,
@@ -132,6 +133,26 @@ async fn down_and_up_again(mut lab: Lab) {
     assert_eq!(says(&object, "Authenticated"), "True (NoCredentials)");
 }
 
+/// A plugin's request is refused, and later it is not: the Upstream says so without being asked for it.
+async fn requests_tell(mut lab: Lab) {
+    lab.start_pack().await;
+    for object in [lab.secret(PASSWORD), lab.instance()] {
+        lab.apply(object).await;
+    }
+    lab.ready(&kind("Instance"), "ci").await;
+    lab.ready(&upstreams(), "ci").await;
+    let refused = Answer::Status(401, "not authorized".into());
+    let faults = lab.concourse.faults();
+    faults.fail_next(usize::MAX, "*", "/api/v1/teams/platform", refused);
+    lab.apply(lab.team()).await;
+    lab.condition(&upstreams(), "ci", "Ready", "False", "AuthFailed")
+        .await;
+    faults.clear();
+    let object = lab.ready(&upstreams(), "ci").await;
+    assert_eq!(says(&object, "Authenticated"), "True (Accepted)");
+    lab.ready(&kind("Team"), "platform").await;
+}
+
 async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
     lab.settings.network.clear();
     lab.start_host().await;
@@ -157,11 +178,11 @@ async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
             .contains("localhost resolves to")
     })
     .await;
-    assert!(futures_pending(listener.accept()).await, "nobody has connected");
+    assert!(pending(listener.accept()).await, "nobody has connected");
 }
 
 /// Whether a future is not done when it is asked once.
-async fn futures_pending(future: impl Future) -> bool {
+async fn pending(future: impl Future) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
