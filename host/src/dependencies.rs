@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    few::Few,
     key::{Gvk, ObjectRef},
     object::Object,
     scope::{Form, Reach, Scope},
@@ -86,7 +87,7 @@ type Drawer = (Arc<str>, Option<(Term, Box<str>, Box<str>)>);
 
 /// The lists of one kind.
 struct Lists<K> {
-    drawers: HashMap<Drawer, HashMap<List, HashSet<K>>>,
+    drawers: HashMap<Drawer, HashMap<List, Few<K>>>,
     /// Paths that drawers go by, with the number of drawers.
     paths: HashMap<Box<str>, usize>,
 }
@@ -94,8 +95,8 @@ struct Lists<K> {
 /// The edges, from dependants to what they read and back.
 pub struct Graph<K> {
     reach: Reach,
-    reads: HashMap<K, HashSet<Dependency>>,
-    objects: HashMap<ObjectRef, HashSet<K>>,
+    reads: HashMap<K, Few<Dependency>>,
+    objects: HashMap<ObjectRef, Few<K>>,
     lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
     /// How many edges each watch is needed for.
     scopes: HashMap<Scope, usize>,
@@ -141,22 +142,22 @@ impl<K: Clone + Eq + Hash> Graph<K> {
 
     /// From now on `dependant` depends on exactly these.
     pub fn replace(&mut self, dependant: &K, dependencies: impl IntoIterator<Item = Dependency>) {
-        let new: HashSet<Dependency> = dependencies.into_iter().collect();
+        let new: Few<Dependency> = dependencies.into_iter().collect();
         let old = self.reads.get(dependant).into_iter().flatten();
         let stale: Vec<Dependency> = old.filter(|d| !new.contains(*d)).cloned().collect();
         for dependency in &stale {
             self.cut(dependant, dependency);
         }
-        for dependency in new {
-            self.add(dependant, dependency);
+        for dependency in &new {
+            self.add(dependant, dependency.clone());
         }
     }
 
     /// Forgets a dependant.
     pub fn drop(&mut self, dependant: &K) {
         let reads = self.reads.get(dependant).cloned();
-        for dependency in reads.into_iter().flatten() {
-            self.cut(dependant, &dependency);
+        for dependency in reads.iter().flatten() {
+            self.cut(dependant, dependency);
         }
     }
 
@@ -224,7 +225,7 @@ impl<K: Clone + Eq + Hash> Graph<K> {
 
     /// Number of edges.
     pub fn len(&self) -> usize {
-        self.reads.values().map(HashSet::len).sum()
+        self.reads.values().map(Few::len).sum()
     }
 
     /// Whether there is no edge.
@@ -284,7 +285,7 @@ impl<K: Clone + Eq + Hash> Lists<K> {
 }
 
 /// Takes a value out of a set of a map, and the set when it was the last.
-fn remove<A: Eq + Hash, B: Eq + Hash>(map: &mut HashMap<A, HashSet<B>>, key: &A, value: &B) {
+fn remove<A: Eq + Hash, B: Eq + Hash>(map: &mut HashMap<A, Few<B>>, key: &A, value: &B) {
     if let Some(set) = map.get_mut(key) {
         set.remove(value);
         if set.is_empty() {

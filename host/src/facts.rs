@@ -106,7 +106,7 @@ pub struct Ledger {
     /// The builds that reconciled something: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
     /// Duration of the first reconciles, in microseconds: the guest's call and all of it.
-    overhead: Mutex<Vec<(u64, u64)>>,
+    overhead: Mutex<Vec<(u32, u32)>>,
 }
 
 /// What is kept per object.
@@ -199,7 +199,8 @@ impl Ledger {
         self.finished(key, failed, whole);
         let mut samples = self.overhead.lock().expect("lock");
         if samples.len() < SAMPLES {
-            samples.push((call.as_micros() as u64, whole.as_micros() as u64));
+            let micros = |took: Duration| u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+            samples.push((micros(call), micros(whole)));
         }
     }
 
@@ -280,7 +281,11 @@ impl Ledger {
     /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
     pub fn durations(&self, after: usize) -> Vec<(u64, u64)> {
         let samples = self.overhead.lock().expect("lock");
-        samples.get(after..).unwrap_or_default().to_vec()
+        let after = samples.get(after..).unwrap_or_default();
+        after
+            .iter()
+            .map(|(call, whole)| ((*call).into(), (*whole).into()))
+            .collect()
     }
 
     /// The facts of all objects, in order of kind, namespace and name.

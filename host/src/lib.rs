@@ -21,6 +21,7 @@ pub mod store;
 pub mod watch;
 
 pub mod dependencies;
+pub mod few;
 pub mod hotloop;
 pub mod queue;
 pub mod router;
