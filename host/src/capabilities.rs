@@ -4,7 +4,7 @@
 mod clock;
 mod config;
 mod events;
-mod http;
+pub(crate) mod http;
 mod kubernetes;
 mod log;
 mod memo;

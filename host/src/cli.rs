@@ -70,6 +70,10 @@ struct Common {
     /// File that says what each plugin may do; without it none may do anything.
     #[arg(long)]
     grants: Option<PathBuf>,
+    /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
+    /// grants allow; may be given more than once.
+    #[arg(long = "allow-network", value_parser = crate::upstream::network)]
+    networks: Vec<ipnet::IpNet>,
     /// Namespace to be confined to; may be given more than once. All without it.
     #[arg(long = "namespace")]
     namespaces: Vec<String>,
@@ -167,6 +171,7 @@ async fn serve(
         plugins: common.plugins,
         grants,
         grants_file: common.grants,
+        network: common.networks,
         namespaces: common.namespaces,
         workers: common.workers.max(1),
         deletion_deadline: Duration::from_secs(common.deletion_deadline),

@@ -196,17 +196,22 @@ impl Ledger {
 
     /// A reconcile has ended: what it cost, and how long the component's call and all of it took.
     pub fn ended(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
+        self.finished(key, failed, whole);
+        let mut samples = self.overhead.lock().expect("lock");
+        if samples.len() < SAMPLES {
+            let micros = |took: Duration| u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+            samples.push((micros(call), micros(whole)));
+        }
+    }
+
+    /// The same of one without a component.
+    pub fn finished(&self, key: &ObjectRef, failed: bool, whole: Duration) {
         self.with(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
             entry.took = whole;
             entry.ended = Some(SystemTime::now());
         });
-        let mut samples = self.overhead.lock().expect("lock");
-        if samples.len() < SAMPLES {
-            let micros = |took: Duration| u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-            samples.push((micros(call), micros(whole)));
-        }
     }
 
     /// A reconcile was abandoned: it has not ended, and runs no more.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use k8s_openapi::jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::key::Gvk;
+use crate::{key::Gvk, upstream::NetworkGrant};
 
 /// What a plugin may do to objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -85,6 +85,9 @@ pub struct Denied {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
+    /// Addresses that upstreams may have besides public ones.
+    #[serde(default)]
+    pub network: NetworkGrant,
     #[serde(default)]
     plugins: BTreeMap<String, PluginGrantSpec>,
 }
@@ -374,6 +377,17 @@ plugins:
             let error = Grants::parse(&text, "g.yaml").unwrap_err();
             assert!(error.contains("interval") && error.contains(wrong), "{error}");
         }
+    }
+
+    #[test]
+    fn networks() {
+        let grants = Grants::parse("network: {allow: [10.96.0.0/12, '::1']}", "g.yaml").expect("parses");
+        assert!(grants.network.permits("10.96.0.1".parse().expect("an address")));
+        let error = Grants::parse("network: {allow: [localhost]}", "g.yaml").unwrap_err();
+        assert!(
+            error.contains("g.yaml") && error.contains("`localhost` is no network"),
+            "{error}"
+        );
     }
 
     #[test]

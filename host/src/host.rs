@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     capabilities::Services,
@@ -26,12 +26,12 @@ use crate::{
     metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
-    reconcile::Controller,
+    reconcile::{self, Controller},
     reload::Reloader,
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
-    upstream::{Clients, Streams},
+    upstream::{self, Clients, Network, NetworkGrant, Streams},
     watch::{Informers, Synced},
 };
 
@@ -44,6 +44,8 @@ pub struct Settings {
     pub grants: Grants,
     /// The file they are from: when it changes they do.
     pub grants_file: Option<PathBuf>,
+    /// Addresses that upstreams may have besides public ones and those of the grants.
+    pub network: Vec<ipnet::IpNet>,
     /// Namespaces to be confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
     /// Reconciles at the same time.
@@ -76,6 +78,7 @@ impl Default for Settings {
             plugins: PathBuf::from("plugins"),
             grants: Grants::default(),
             grants_file: None,
+            network: Vec::new(),
             namespaces: Vec::new(),
             workers: 16,
             limits: Limits::default(),
@@ -89,6 +92,15 @@ impl Default for Settings {
             election: None,
             inspect: None,
         }
+    }
+}
+
+impl Settings {
+    /// The addresses that upstreams may have besides public ones.
+    fn allowed(&self, grants: &Grants) -> NetworkGrant {
+        let mut grant = grants.network.clone();
+        grant.allow.extend(&self.network);
+        grant
     }
 }
 
@@ -141,13 +153,23 @@ impl Host {
                 listening.changed(&change, origin, None);
             }),
         ));
+        let network = Network::default();
+        network.allow(settings.allowed(&settings.grants));
+        let telling = router.clone();
+        let upstreams = Clients::default()
+            .gated(gate.clone())
+            .within(network.clone())
+            .telling(move |namespace, name| {
+                let key = ObjectRef::new(upstream::kind(), namespace, name);
+                telling.add(&key, Priority::Normal, Cause::Traffic);
+            });
         let services = Arc::new(Services {
             store: store.clone(),
             router: router.clone(),
             informers: informers.clone(),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
-            upstreams: Clients::default().gated(gate.clone()),
+            upstreams,
             streams,
             memo: Memo::default(),
             metrics,
@@ -196,6 +218,12 @@ impl Host {
                 hooking.swapped();
             }),
         );
+        let (allowing, asking) = (settings.clone(), services.clone());
+        let reloader = reloader.telling(Box::new(move |grants| {
+            if network.allow(allowing.allowed(grants)) {
+                requeue_upstreams(&asking, &Cause::ConfigChange);
+            }
+        }));
         let (looked, looking) = oneshot::channel();
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
@@ -207,8 +235,10 @@ impl Host {
                 sweep.tick().await;
                 let needed = letting_go.router.scopes();
                 letting_go.informers.retain(&needed, linger);
+                letting_go.upstreams.sweep();
             }
         });
+        tasks.spawn(follow_upstreams(services.clone()));
         let mut workers = JoinSet::new();
         for _ in 0..settings.workers {
             workers.spawn(controller.clone().work());
@@ -321,6 +351,35 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
         services.memo.clear();
         for plugin in registry.serving() {
             requeue(&services, &plugin, Cause::Start);
+        }
+        requeue_upstreams(&services, &Cause::Start);
+    }
+}
+
+/// Reconciles Upstreams from when their kind is served on: where nobody uses any their CRD may be missing.
+async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
+    let mut pause = Duration::from_secs(1);
+    while let Err(e) = services.effects.resource(&upstream::kind()).await {
+        debug!("Upstreams are not followed yet: {e}");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(30));
+    }
+    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
+    let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
+    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    requeue_upstreams(&services, &Cause::Start);
+    std::future::pending().await
+}
+
+/// Queues all Upstreams, those included that are still to be listed.
+fn requeue_upstreams(services: &Services, cause: &Cause) {
+    if !services.router.reconciles(&upstream::kind()) {
+        return;
+    }
+    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
+        let (serving, _) = services.informers.ensure(&scope);
+        for (key, _) in services.store.list(&serving, &Query::default()) {
+            services.router.add(&key, Priority::Low, cause.clone());
         }
     }
 }

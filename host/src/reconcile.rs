@@ -3,6 +3,7 @@
 mod deletion;
 mod holding;
 mod status;
+pub mod upstream;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -208,6 +209,9 @@ impl Controller {
     /// Reconciles one object. None when it is gone.
     async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
+        if *work.lane == *upstream::LANE {
+            return self.upstream(key).await;
+        }
         let Some(plugin) = self.registry.of_kind(&key.gvk) else {
             return Some(self.others(key).await);
         };
@@ -347,7 +351,7 @@ impl Controller {
             status: None,
         };
         match self
-            .write_status(plugin, key, object, &Answer::Failure(failure))
+            .write_status(plugin.name(), key, object, &Answer::Failure(failure))
             .await
         {
             Ok(()) => End::settled(),
@@ -451,7 +455,7 @@ impl Controller {
                 self.ledger.failed(key, &failure.reason, &failure.message);
             }
         }
-        match self.write_status(plugin, key, object, &result).await {
+        match self.write_status(plugin.name(), key, object, &result).await {
             Ok(()) => End {
                 next,
                 reads: None,

@@ -27,6 +27,9 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Told when a build begins to serve (with the one before it), or when a plugin is gone.
 pub type OnSwap = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
 
+/// Told of the grants when they have changed.
+pub type OnGrants = Box<dyn Fn(&Grants) + Send + Sync>;
+
 /// Keeps a registry as its directory is.
 pub struct Reloader {
     directory: PathBuf,
@@ -36,6 +39,7 @@ pub struct Reloader {
     grants_file: Option<PathBuf>,
     limits: Limits,
     on_swap: OnSwap,
+    on_grants: OnGrants,
 }
 
 impl Reloader {
@@ -57,7 +61,13 @@ impl Reloader {
             grants_file,
             limits,
             on_swap,
+            on_grants: Box::new(|_| {}),
         }
+    }
+
+    /// The same, telling when the grants have changed.
+    pub fn telling(self, on_grants: OnGrants) -> Self {
+        Self { on_grants, ..self }
     }
 
     /// Loads what is there, then follows the directory until dropped. `ready` is told after the first scan.
@@ -96,6 +106,7 @@ impl Reloader {
             Ok(grants) if grants == self.grants => {}
             Ok(grants) => {
                 info!("{name} has changed: plugins with other grants are loaded anew");
+                (self.on_grants)(&grants);
                 self.grants = grants;
             }
             Err(e) => warn!("the grants stay as they are: {e}"),

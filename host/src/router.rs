@@ -17,6 +17,7 @@ use crate::{
     references,
     scope::{Reach, Scope},
     store::Change,
+    upstream,
     watch::Origin,
 };
 
@@ -43,6 +44,8 @@ pub enum Cause {
     Timer,
     /// A person asked for it, by annotation.
     Manual,
+    /// Requests to it told something new.
+    Traffic,
     /// Its plugin was replaced.
     PluginChange,
     /// Its plugin is configured otherwise.
@@ -72,6 +75,7 @@ impl Cause {
             Self::Retry => "retry",
             Self::Timer => "timer",
             Self::Manual => "manual",
+            Self::Traffic => "traffic",
             Self::PluginChange => "plugin-change",
             Self::ConfigChange => "config-change",
             Self::Event(_) => "event",
@@ -245,7 +249,12 @@ impl Router {
                 .add(OWN_LANE.into(), change.key.clone(), Priority::High, cause, now);
         }
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
-        let dependants = inner.graph.dependants(&change.key, old, new);
+        // What the host says of an Upstream is no news to who uses it, but that it is back.
+        let told = intended || change.key.gvk != upstream::kind() || recovered(change);
+        let dependants = match told {
+            true => inner.graph.dependants(&change.key, old, new),
+            false => Vec::new(),
+        };
         for dependant in dependants {
             if Some(&dependant) != by && dependant != change.key {
                 let cause = Cause::Dependency(change.key.clone());
@@ -410,6 +419,15 @@ impl Inner {
 fn asked_for(change: &Change) -> bool {
     let asked = |object: &Option<Arc<Object>>| object.as_ref()?.annotation(RECONCILE_NOW).map(str::to_owned);
     asked(&change.new).is_some() && asked(&change.old) != asked(&change.new)
+}
+
+/// Whether it was said not to be Ready, and is now.
+fn recovered(change: &Change) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let before = old.ready();
+    !before.ready && !before.reason.is_empty() && new.ready().ready
 }
 
 #[cfg(test)]

@@ -5,35 +5,53 @@
 //! ```
 
 mod auth;
+mod breaker;
+mod cache;
 mod client;
+mod fault;
+mod grant;
+mod health;
 mod masking;
+mod network;
+mod object;
+mod pace;
 mod rules;
 mod shared;
 mod spec;
 mod sse;
 mod stream;
+mod tls;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use sha2::{Digest, Sha256};
 
-use self::client::Client;
-pub(crate) use self::client::cause;
+use self::client::{Client, Surroundings, Totals};
 pub use self::{
+    breaker::Circuit,
     masking::{Encoding, Former, Substitution},
-    spec::{SecretKeySelector, Upstream, UpstreamObject, UpstreamSpec, crd_yaml},
+    network::{Network, NetworkGrant, network},
+    object::UpstreamObject,
+    spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::Event,
     stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
 };
+pub(crate) use self::{client::cause, health::Report};
 use crate::{
     bindings::{http, types},
     engine::hex,
     gate::{Deposed, Gate},
+    key::Gvk,
 };
+
+/// The kind.
+pub fn kind() -> Gvk {
+    Gvk::new("ostler.dev", "v1alpha1", "Upstream")
+}
 
 /// A secret value. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -151,6 +169,9 @@ pub enum SendError {
     /// A Secret or a key of it is missing.
     #[error("{0}")]
     NotFound(String),
+    /// The administrator does not allow the address.
+    #[error("{0}")]
+    NotAllowed(String),
     /// The credentials are not accepted.
     #[error("log-in refused: {0}")]
     LoginFailed(String),
@@ -174,7 +195,7 @@ impl From<SendError> for types::Error {
         match e {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
-            SendError::LoginFailed(_) => Self::Denied(text),
+            SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
             SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
             SendError::TooLarge(_) => Self::Budget(text),
@@ -187,19 +208,39 @@ const IDLE: Duration = Duration::from_secs(600);
 
 /// All clients.
 pub struct Clients {
-    clients: Mutex<HashMap<String, Entry>>,
+    /// By namespace and name.
+    clients: Mutex<HashMap<(String, String), Entry>>,
     /// Values that placeholders stood for before: an answer may still have them after a rotation.
     former: Former,
     /// Digests of secrets are keyed: nobody can try values against them.
     salt: [u8; 32],
     gate: Gate,
+    network: Network,
+    news: News,
+}
+
+/// Told when the status of an Upstream (namespace and name) may have to say something else.
+type News = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+/// How it is with one upstream's client, for metrics.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// Namespace and name.
+    pub upstream: String,
+    /// Where its breaker is.
+    pub circuit: Circuit,
+    /// Requests repeated so far.
+    pub retries: u64,
+    /// Answers confirmed so far.
+    pub confirmed: u64,
 }
 
 struct Entry {
-    /// Generation of the Upstream and versions of its Secrets.
+    /// Uid and generation of the Upstream, versions of its Secrets and of what is allowed.
     version: String,
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     used: Instant,
+    totals: Arc<Totals>,
 }
 
 impl Default for Clients {
@@ -214,6 +255,8 @@ impl Default for Clients {
             former: Former::default(),
             salt,
             gate: Gate::default(),
+            network: Network::default(),
+            news: Arc::new(|_, _| {}),
         }
     }
 }
@@ -222,6 +265,19 @@ impl Clients {
     /// The same, with all that is not only read going through this gate.
     pub fn gated(self, gate: Gate) -> Self {
         Self { gate, ..self }
+    }
+
+    /// The same, with connections only to what is allowed here.
+    pub fn within(self, network: Network) -> Self {
+        Self { network, ..self }
+    }
+
+    /// The same, telling when the status of an Upstream may have to say something else.
+    pub fn telling(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
+        Self {
+            news: Arc::new(news),
+            ..self
+        }
     }
 
     /// Sends one request with the upstream's credentials.
@@ -258,34 +314,78 @@ impl Clients {
         Source::new(upstream, secrets, self.client(upstream, secrets)?)
     }
 
-    /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped; calls
-    /// in flight finish on it.
-    fn client(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Arc<Client>, SendError> {
-        let mut version = upstream.generation.to_string();
+    /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped, with its
+    /// connections; calls in flight finish on it.
+    pub(crate) fn client(
+        &self,
+        upstream: &UpstreamObject,
+        secrets: &dyn Secrets,
+    ) -> Result<Arc<Client>, SendError> {
+        let network = self.network.version();
+        let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
         for key in upstream.secret_keys() {
             let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
             version.push_str(&format!(" {key}@{}", value.version));
         }
-        let cell = {
+        let (cell, totals) = {
             let mut clients = self.clients.lock().expect("lock");
-            clients.retain(|_, entry| entry.used.elapsed() < IDLE);
-            let fresh = |version| Entry {
-                version,
+            let name = (upstream.namespace.clone(), upstream.name.clone());
+            let entry = clients.entry(name).or_insert_with(|| Entry {
+                version: version.clone(),
                 client: Arc::default(),
                 used: Instant::now(),
-            };
-            let entry = clients
-                .entry(upstream.uid.clone())
-                .or_insert_with(|| fresh(version.clone()));
+                totals: Arc::default(),
+            });
             if entry.version != version {
-                *entry = fresh(version);
+                (entry.version, entry.client) = (version, Arc::default());
             }
             entry.used = Instant::now();
-            entry.client.clone()
+            (entry.client.clone(), entry.totals.clone())
         };
         // Outside the lock: making a client reads certificates, and the others need not wait for that.
-        cell.get_or_init(|| Client::new(upstream, secrets).map(Arc::new))
-            .clone()
+        let new = || {
+            let (news, namespace, name) = (self.news.clone(), &upstream.namespace, &upstream.name);
+            let (namespace, name) = (namespace.clone(), name.clone());
+            let around = Surroundings {
+                network: self.network.clone(),
+                totals,
+                news: Arc::new(move || news(&namespace, &name)),
+            };
+            Client::new(upstream, secrets, around).map(Arc::new)
+        };
+        cell.get_or_init(new).clone()
+    }
+
+    /// Drops the client of an upstream that is gone.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        let mut clients = self.clients.lock().expect("lock");
+        clients.remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Drops clients that nobody has used for a while.
+    pub fn sweep(&self) {
+        self.drop_idle(IDLE);
+    }
+
+    /// Drops clients that nobody has used for this long.
+    pub fn drop_idle(&self, idle: Duration) {
+        let mut clients = self.clients.lock().expect("lock");
+        clients.retain(|_, entry| entry.used.elapsed() < idle);
+    }
+
+    /// How it is with all clients.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        let clients = self.clients.lock().expect("lock");
+        let traffic = clients.iter().filter_map(|((namespace, name), entry)| {
+            let client = entry.client.get()?.as_ref().ok()?;
+            Some(Traffic {
+                upstream: format!("{namespace}/{name}"),
+                circuit: client.circuit(),
+                retries: entry.totals.retries.load(Ordering::Relaxed),
+                confirmed: entry.totals.confirmed.load(Ordering::Relaxed),
+            })
+        });
+        traffic.collect()
     }
 
     /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a

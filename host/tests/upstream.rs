@@ -19,8 +19,8 @@ use axum::{
 };
 use futures::future::join_all;
 use ostler::upstream::{
-    Clients, Encoding, Request, Response, Secret, SecretKey, SecretValue, Secrets, SendError, Substitution,
-    UpstreamObject, UpstreamSpec,
+    Clients, Encoding, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets,
+    SendError, Substitution, UpstreamObject, UpstreamSpec, network,
 };
 use serde_json::{Value, json};
 
@@ -136,6 +136,15 @@ struct Lab {
     upstream: UpstreamObject,
 }
 
+/// The tests' servers are at home.
+fn here() -> Network {
+    let here = Network::default();
+    here.allow(NetworkGrant {
+        allow: vec![network("127.0.0.1").unwrap()],
+    });
+    here
+}
+
 const PASSWORD: &str = "pass<word>&1";
 
 async fn lab() -> Lab {
@@ -147,7 +156,7 @@ async fn lab() -> Lab {
     vault.set("admin", PASSWORD);
     let spec: UpstreamSpec = serde_json::from_value(json!({
         "url": url,
-        "limits": {"bodyBytes": 1000},
+        "limits": {"requestBodyBytes": 1000, "responseBodyBytes": 1000},
         "timeoutSeconds": 5,
         "auth": {"oauth2Password": {"tokenPath": "/sky/token", "clientId": "fly", "clientSecret": "Zmx5", "username": "test",
             "passwordSecretRef": {"name": "admin", "key": "password"}}},
@@ -156,11 +165,12 @@ async fn lab() -> Lab {
     Lab {
         seen,
         vault,
-        clients: Clients::default(),
+        clients: Clients::default().within(here()),
         upstream: UpstreamObject {
             uid: "u".into(),
             generation: 1,
             namespace: "n".into(),
+            name: "ci".into(),
             spec,
         },
     }

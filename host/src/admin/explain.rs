@@ -11,12 +11,12 @@ use crate::{
     key::ObjectRef,
     object::Object,
     queue::{Place, Priority},
-    reconcile::PAUSED,
+    reconcile::{PAUSED, upstream::LANE},
     references,
     router::{Cause, Explanation as Turn},
     scope::{Form, Scope},
     store::Query,
-    upstream::{StreamFacts, StreamState},
+    upstream::{self, StreamFacts, StreamState},
     watch::Synced,
 };
 
@@ -161,7 +161,9 @@ impl Admin {
         let facts = self.ledger.of(&key).ok_or_else(gone)?;
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
+        let own = (key.gvk == upstream::kind()).then(|| LANE.to_owned());
         let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
+        let plugin = plugin.or(own);
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();

@@ -136,11 +136,7 @@ impl Call {
             .namespace
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
-        let key = ObjectRef::new(
-            Gvk::new("ostler.dev", "v1alpha1", "Upstream"),
-            &namespace,
-            &upstream.name,
-        );
+        let key = ObjectRef::new(upstream::kind(), &namespace, &upstream.name);
         self.allow(&Access::Upstream {
             namespace: &namespace,
             name: &upstream.name,
@@ -231,7 +227,7 @@ impl Call {
 }
 
 /// Secrets as the store has them now.
-struct Secrets<'a>(&'a Services);
+pub(crate) struct Secrets<'a>(pub &'a Services);
 
 impl upstream::Secrets for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {

@@ -1,9 +1,13 @@
 //! `ostler dev`: reconcile, with an API server of its own.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use anyhow::Context;
 use clap::Args;
+use ipnet::IpNet;
 use tracing::info;
 
 use super::{Common, config, serve};
@@ -26,7 +30,11 @@ pub struct Dev {
 
 impl Dev {
     /// Runs until a signal, or an error, ends it.
-    pub async fn run(self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> anyhow::Result<()> {
+        // What is developed against runs here.
+        self.common
+            .networks
+            .extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from));
         let options = ostler_apiserver::Options {
             listen: self.listen,
             tls: self.tls,

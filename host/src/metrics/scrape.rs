@@ -21,7 +21,7 @@ use crate::{
     facts::Ledger,
     plugin,
     queue::{LaneState, Priority},
-    upstream::Streams,
+    upstream::{Circuit, Streams},
     watch::Synced,
 };
 
@@ -318,6 +318,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
             by_kind.get_or_create(&labels).set(signed(n));
         }
     }
+    upstreams(r, services);
     let dropped = register(
         r,
         "ostler_events_dropped",
@@ -353,6 +354,40 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
             ];
             info.get_or_create(&labels).set(1);
         }
+    }
+}
+
+/// Clients of upstreams; those that are dropped count from nothing when they are there again.
+fn upstreams(r: &mut Registry, services: &Services) {
+    let circuit = register(
+        r,
+        "ostler_upstream_circuit",
+        "Where the circuit breaker of an upstream is: 1 for the state it is in",
+        Gauges::<i64>::default(),
+    );
+    let retries = register(
+        r,
+        "ostler_upstream_retries",
+        "Requests to upstreams repeated because the connection failed",
+        Family::<Labels, Counter>::default(),
+    );
+    let confirmed = register(
+        r,
+        "ostler_upstream_not_modified",
+        "Answers of upstreams given from the cache because the server confirmed them",
+        Family::<Labels, Counter>::default(),
+    );
+    for traffic in services.upstreams.traffic().into_iter().take(super::UPSTREAMS) {
+        let name: Arc<str> = traffic.upstream.into();
+        for state in [Circuit::Closed, Circuit::Open, Circuit::HalfOpen] {
+            let labels = vec![("upstream", name.clone()), ("state", state.word().into())];
+            circuit
+                .get_or_create(&labels)
+                .set(i64::from(state == traffic.circuit));
+        }
+        let labels = vec![("upstream", name)];
+        retries.get_or_create(&labels).inc_by(traffic.retries);
+        confirmed.get_or_create(&labels).inc_by(traffic.confirmed);
     }
 }
 

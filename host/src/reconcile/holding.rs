@@ -135,7 +135,7 @@ impl Controller {
                     status: None,
                 };
                 if let Err(end) = self
-                    .write_status(plugin, key, object, &Answer::Failure(failure))
+                    .write_status(plugin.name(), key, object, &Answer::Failure(failure))
                     .await
                 {
                     return Some(end);

@@ -14,14 +14,13 @@ use crate::{
     key::ObjectRef,
     metrics::Suppressed,
     object::Object,
-    plugin::Plugin,
     queue::Next,
 };
 
 impl Controller {
     pub(super) async fn write_status(
         &self,
-        plugin: &Plugin,
+        by: &Arc<str>,
         key: &ObjectRef,
         object: &Arc<Object>,
         result: &Answer,
@@ -30,7 +29,7 @@ impl Controller {
         let version =
             |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
         let suppressed = || {
-            let metrics = self.services.metrics.plugin(plugin.name());
+            let metrics = self.services.metrics.plugin(by);
             metrics.suppressed(Suppressed::Status);
         };
         if self.said(key) == Some(version(object)) {
@@ -53,11 +52,12 @@ impl Controller {
             };
         let mut new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
-            warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+            warn!(object = %key, plugin = &**by, "{}", failure.message);
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
-        let phased = plugin.kind(&key.gvk).is_some_and(|kind| kind.phase);
+        let plugin = self.registry.of_kind(&key.gvk);
+        let phased = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
         if phased {
             new["phase"] = conditions::phase(&new, object.deleting()).into();
         }
@@ -91,7 +91,7 @@ impl Controller {
             }) => {
                 // What the server won't take now it won't take the next time. That much is said in a
                 // status that it does take.
-                warn!(object = %key, plugin = &**plugin.name(), "status refused: {message}");
+                warn!(object = %key, plugin = &**by, "status refused: {message}");
                 let failure = nonsense(&message);
                 self.ledger.failed(key, &failure.reason, &failure.message);
                 let said = conditions::after_failure(old, &failure, None, moment);
@@ -109,7 +109,7 @@ impl Controller {
                 })
             }
             Err(e) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), "status not written: {e}");
+                complain!(e, object = %key, plugin = &**by, "status not written: {e}");
                 self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }

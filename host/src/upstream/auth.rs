@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderName, HeaderValue};
-use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretValue, Secrets, SendError, missing,
-    spec::{Auth, UpstreamObject},
+    SecretKey, SecretValue, Secrets, SendError, fault::Fault, grant::Grant, missing, network::Network,
+    object::UpstreamObject, spec::Auth,
 };
 
 /// However long a token is said to last: by then there is another one.
@@ -30,10 +29,31 @@ pub enum Credentials {
 
 /// Fetches tokens; one log-in at a time, however many wait for it.
 pub struct TokenSource {
-    url: String,
-    client: (String, String),
-    form: Vec<(&'static str, String)>,
+    grant: Grant,
     token: Mutex<Held>,
+}
+
+/// Why there is no credential.
+pub enum Refusal {
+    /// The log-in met no answer.
+    Fault(Fault),
+    /// It met one that is no token.
+    Answer(SendError),
+}
+
+impl From<SendError> for Refusal {
+    fn from(e: SendError) -> Self {
+        Self::Answer(e)
+    }
+}
+
+impl From<Refusal> for SendError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Fault(fault) => fault.error("log-in: "),
+            Refusal::Answer(e) => e,
+        }
+    }
 }
 
 /// What the last log-in came to.
@@ -51,7 +71,11 @@ struct Token {
 
 impl Credentials {
     /// Reads what the spec says with its Secrets as they are.
-    pub fn new(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Self, SendError> {
+    pub fn new(
+        upstream: &UpstreamObject,
+        secrets: &dyn Secrets,
+        network: &Network,
+    ) -> Result<Self, SendError> {
         let text = |selector: &super::SecretKeySelector| {
             let key = upstream.secret_key(selector);
             let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing(&key))?;
@@ -96,7 +120,9 @@ impl Credentials {
                     (None, Some(secret)) => secret.clone(),
                     (None, None) => String::new(),
                 };
-                Self::token(upstream, &grant.token_path, grant.client_id.clone(), secret, form)
+                let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
+                let url = token_endpoint(upstream, network, endpoint)?;
+                Self::token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
             }
             Auth::Oauth2ClientCredentials(grant) => {
                 let form = vec![
@@ -104,27 +130,20 @@ impl Credentials {
                     ("scope", grant.scopes.join(" ")),
                 ];
                 let secret = text(&grant.client_secret_ref)?;
-                Self::token(upstream, &grant.token_path, grant.client_id.clone(), secret, form)
+                let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
+                let url = token_endpoint(upstream, network, endpoint)?;
+                Self::token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
+            }
+            Auth::Login(login) => {
+                let password = text(&login.password_secret_ref)?;
+                Self::token(Grant::login(below(upstream, &login.path), login, password)?)
             }
         })
     }
 
-    fn token(
-        upstream: &UpstreamObject,
-        path: &str,
-        id: String,
-        secret: String,
-        mut form: Vec<(&'static str, String)>,
-    ) -> Self {
-        form.retain(|(_, value)| !value.is_empty());
+    fn token(grant: Grant) -> Self {
         Self::Token(Box::new(TokenSource {
-            url: format!(
-                "{}/{}",
-                upstream.spec.url.trim_end_matches('/'),
-                path.trim_start_matches('/')
-            ),
-            client: (id, secret),
-            form,
+            grant,
             token: Mutex::new(Held::Nothing),
         }))
     }
@@ -134,14 +153,14 @@ impl Credentials {
         &self,
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
-    ) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
+    ) -> Result<Option<(HeaderName, HeaderValue)>, Refusal> {
         match self {
             Self::None => Ok(None),
             Self::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Self::Token(source) => Ok(Some((
-                http::header::AUTHORIZATION,
-                source.token(http, stale).await?,
-            ))),
+            Self::Token(source) => {
+                let name = source.grant.header.clone();
+                Ok(Some((name, source.token(http, stale).await?)))
+            }
         }
     }
 
@@ -156,13 +175,13 @@ impl TokenSource {
         &self,
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
-    ) -> Result<HeaderValue, SendError> {
+    ) -> Result<HeaderValue, Refusal> {
         let mut held = self.token.lock().await;
         match &*held {
             Held::Token(kept) if Instant::now() < kept.until && stale != Some(&kept.header) => {
                 return Ok(kept.header.clone());
             }
-            Held::Refused(why, at) if at.elapsed() < REFUSED => return Err(why.clone()),
+            Held::Refused(why, at) if at.elapsed() < REFUSED => return Err(why.clone().into()),
             _ => *held = Held::Nothing,
         }
         match self.login(http).await {
@@ -172,77 +191,80 @@ impl TokenSource {
                 Ok(header)
             }
             Err(e) => {
-                if let SendError::LoginFailed(_) = &e {
-                    *held = Held::Refused(e.clone(), Instant::now());
+                if let Refusal::Answer(why @ SendError::LoginFailed(_)) = &e {
+                    *held = Held::Refused(why.clone(), Instant::now());
                 }
                 Err(e)
             }
         }
     }
 
-    /// The token request of RFC 6749, sections 4.3.2 and 4.4.2.
-    async fn login(&self, http: &reqwest::Client) -> Result<Token, SendError> {
-        #[derive(Deserialize)]
-        struct Granted {
-            access_token: String,
-            expires_in: Option<u64>,
-        }
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct Refused {
-            error: String,
-            error_description: String,
-        }
+    async fn login(&self, http: &reqwest::Client) -> Result<Token, Refusal> {
         let started = Instant::now();
-        let request = http
-            .post(&self.url)
-            .basic_auth(&self.client.0, Some(&self.client.1))
-            .form(&self.form);
-        let response = request
+        let response = self
+            .grant
+            .request(http)
             .send()
             .await
-            .map_err(|e| SendError::Unavailable(format!("log-in: {}", super::client::cause(&e))))?;
+            .map_err(|e| Refusal::Fault(Fault::of(&e)))?;
         let status = response.status();
+        let wait = super::client::asked_to_wait(&response);
         let body = super::client::limited(response, 64 << 10).await?;
+        if let Some(wait) = wait {
+            let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            return Err(SendError::Throttled(wait).into());
+        }
         if status.is_server_error() {
-            return Err(SendError::Unavailable(format!(
-                "log-in: HTTP {}",
-                status.as_u16()
-            )));
+            return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())).into());
         }
         if !status.is_success() {
-            let refused: Refused = serde_json::from_slice(&body).unwrap_or_default();
-            // The server's words, unless it echoes what it was sent.
-            let mut words = if refused.error_description.is_empty() {
-                refused.error
-            } else {
-                refused.error_description
-            };
-            let sent = self
-                .form
-                .iter()
-                .filter(|(name, _)| *name == "password")
-                .map(|(_, value)| value);
-            if words.is_empty()
-                || sent
-                    .chain([&self.client.1])
-                    .any(|secret| !secret.is_empty() && words.contains(secret))
-            {
-                words = "no reason given".into();
-            }
-            return Err(SendError::LoginFailed(format!(
-                "HTTP {}: {words}",
-                status.as_u16()
-            )));
+            let words = self.grant.refusal(&body);
+            return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())).into());
         }
-        let granted: Granted = serde_json::from_slice(&body)
-            .map_err(|_| SendError::Unavailable("log-in: the answer is not an OAuth2 token".into()))?;
-        // Renewed after nine tenths of its life: not when a request meets its end.
-        let life = Duration::from_secs(granted.expires_in.unwrap_or(300));
+        let (token, life) = self
+            .grant
+            .granted(&body)
+            .map_err(|what| SendError::Unavailable(format!("log-in: {what}")))?;
         Ok(Token {
-            header: sensitive(&format!("Bearer {}", granted.access_token))?,
+            header: sensitive(&format!("{}{token}", self.grant.prefix))?,
+            // Renewed after nine tenths of its life: not when a request meets its end.
             until: started + (life / 10 * 9).min(LONGEST),
         })
+    }
+}
+
+/// A path below the Upstream's URL.
+fn below(upstream: &UpstreamObject, path: &str) -> String {
+    let url = upstream.spec.url.trim_end_matches('/');
+    format!("{url}/{}", path.trim_start_matches('/'))
+}
+
+/// Where tokens are fetched: below the URL, or at a place of its own that is as safe to send a password to.
+fn token_endpoint(
+    upstream: &UpstreamObject,
+    network: &Network,
+    (path, url): (Option<&str>, Option<&str>),
+) -> Result<String, SendError> {
+    let invalid = |what: String| SendError::Invalid(format!("spec.auth: tokenUrl {what}"));
+    match (path, url) {
+        (Some(path), None) => Ok(below(upstream, path)),
+        (None, Some(text)) => {
+            let url = reqwest::Url::parse(text).map_err(|e| invalid(format!("{text:?}: {e}")))?;
+            let own = reqwest::Url::parse(&upstream.spec.url).is_ok_and(|u| u.origin() == url.origin());
+            if url.scheme() != "https" && !own {
+                return Err(invalid(
+                    "must be https: it is not of the same origin as spec.url, and a password goes there"
+                        .into(),
+                ));
+            }
+            network
+                .check(&url)
+                .map_err(|e| SendError::NotAllowed(e.to_string()))?;
+            Ok(text.to_owned())
+        }
+        _ => Err(SendError::Invalid(
+            "spec.auth: exactly one of tokenPath and tokenUrl is needed".into(),
+        )),
     }
 }
 
@@ -252,7 +274,7 @@ fn text_of(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn sensitive(value: &str) -> Result<HeaderValue, SendError> {
+fn sensitive(value: &str) -> Result<HeaderValue, Refusal> {
     let mut header = HeaderValue::from_str(value).map_err(|_| {
         SendError::Invalid("the credential has a character that no HTTP header may have".into())
     })?;

@@ -1,31 +1,37 @@
 //! `Upstream` (`ostler.dev/v1alpha1`): its spec, and its CRD generated from it.
 
-use std::collections::BTreeSet;
-
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::SecretKey;
-use crate::object::Object;
-
-/// An HTTP service that plugins use by its name. The host logs in and adds the credentials; plugins
-/// never see them.
+/// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "ostler.dev",
     version = "v1alpha1",
     kind = "Upstream",
-    doc = "An HTTP service that plugins use by its name: where it is, how to log in, what may be used.",
+    doc = "A service that plugins use by its name: where it is, how to log in, what may be used.",
     namespaced,
     category = "ostler",
+    status = "UpstreamStatus",
     printcolumn = r#"{"name":"URL","type":"string","jsonPath":".spec.url"}"#,
+    printcolumn = r#"{"name":"Connected","type":"string","jsonPath":".status.conditions[?(@.type=='Connected')].status"}"#,
+    printcolumn = r#"{"name":"Authenticated","type":"string","jsonPath":".status.conditions[?(@.type=='Authenticated')].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!self.url.startsWith('amqp') || !has(self.auth) || has(self.auth.none) || has(self.auth.basic)",
+        "message": "an amqp or amqps url takes auth none or basic"},
+]))]
 pub struct UpstreamSpec {
-    /// Base URL; requests' paths are appended to it.
-    #[schemars(regex(pattern = r"^https?://[^/?#@]+(/[^?#]*)?$"), length(max = 2048))]
+    /// Base URL (http, https, amqp or amqps); requests' paths are appended to it.
+    #[schemars(
+        regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"),
+        length(max = 2048)
+    )]
     pub url: String,
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +49,45 @@ pub struct UpstreamSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: Option<u32>,
+    /// Seconds until a connection that can't be made is given up, 10 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 300))]
+    pub connect_timeout_seconds: Option<u32>,
+}
+
+/// How it is with the upstream. Written by the host.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpstreamStatus {
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, Connected and Authenticated; Reconciling or Stalled while it is not Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<UpstreamCondition>,
+}
+
+/// One aspect of how it is.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpstreamCondition {
+    /// Which aspect.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// Why, in a word.
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default)]
+    pub message: String,
+    /// Since when the status is what it is.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
 }
 
 /// A key of a Secret in the Upstream's namespace.
@@ -56,6 +101,14 @@ pub struct SecretKeySelector {
     pub key: String,
 }
 
+/// A Secret in the Upstream's namespace.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+pub struct SecretReference {
+    /// Name of the Secret.
+    #[schemars(length(min = 1))]
+    pub name: String,
+}
+
 /// TLS settings of the connection.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +116,9 @@ pub struct Tls {
     /// PEM certificates of the authorities to trust besides the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<SecretKeySelector>,
+    /// A Secret of type `kubernetes.io/tls` (keys `tls.crt` and `tls.key`): what the client shows of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_certificate_secret_ref: Option<SecretReference>,
     /// Trust any certificate. For tests.
     #[serde(default)]
     pub insecure_skip_verify: bool,
@@ -84,6 +140,8 @@ pub enum Auth {
     Oauth2Password(Oauth2Password),
     /// A token by OAuth2's client credentials grant (RFC 6749, section 4.4).
     Oauth2ClientCredentials(Oauth2ClientCredentials),
+    /// A token for a JSON body with user name and password, as many servers' own log-ins are.
+    Login(Login),
 }
 
 impl Default for Auth {
@@ -123,9 +181,19 @@ pub struct Header {
 /// OAuth2's password grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
+    {"rule": "!(has(self.clientSecret) && has(self.clientSecretRef))", "message": "clientSecret and clientSecretRef exclude each other"},
+]))]
 pub struct Oauth2Password {
     /// Path of the token endpoint below the URL.
-    pub token_path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_path: Option<String>,
+    /// The token endpoint, where it is somewhere else. User name, password and client secret go there, and nothing
+    /// else does; it must be https unless it is of the URL's own origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
+    pub token_url: Option<String>,
     /// Client id.
     pub client_id: String,
     /// Client secret, where it is public (as Concourse's `fly` is).
@@ -146,9 +214,18 @@ pub struct Oauth2Password {
 /// OAuth2's client credentials grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
+]))]
 pub struct Oauth2ClientCredentials {
     /// Path of the token endpoint below the URL.
-    pub token_path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_path: Option<String>,
+    /// The token endpoint, where it is somewhere else. Client id and secret go there, and nothing else does; it must
+    /// be https unless it is of the URL's own origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
+    pub token_url: Option<String>,
     /// Client id.
     pub client_id: String,
     /// Client secret.
@@ -158,87 +235,75 @@ pub struct Oauth2ClientCredentials {
     pub scopes: Vec<String>,
 }
 
+/// A log-in that is answered with a token.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!(has(self.lifetimeSeconds) && has(self.lifetimeJsonPath))",
+        "message": "lifetimeSeconds and lifetimeJsonPath exclude each other"},
+]))]
+pub struct Login {
+    /// Path below the URL that the body is POSTed to.
+    #[schemars(regex(pattern = r"^/"))]
+    pub path: String,
+    /// User name.
+    pub username: String,
+    /// Its password.
+    pub password_secret_ref: SecretKeySelector,
+    /// The body: any JSON object, with `$(username)` and `$(password)` in its texts. By default
+    /// `{"username": "$(username)", "password": "$(password)"}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub body: Option<Map<String, Value>>,
+    /// Where in the answer the token is, such as `.token` or `.data.sessions[0].id`.
+    #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
+    pub token_json_path: String,
+    /// Where in the answer the seconds are that the token lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
+    pub lifetime_json_path: Option<String>,
+    /// Seconds the token lasts, 300 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub lifetime_seconds: Option<u32>,
+    /// The header that the token goes into as it is; without it, it is a bearer token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9-]+$"))]
+    pub header: Option<String>,
+}
+
 /// What may be used at most.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst needs requestsPerSecond"},
+]))]
 pub struct Limits {
+    /// Requests per second; any number without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub requests_per_second: Option<u32>,
+    /// Requests at once after a pause, as many as `requestsPerSecond` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub burst: Option<u32>,
     /// Requests at the same time, 16 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1000))]
     pub in_flight: Option<u32>,
-    /// Bytes of a body, 8 MiB by default.
+    /// Bytes of a request's body, 8 MiB by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub body_bytes: Option<u32>,
+    pub request_body_bytes: Option<u32>,
+    /// Bytes of an answer's body, 8 MiB by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub response_body_bytes: Option<u32>,
 }
 
-/// An `Upstream` as a client needs it.
-#[derive(Clone, Debug)]
-pub struct UpstreamObject {
-    /// Its uid: another of the same name gets another client.
-    pub uid: String,
-    /// Changes with its spec.
-    pub generation: i64,
-    /// Where it and its Secrets live.
-    pub namespace: String,
-    /// What it says.
-    pub spec: UpstreamSpec,
-}
-
-impl UpstreamObject {
-    /// Reads a stored object; the error names the field.
-    pub fn parse(object: &Object) -> Result<Self, String> {
-        let upstream: Upstream =
-            serde_json::from_slice(&object.json).map_err(|e| format!("Upstream: {e}"))?;
-        Ok(Self {
-            uid: object.uid.to_string(),
-            generation: object.generation,
-            namespace: upstream.metadata.namespace.unwrap_or_default(),
-            spec: upstream.spec,
-        })
-    }
-
-    /// Whether objects of a namespace may use it.
-    pub fn allows(&self, namespace: &str) -> bool {
-        *namespace == self.namespace
-            || self
-                .spec
-                .allowed_namespaces
-                .iter()
-                .any(|n| n == "*" || n == namespace)
-    }
-
-    /// A selector, with the namespace it is meant in.
-    pub fn secret_key(&self, selector: &SecretKeySelector) -> SecretKey {
-        SecretKey {
-            namespace: self.namespace.clone(),
-            name: selector.name.clone(),
-            key: selector.key.clone(),
-        }
-    }
-
-    /// The keys of Secrets it needs.
-    pub fn secret_keys(&self) -> Vec<SecretKey> {
-        let mut selectors: Vec<&SecretKeySelector> = Vec::new();
-        selectors.extend(self.spec.tls.iter().filter_map(|tls| tls.ca_secret_ref.as_ref()));
-        match &self.spec.auth {
-            Auth::None {} => {}
-            Auth::Basic(a) => selectors.push(&a.password_secret_ref),
-            Auth::Bearer(a) => selectors.push(&a.token_secret_ref),
-            Auth::Header(a) => selectors.push(&a.value_secret_ref),
-            Auth::Oauth2Password(a) => {
-                selectors.push(&a.password_secret_ref);
-                selectors.extend(&a.client_secret_ref);
-            }
-            Auth::Oauth2ClientCredentials(a) => selectors.push(&a.client_secret_ref),
-        }
-        selectors.into_iter().map(|s| self.secret_key(s)).collect()
-    }
-
-    /// The names of the Secrets it needs, in its namespace.
-    pub fn secrets(&self) -> BTreeSet<String> {
-        self.secret_keys().into_iter().map(|key| key.name).collect()
-    }
+/// An object of which the API server keeps whatever is in it.
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 /// The CRD as YAML, as it is checked in under `crds/`.

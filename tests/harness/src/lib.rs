@@ -141,6 +141,8 @@ impl Lab {
             plugins,
             grants: Grants::parse(&[GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
+            // The simulator runs here.
+            network: vec![ostler::upstream::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             workers: 8,
             cache: Some(Cache {

@@ -33,6 +33,7 @@ impl Process {
             .expect("a log");
         let child = Command::new(binary())
             .arg("run")
+            .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
             .arg(&lab.kubeconfig)
             .arg("--plugins")

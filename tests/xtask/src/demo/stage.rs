@@ -87,6 +87,8 @@ impl Stage {
         command
             .arg("--grants")
             .arg(paths::root().join("deploy/grants.yaml"));
+        // The simulator runs here.
+        command.args(["--allow-network", "127.0.0.1"]);
         command.arg("--cache").arg(paths::target("compiled")?);
         command
             .args(["--admin", "127.0.0.1:0", "--ready-file"])

@@ -1,0 +1,113 @@
+//! TLS of one upstream: whom it trusts, and what the client shows of itself.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+};
+
+use super::{SecretKeySelector, SecretValue, Secrets, SendError, missing, object::UpstreamObject};
+
+/// The system's authorities, read once.
+fn system() -> &'static RootCertStore {
+    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+    ROOTS.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
+    })
+}
+
+/// The settings that an Upstream and its Secrets ask for.
+pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<ClientConfig, SendError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let invalid = |e: rustls::Error| SendError::Invalid(format!("spec.tls: {e}"));
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(invalid)?;
+    let read = |selector: &SecretKeySelector| {
+        let key = upstream.secret_key(selector);
+        let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing(&key))?;
+        Ok::<_, SendError>((key, value))
+    };
+    let certificates = |selector: &SecretKeySelector| {
+        let (key, pem) = read(selector)?;
+        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.expose()).collect();
+        let parsed = parsed.ok().filter(|certificates| !certificates.is_empty());
+        parsed.ok_or_else(|| SendError::Invalid(format!("{key} has no PEM certificates")))
+    };
+    let tls = upstream.spec.tls.as_ref();
+    let mut roots = system().clone();
+    if let Some(selector) = tls.and_then(|tls| tls.ca_secret_ref.as_ref()) {
+        for certificate in certificates(selector)? {
+            let key = upstream.secret_key(selector);
+            roots
+                .add(certificate)
+                .map_err(|e| SendError::Invalid(format!("{key}: {e}")))?;
+        }
+    }
+    let builder = match tls.is_some_and(|tls| tls.insecure_skip_verify) {
+        true => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        false => builder.with_root_certificates(roots),
+    };
+    let mut config = match upstream.client_certificate() {
+        None => builder.with_no_client_auth(),
+        Some([certificate, key]) => {
+            let chain = certificates(&certificate)?;
+            let (name, pem) = read(&key)?;
+            let key = PrivateKeyDer::from_pem_slice(pem.expose())
+                .map_err(|_| SendError::Invalid(format!("{name} has no PEM private key")))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| SendError::Invalid(format!("{name} and its certificate: {e}")))?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Trusts anybody who has the key to the certificate shown.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,531 @@
+//! Clients of upstreams that are down, slow, strict or not to be trusted.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    routing::{any, get, post},
+};
+use futures::future::join_all;
+use ostler::upstream::{
+    Circuit, Clients, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets,
+    SendError, UpstreamObject, network,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, Semaphore},
+};
+
+/// Secrets by name; a change of a value is a change of its version.
+#[derive(Default)]
+struct Vault(Mutex<HashMap<String, (String, u32)>>);
+
+impl Vault {
+    fn set(&self, name: &str, value: &str) {
+        let mut vault = self.0.lock().unwrap();
+        let version = vault.get(name).map_or(1, |(_, v)| v + 1);
+        vault.insert(name.into(), (value.into(), version));
+    }
+}
+
+impl Secrets for Vault {
+    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+        let vault = self.0.lock().unwrap();
+        // One with several keys is several here.
+        let (value, version) = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
+        Some(SecretValue {
+            value: Secret::new(value.clone().into_bytes()),
+            version: version.to_string(),
+        })
+    }
+}
+
+struct Lab {
+    clients: Clients,
+    vault: Vault,
+    upstream: UpstreamObject,
+}
+
+impl Lab {
+    fn new(spec: Value) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let here = Network::default();
+        here.allow(NetworkGrant {
+            allow: vec![network("127.0.0.0/8").unwrap()],
+        });
+        Self {
+            clients: Clients::default().within(here),
+            vault: Vault::default(),
+            upstream: UpstreamObject {
+                uid: "u".into(),
+                generation: 1,
+                namespace: "n".into(),
+                name: "ci".into(),
+                spec: serde_json::from_value(spec).unwrap(),
+            },
+        }
+    }
+
+    async fn send(&self, method: &str, path: &str) -> Result<Response, SendError> {
+        let request = Request {
+            method: method.into(),
+            path_and_query: path.into(),
+            headers: vec![],
+            body: None,
+            substitutions: vec![],
+            timeout: None,
+        };
+        self.clients.send(&self.upstream, request, &self.vault).await
+    }
+
+    async fn get(&self, path: &str) -> Result<Response, SendError> {
+        self.send("GET", path).await
+    }
+}
+
+async fn serve(app: Router) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+fn count(counter: &Arc<AtomicUsize>) -> usize {
+    counter.load(Ordering::SeqCst)
+}
+
+/// A server that takes the first so many connections' requests and breaks off, and answers the others.
+async fn breaks_off(times: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counter = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+            if counter.fetch_add(1, Ordering::SeqCst) >= times {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    });
+    (url, seen)
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_repeated_within_the_budget_and_nothing_else_is() {
+    let (url, seen) = breaks_off(1).await;
+    let lab = Lab::new(json!({"url": url}));
+    assert_eq!(lab.get("/").await.unwrap().status, 200);
+    assert_eq!((count(&seen), lab.clients.traffic()[0].retries), (2, 1));
+
+    let (url, seen) = breaks_off(1).await;
+    let lab = Lab::new(json!({"url": url}));
+    assert!(matches!(
+        lab.send("POST", "/").await,
+        Err(SendError::Unavailable(_))
+    ));
+    assert_eq!(count(&seen), 1, "it may have been acted upon");
+
+    let (url, seen) = breaks_off(usize::MAX).await;
+    let lab = Lab::new(json!({"url": url}));
+    for _ in 0..3 {
+        lab.get("/").await.unwrap_err();
+    }
+    // Two of the first request, one of the second, which opens the circuit.
+    assert_eq!((count(&seen), lab.clients.traffic()[0].retries), (5, 3));
+}
+
+#[tokio::test]
+async fn who_is_down_is_not_asked_again_and_again_and_one_request_tries() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let broken = Arc::new(Mutex::new(true));
+    let state = (seen.clone(), broken.clone());
+    let handler = async |State((seen, broken)): State<(Arc<AtomicUsize>, Arc<Mutex<bool>>)>| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        match *broken.lock().unwrap() {
+            true => StatusCode::INTERNAL_SERVER_ERROR,
+            false => StatusCode::OK,
+        }
+    };
+    let url = serve(Router::new().route("/", any(handler)).with_state(state)).await;
+    let lab = Lab::new(json!({"url": url}));
+    for _ in 0..5 {
+        assert_eq!(lab.get("/").await.unwrap().status, 500);
+    }
+    for _ in 0..50 {
+        let error = lab.get("/").await.unwrap_err();
+        assert!(
+            matches!(&error, SendError::Unavailable(why) if why.contains("HTTP 500")),
+            "{error}"
+        );
+    }
+    assert_eq!(
+        (count(&seen), lab.clients.traffic()[0].circuit),
+        (5, Circuit::Open)
+    );
+    *broken.lock().unwrap() = false;
+    while lab.clients.traffic()[0].circuit == Circuit::Open {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The others wait for the one that tries.
+    let answers = join_all((0..20).map(|_| lab.get("/"))).await;
+    assert!(
+        answers.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == 200)),
+        "{answers:?}"
+    );
+    assert_eq!(lab.clients.traffic()[0].circuit, Circuit::Closed);
+}
+
+#[tokio::test]
+async fn the_server_says_when_to_come_back() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counter = seen.clone();
+    let handler = async move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "60")])
+    };
+    let lab = Lab::new(json!({"url": serve(Router::new().route("/", get(handler))).await}));
+    assert_eq!(lab.get("/").await.unwrap().status, 429);
+    for _ in 0..10 {
+        let Err(SendError::Throttled(ms)) = lab.get("/").await else {
+            panic!("throttled")
+        };
+        assert!((1_000..=60_000).contains(&ms), "{ms}");
+    }
+    assert_eq!(count(&seen), 1);
+}
+
+#[tokio::test]
+async fn no_more_at_once_and_no_faster_than_allowed() {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let go = Arc::new(Semaphore::new(0));
+    let (inside, highest, door) = (now.clone(), most.clone(), go.clone());
+    let handler = async move || {
+        highest.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        door.acquire().await.unwrap().forget();
+        inside.fetch_sub(1, Ordering::SeqCst);
+    };
+    let lab = Lab::new(
+        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"inFlight": 4}}),
+    );
+    let opening = async {
+        while count(&now) < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        go.add_permits(20);
+    };
+    let (answers, ()) = tokio::join!(join_all((0..20).map(|_| lab.get("/"))), opening);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(count(&most), 4, "side by side, and no more than that");
+
+    let limits = json!({"requestsPerSecond": 1, "burst": 3});
+    let lab =
+        Lab::new(json!({"url": serve(Router::new().route("/", get(async || ""))).await, "limits": limits}));
+    let answers = join_all((0..10).map(|_| lab.get("/"))).await;
+    let throttled = answers
+        .iter()
+        .filter(|a| matches!(a, Err(SendError::Throttled(_))))
+        .count();
+    // Three at once, one waits for its turn, the others are told to come back.
+    assert_eq!(throttled, 6, "{answers:?}");
+}
+
+#[tokio::test]
+async fn what_the_server_confirms_is_not_sent_again() {
+    let bodies = Arc::new(AtomicUsize::new(0));
+    let counter = bodies.clone();
+    let handler = async move |headers: HeaderMap| {
+        if headers.get(header::IF_NONE_MATCH).is_some_and(|v| v == "\"v1\"") {
+            return (
+                StatusCode::NOT_MODIFIED,
+                [(header::ETAG, "\"v1\""), (header::DATE, "later")],
+                "",
+            );
+        }
+        counter.fetch_add(1, Ordering::SeqCst);
+        (
+            StatusCode::OK,
+            [(header::ETAG, "\"v1\""), (header::DATE, "then")],
+            "the body",
+        )
+    };
+    let lab = Lab::new(json!({"url": serve(Router::new().route("/", get(handler))).await}));
+    for date in ["then", "later", "later"] {
+        let answer = lab.get("/").await.unwrap();
+        assert_eq!((answer.status, &*answer.body), (200, &b"the body"[..]));
+        assert!(
+            answer.headers.contains(&("date".into(), date.into())),
+            "{:?}",
+            answer.headers
+        );
+    }
+    assert_eq!((count(&bodies), lab.clients.traffic()[0].confirmed), (1, 2));
+}
+
+#[tokio::test]
+async fn only_public_addresses_unless_allowed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "169.254.169.254",
+        "10.0.0.1",
+        "0",
+    ] {
+        let mut lab = Lab::new(json!({"url": format!("http://{host}:{port}")}));
+        lab.clients = Clients::default();
+        let error = lab.get("/").await.unwrap_err();
+        assert!(
+            matches!(&error, SendError::NotAllowed(why) if why.contains("network.allow")),
+            "{host}: {error}"
+        );
+    }
+    let waiting = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
+    assert!(waiting.is_err(), "nobody has connected");
+}
+
+#[tokio::test]
+async fn what_is_not_allowed_any_more_is_not_used_any_more() {
+    let here = Network::default();
+    let grant = |allow: &[&str]| NetworkGrant {
+        allow: allow.iter().map(|a| network(a).unwrap()).collect(),
+    };
+    here.allow(grant(&["127.0.0.1"]));
+    let mut lab = Lab::new(json!({"url": serve(Router::new().route("/", get(async || ""))).await}));
+    lab.clients = Clients::default().within(here.clone());
+    lab.get("/").await.unwrap();
+    here.allow(grant(&[]));
+    assert!(matches!(lab.get("/").await, Err(SendError::NotAllowed(_))));
+}
+
+/// A server with a log-in of its own.
+async fn with_login(lifetime: u64) -> (String, Arc<AtomicUsize>) {
+    let logins = Arc::new(AtomicUsize::new(0));
+    let counter = logins.clone();
+    let login = async move |body: Json<Value>| {
+        let n = counter.fetch_add(1, Ordering::SeqCst);
+        match body["auth"]["pw"] == "pa\"ss" && body["auth"]["user"] == "robot" {
+            true => (
+                StatusCode::OK,
+                Json(json!({"data": {"token": format!("secret-token-{n}"), "ttl": lifetime}})),
+            ),
+            false => (
+                StatusCode::UNAUTHORIZED,
+                Json(json!({"message": "wrong user name or password"})),
+            ),
+        }
+    };
+    let echo = async |headers: HeaderMap| match headers.get("x-token") {
+        Some(token) => (StatusCode::OK, format!("got {}", token.to_str().unwrap())),
+        None => (StatusCode::UNAUTHORIZED, "no token".into()),
+    };
+    let app = Router::new().route("/session", post(login)).route("/", get(echo));
+    (serve(app).await, logins)
+}
+
+fn login_spec(url: &str) -> Value {
+    json!({"url": url, "auth": {"login": {"path": "/session", "username": "robot",
+        "passwordSecretRef": {"name": "robot", "key": "password"}, "header": "X-Token",
+        "body": {"auth": {"user": "$(username)", "pw": "$(password)"}},
+        "tokenJsonPath": "$.data.token", "lifetimeJsonPath": ".data.ttl"}}})
+}
+
+#[tokio::test]
+async fn a_log_in_for_a_token() {
+    let (url, logins) = with_login(3600).await;
+    let lab = Lab::new(login_spec(&url));
+    lab.vault.set("robot", "a-false-one");
+    let error = lab.get("/").await.unwrap_err();
+    assert!(
+        matches!(&error, SendError::LoginFailed(why) if why.contains("wrong user name")),
+        "{error}"
+    );
+    lab.vault.set("robot", "pa\"ss");
+    let answers = join_all((0..20).map(|_| lab.get("/"))).await;
+    for answer in answers {
+        assert_eq!(String::from_utf8(answer.unwrap().body).unwrap(), "got ***");
+    }
+    assert_eq!(count(&logins), 2, "one refused, and one for all");
+    // A token is not used up to its end.
+    let (url, logins) = with_login(0).await;
+    let lab = Lab::new(login_spec(&url));
+    lab.vault.set("robot", "pa\"ss");
+    lab.get("/").await.unwrap();
+    lab.get("/").await.unwrap();
+    assert_eq!(count(&logins), 2);
+}
+
+#[tokio::test]
+async fn a_token_endpoint_elsewhere_gets_the_log_in_and_nothing_else_does() {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let app = |name: &'static str| {
+        let requests = requests.clone();
+        let handler = async move |headers: HeaderMap, body: Bytes| {
+            let text = format!("{name} {headers:?} {}", String::from_utf8_lossy(&body));
+            requests.lock().unwrap().push(text);
+            Json(json!({"access_token": "the-token", "expires_in": 3600}))
+        };
+        Router::new().route("/{*path}", any(handler))
+    };
+    let (api, issuer) = (serve(app("api")).await, serve(app("issuer")).await);
+    let spec = |token_url: &str| {
+        json!({"url": api, "auth": {"oauth2ClientCredentials": {"tokenUrl": token_url, "clientId": "me",
+            "clientSecretRef": {"name": "client", "key": "secret"}}}})
+    };
+    let lab = Lab::new(spec(&format!("{issuer}/token")));
+    lab.vault.set("client", "client-secret");
+    let error = lab.get("/x").await.unwrap_err();
+    assert!(
+        matches!(&error, SendError::Invalid(why) if why.contains("must be https")),
+        "{error}"
+    );
+    assert!(
+        requests.lock().unwrap().is_empty(),
+        "no password in the clear to another origin"
+    );
+    let lab = Lab::new(spec(&format!("{api}/token")));
+    lab.vault.set("client", "client-secret");
+    lab.get("/x").await.unwrap();
+    let requests = requests.lock().unwrap();
+    assert!(
+        requests.iter().all(|r| r.starts_with("api")) && requests.len() == 2,
+        "{requests:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let lab = Lab::new(
+        json!({"url": format!("http://{}", listener.local_addr().unwrap()),
+        "auth": {"bearer": {"tokenSecretRef": {"name": "t", "key": "token"}}}}),
+    );
+    lab.vault.set("t", "old-token");
+    let rotated = Notify::new();
+    let first = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(head(&mut stream).await.contains("Bearer old-token"));
+        lab.vault.set("t", "new-token");
+        rotated.notify_one();
+        let (mut other, _) = listener.accept().await.unwrap();
+        assert!(
+            head(&mut other).await.contains("Bearer new-token"),
+            "seen at once, on a connection of its own"
+        );
+        for stream in [&mut other, &mut stream] {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .unwrap();
+        }
+        // What was begun with the old one ends with it; then its connection is closed from the other side.
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        lab.clients.drop_idle(Duration::ZERO);
+        assert_eq!(other.read(&mut [0; 1]).await.unwrap(), 0, "and an idle client's");
+    };
+    let second = async {
+        rotated.notified().await;
+        lab.get("/").await.unwrap();
+    };
+    let (answer, (), ()) = tokio::join!(lab.get("/"), first, second);
+    assert_eq!(answer.unwrap().status, 200);
+    assert!(lab.clients.traffic().is_empty());
+}
+
+async fn head(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    while !text.contains("\r\n\r\n") {
+        let mut bytes = [0; 1024];
+        let n = stream.read(&mut bytes).await.unwrap();
+        assert!(n > 0, "closed after {text:?}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    text.replace("authorization: ", "Authorization: ")
+}
+
+#[tokio::test]
+async fn both_sides_show_who_they_are() {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
+    let lab = |url: &str, tls: Value| Lab::new(json!({"url": url, "tls": tls}));
+    let ca_key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = params.self_signed(&ca_key).unwrap();
+    let issuer = Issuer::new(params, &ca_key);
+    let signed = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &issuer).unwrap(), key)
+    };
+    let ((server, server_key), (client, client_key)) = (signed("127.0.0.1"), signed("ostler"));
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(ca.der().clone()).unwrap();
+    let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots))
+        .build()
+        .unwrap();
+    let key = PrivateKeyDer::from_pem_slice(server_key.serialize_pem().as_bytes()).unwrap();
+    let config = rustls::ServerConfig::builder()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![server.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                    .await;
+            });
+        }
+    });
+    let whole = json!({"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientCertificateSecretRef": {"name": "own"}});
+    let known = lab(&url, whole.clone());
+    known.vault.set("ca", &ca.pem());
+    known.vault.set("tls.crt", &client.pem());
+    known.vault.set("tls.key", &client_key.serialize_pem());
+    assert_eq!(known.get("/").await.unwrap().body, b"ok");
+    // Whom the client does not know, and who does not know the client.
+    let strange = lab(&url, json!({}));
+    let error = strange.get("/").await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("TLS: ") && error.contains("UnknownIssuer"),
+        "{error}"
+    );
+    let nobody = lab(&url, json!({"insecureSkipVerify": true}));
+    assert!(matches!(nobody.get("/").await, Err(SendError::Unavailable(_))));
+    let half = lab(&url, whole);
+    half.vault.set("ca", &ca.pem());
+    half.vault.set("tls.crt", "not a certificate");
+    half.vault.set("tls.key", &client_key.serialize_pem());
+    let error = half.get("/").await.unwrap_err();
+    assert!(
+        matches!(&error, SendError::Invalid(why) if why.contains("`tls.crt` has no PEM certificates")),
+        "{error}"
+    );
+}

@@ -1,0 +1,247 @@
+//! The host itself says how it is with an Upstream.
+
+use ostler::key::Gvk;
+use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios, simulator::Answer};
+use serde_json::{Value, json};
+
+scenarios!(
+    good,
+    a_wrong_password_and_its_rotation,
+    a_secret_that_comes_later,
+    down_and_up_again,
+    requests_tell,
+    what_is_not_allowed_is_not_connected_to,
+    messaging_is_not_claimed_to_be_connected,
+    what_makes_no_sense_is_refused,
+);
+
+fn upstreams() -> Gvk {
+    ostler::upstream::kind()
+}
+
+fn upstream(lab: &Lab, spec: Value) -> Value {
+    json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "ci", "namespace": lab.namespace}, "spec": spec})
+}
+
+fn concourse(lab: &Lab) -> Value {
+    let auth = json!({"oauth2Password": {"tokenPath": "/sky/issuer/token", "clientId": "fly", "clientSecret": "Zmx5",
+        "username": "test", "passwordSecretRef": {"name": "ci-admin", "key": "password"}}});
+    upstream(lab, json!({"url": lab.concourse.url(), "auth": auth}))
+}
+
+/// Conditions by type, as `status (reason)`.
+fn says(object: &Value, kind: &str) -> String {
+    let found = condition(object, kind);
+    let text = |field: &str| found[field].as_str().unwrap_or("-").to_owned();
+    format!("{} ({})", text("status"), text("reason"))
+}
+
+async fn good(mut lab: Lab) {
+    lab.apply(lab.secret(PASSWORD)).await;
+    lab.start_host().await;
+    lab.apply(concourse(&lab)).await;
+    let object = lab.ready(&upstreams(), "ci").await;
+    assert_eq!(says(&object, "Connected"), "True (Connected)");
+    assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
+    assert_eq!(
+        object["status"]["observedGeneration"],
+        object["metadata"]["generation"]
+    );
+    lab.idle().await;
+    let (before, logins) = (lab.api_writes(), lab.concourse.counters().logins);
+    // Looked at once more: nothing has changed, nothing is written, nobody is asked.
+    let router = &lab.host().services().router;
+    router.add(
+        &lab.key(&upstreams(), "ci"),
+        ostler::queue::Priority::High,
+        ostler::router::Cause::Poll,
+    );
+    lab.idle().await;
+    assert_eq!(
+        (lab.api_writes(), lab.concourse.counters().logins),
+        (before, logins)
+    );
+    assert_eq!((before, logins), (1, 1));
+    lab.delete(&upstreams(), "ci").await;
+    lab.until("its client is dropped", async || {
+        lab.host().services().upstreams.traffic().is_empty()
+    })
+    .await;
+}
+
+async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
+    lab.apply(lab.secret("not-the-password")).await;
+    lab.start_host().await;
+    lab.apply(concourse(&lab)).await;
+    let object = lab
+        .condition(&upstreams(), "ci", "Authenticated", "False", "AuthFailed")
+        .await;
+    assert_eq!(says(&object, "Connected"), "True (Connected)");
+    assert_eq!(says(&object, "Ready"), "False (AuthFailed)");
+    assert_eq!(says(&object, "Reconciling"), "True (AuthFailed)");
+    lab.apply(lab.secret(PASSWORD)).await;
+    let object = lab.ready(&upstreams(), "ci").await;
+    assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
+    assert_eq!(says(&object, "Reconciling"), "- (-)");
+    // And rotated once more, while all is well: the new one is tried at once, before anybody needs it.
+    let logins = lab.concourse.counters().logins;
+    lab.concourse.set_password("test", "the-next-password");
+    lab.apply(lab.secret("the-next-password")).await;
+    lab.until("the new password is used", async || {
+        lab.concourse.counters().logins == logins + 1
+    })
+    .await;
+    lab.idle().await;
+    lab.ready(&upstreams(), "ci").await;
+    for secret in ["not-the-password", PASSWORD, "the-next-password"] {
+        assert!(!logs().contains(secret), "{secret} in the log");
+    }
+}
+
+async fn a_secret_that_comes_later(mut lab: Lab) {
+    lab.start_host().await;
+    lab.apply(concourse(&lab)).await;
+    let object = lab
+        .condition(&upstreams(), "ci", "Ready", "False", "SecretMissing")
+        .await;
+    assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
+    let message = condition(&object, "Authenticated")["message"].to_string();
+    assert!(
+        message.contains("ci-admin") && message.contains("`password`"),
+        "{message}"
+    );
+    lab.apply(lab.secret(PASSWORD)).await;
+    lab.ready(&upstreams(), "ci").await;
+    assert_eq!(lab.concourse.counters().logins, 1);
+}
+
+async fn down_and_up_again(mut lab: Lab) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    lab.start_host().await;
+    lab.apply(upstream(&lab, json!({"url": format!("http://{address}")})))
+        .await;
+    let object = lab
+        .condition(&upstreams(), "ci", "Ready", "False", "ConnectionFailed")
+        .await;
+    let message = condition(&object, "Connected")["message"].to_string();
+    assert!(message.contains("refused"), "{message}");
+    let _listener = std::net::TcpListener::bind(address).expect("still free");
+    let object = lab.ready(&upstreams(), "ci").await;
+    assert_eq!(says(&object, "Authenticated"), "True (NoCredentials)");
+}
+
+/// A plugin's request is refused, and later it is not: the Upstream says so without being asked for it.
+async fn requests_tell(mut lab: Lab) {
+    lab.start_pack().await;
+    for object in [lab.secret(PASSWORD), lab.instance()] {
+        lab.apply(object).await;
+    }
+    lab.ready(&kind("Instance"), "ci").await;
+    lab.ready(&upstreams(), "ci").await;
+    let refused = Answer::Status(401, "not authorized".into());
+    let faults = lab.concourse.faults();
+    faults.fail_next(usize::MAX, "*", "/api/v1/teams/platform", refused);
+    lab.apply(lab.team()).await;
+    lab.condition(&upstreams(), "ci", "Ready", "False", "AuthFailed")
+        .await;
+    faults.clear();
+    let object = lab.ready(&upstreams(), "ci").await;
+    assert_eq!(says(&object, "Authenticated"), "True (Accepted)");
+    lab.ready(&kind("Team"), "platform").await;
+}
+
+async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
+    lab.settings.network.clear();
+    lab.start_host().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    lab.apply(upstream(&lab, json!({"url": format!("http://127.0.0.1:{port}")})))
+        .await;
+    let object = lab
+        .condition(&upstreams(), "ci", "Connected", "False", "AddressNotAllowed")
+        .await;
+    assert_eq!(says(&object, "Stalled"), "True (AddressNotAllowed)");
+    let message = condition(&object, "Ready")["message"].to_string();
+    assert!(message.contains("network.allow"), "{message}");
+    // A name is resolved first.
+    lab.apply(upstream(&lab, json!({"url": format!("http://localhost:{port}")})))
+        .await;
+    lab.until("the name is refused, too", async || {
+        let object = lab.get(&upstreams(), "ci").await.unwrap_or_default();
+        condition(&object, "Connected")["message"]
+            .to_string()
+            .contains("localhost resolves to")
+    })
+    .await;
+    assert!(pending(listener.accept()).await, "nobody has connected");
+}
+
+/// Whether a future is not done when it is asked once.
+async fn pending(future: impl Future) -> bool {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+async fn messaging_is_not_claimed_to_be_connected(mut lab: Lab) {
+    lab.start_host().await;
+    lab.apply(upstream(
+        &lab,
+        json!({"url": "amqps://rabbit.example:5671/vhost"}),
+    ))
+    .await;
+    let object = lab
+        .condition(&upstreams(), "ci", "Ready", "Unknown", "NotChecked")
+        .await;
+    assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
+}
+
+async fn what_makes_no_sense_is_refused(lab: Lab) {
+    let secret = json!({"name": "s", "key": "k"});
+    let url = "https://ci.example";
+    for (spec, word) in [
+        (json!({"url": "ftp://ci.example"}), "spec.url"),
+        (json!({"url": "https://user@ci.example"}), "spec.url"),
+        (
+            json!({"url": url, "auth": {"none": {}, "bearer": {"tokenSecretRef": secret}}}),
+            "spec.auth",
+        ),
+        (
+            json!({"url": url, "auth": {"oauth2ClientCredentials": {"clientId": "a", "clientSecretRef": secret}}}),
+            "exactly one of tokenPath and tokenUrl",
+        ),
+        (
+            json!({"url": url, "limits": {"burst": 2}}),
+            "burst needs requestsPerSecond",
+        ),
+        (
+            json!({"url": "amqp://rabbit.example", "auth": {"bearer": {"tokenSecretRef": secret}}}),
+            "none or basic",
+        ),
+        (
+            json!({"url": url, "auth": {"login": {"path": "/login", "username": "u", "passwordSecretRef": secret,
+                "tokenJsonPath": ".token", "lifetimeSeconds": 5, "lifetimeJsonPath": ".ttl"}}}),
+            "exclude each other",
+        ),
+    ] {
+        let error = lab
+            .try_apply(upstream(&lab, spec.clone()))
+            .await
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains(word), "{spec}: {error}");
+    }
+    let login = json!({"path": "/login", "username": "u", "passwordSecretRef": secret, "tokenJsonPath": "$.data[0].token",
+        "body": {"auth": {"user": "$(username)", "password": ["$(password)"]}}});
+    let kept = lab
+        .apply(upstream(&lab, json!({"url": url, "auth": {"login": login}})))
+        .await;
+    assert_eq!(
+        kept["spec"]["auth"]["login"]["body"], login["body"],
+        "nothing of the body is dropped"
+    );
+}
