@@ -4,6 +4,7 @@
 //! request → rules (path, headers) → secrets into the body → credentials → the wire → masks → answer
 //! ```
 
+mod answer;
 mod auth;
 mod breaker;
 mod cache;
@@ -17,6 +18,7 @@ mod object;
 mod pace;
 mod rules;
 mod spec;
+mod ticket;
 mod tls;
 
 use std::{
@@ -28,6 +30,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use self::client::{Client, Surroundings, Totals};
+pub(crate) use self::{answer::cause, health::Report};
 pub use self::{
     breaker::Circuit,
     masking::{Encoding, Former, Substitution},
@@ -35,7 +38,6 @@ pub use self::{
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
 };
-pub(crate) use self::{client::cause, health::Report};
 use crate::{
     bindings::{http, types},
     engine::hex,
