@@ -4,6 +4,7 @@
 //! request → rules (path, headers) → secrets into the body → credentials → the wire → masks → answer
 //! ```
 
+mod answer;
 mod auth;
 mod breaker;
 mod cache;
@@ -20,6 +21,7 @@ mod shared;
 mod spec;
 mod sse;
 mod stream;
+mod ticket;
 mod tls;
 
 use std::{
@@ -31,6 +33,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use self::client::{Client, Surroundings, Totals};
+pub(crate) use self::{answer::cause, health::Report};
 pub use self::{
     breaker::Circuit,
     masking::{Encoding, Former, Substitution},
@@ -40,7 +43,6 @@ pub use self::{
     sse::Event,
     stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
 };
-pub(crate) use self::{client::cause, health::Report};
 use crate::{
     bindings::{http, types},
     engine::hex,

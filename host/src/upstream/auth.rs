@@ -208,8 +208,8 @@ impl TokenSource {
             .await
             .map_err(|e| Refusal::Fault(Fault::of(&e)))?;
         let status = response.status();
-        let wait = super::client::asked_to_wait(&response);
-        let body = super::client::limited(response, 64 << 10).await?;
+        let wait = super::answer::asked_to_wait(&response);
+        let body = super::answer::limited(response, 64 << 10).await?;
         if let Some(wait) = wait {
             let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             return Err(SendError::Throttled(wait).into());

@@ -5,10 +5,9 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use futures::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, Semaphore};
@@ -16,6 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     Gate, Request, Response, SecretKey, Secrets, SendError,
+    answer::{Unread, asked_to_wait, cause, collected},
     auth::{Credentials, Refusal},
     breaker::{Admission, Breaker, Circuit},
     cache::{Cache, Key},
@@ -24,17 +24,15 @@ use super::{
     masking::{Former, Masks},
     network::Network,
     object::UpstreamObject,
-    pace::{Pace, retry_after},
+    pace::Pace,
     rules,
     shared::Shared,
+    ticket::Ticket,
     tls,
 };
 
 /// Who has to wait longer for its turn is told to come back, so that it holds up nothing meanwhile.
 const TURN: Duration = Duration::from_secs(1);
-
-/// A request that was given up counts as a failure of the upstream when it has had this long.
-const LONG: Duration = Duration::from_secs(5);
 
 /// Repetitions of one request, and the pause before the first.
 const RETRIES: u32 = 2;
@@ -72,24 +70,24 @@ pub struct Client {
     pub shared: Shared,
     request_bytes: usize,
     response_bytes: usize,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     connect_timeout: Duration,
-    around: Surroundings,
-    state: Mutex<State>,
+    pub(super) around: Surroundings,
+    pub(super) state: Mutex<State>,
     /// A trial has ended.
-    tried: Notify,
+    pub(super) tried: Notify,
 }
 
 /// What requests tell each other.
-struct State {
-    breaker: Breaker,
+pub(super) struct State {
+    pub(super) breaker: Breaker,
     /// The last failure: why it is open.
-    failure: String,
+    pub(super) failure: String,
     /// Whether that was one without any answer, so that a connection disproves it.
-    unanswered: bool,
+    pub(super) unanswered: bool,
     pace: Pace,
     cache: Cache,
-    health: Health,
+    pub(super) health: Health,
     /// Checks in a row that found it not as it should be.
     unhealthy: u32,
 }
@@ -347,12 +345,7 @@ impl Client {
             match admission {
                 Ok(Admission::Wait) => tried.await,
                 Ok(admission) => {
-                    return Ok(Ticket {
-                        client: self,
-                        trial: admission == Admission::Trial,
-                        since: Instant::now(),
-                        open: true,
-                    });
+                    return Ok(Ticket::new(self, admission == Admission::Trial));
                 }
                 Err(why) => return Err(SendError::Unavailable(why)),
             }
@@ -456,12 +449,7 @@ impl Client {
         if matches!(admission, Admission::Refused(_) | Admission::Wait) {
             return;
         }
-        let ticket = Ticket {
-            client: self,
-            trial: admission == Admission::Trial,
-            since: Instant::now(),
-            open: true,
-        };
+        let ticket = Ticket::new(self, admission == Admission::Trial);
         if let Err(fault) = self.connect().await {
             return ticket.failed(&fault);
         }
@@ -534,133 +522,4 @@ impl Client {
     pub fn circuit(&self) -> Circuit {
         self.state.lock().expect("lock").breaker.circuit(Instant::now())
     }
-}
-
-/// A turn. Whatever becomes of a request, the breaker hears of it.
-struct Ticket<'a> {
-    client: &'a Client,
-    trial: bool,
-    since: Instant,
-    open: bool,
-}
-
-impl Ticket<'_> {
-    /// Something is known of the upstream's health.
-    fn tell(&self, change: impl FnOnce(&mut Health) -> bool) {
-        let news = change(&mut self.client.state.lock().expect("lock").health);
-        if news {
-            (self.client.around.news)();
-        }
-    }
-
-    fn succeeded(mut self) {
-        self.open = false;
-        let mut state = self.client.state.lock().expect("lock");
-        let before = state.breaker.reopens().is_some();
-        state.breaker.succeeded(self.trial);
-        let closed = before && state.breaker.reopens().is_none();
-        drop(state);
-        self.client.tried.notify_waiters();
-        if closed {
-            (self.client.around.news)();
-        }
-    }
-
-    fn failed(self, fault: &Fault) {
-        if fault.unsent() || fault.kind == Kind::Address {
-            self.tell(|health| health.unreachable(fault.kind, &fault.text));
-        }
-        self.failure(&fault.text, true);
-    }
-
-    fn answered_badly(self, status: u16) {
-        self.failure(&format!("HTTP {status}"), false);
-    }
-
-    /// There are no credentials to send.
-    fn given_up(self, error: SendError) -> SendError {
-        match &error {
-            SendError::Unavailable(why) => self.failure(why, true),
-            SendError::LoginFailed(_) => self.succeeded(),
-            _ => {}
-        }
-        error
-    }
-
-    fn failure(mut self, why: &str, unanswered: bool) {
-        self.open = false;
-        self.fail(why, unanswered);
-    }
-
-    fn fail(&self, why: &str, unanswered: bool) {
-        let mut state = self.client.state.lock().expect("lock");
-        if state.breaker.reopens().is_none() || self.trial {
-            state.failure = format!("the last requests failed ({why})");
-            state.unanswered = unanswered;
-        }
-        let opened = state.breaker.failed(self.trial, Instant::now());
-        drop(state);
-        self.client.tried.notify_waiters();
-        if opened {
-            (self.client.around.news)();
-        }
-    }
-}
-
-impl Drop for Ticket<'_> {
-    /// The request was given up: by its time, or with the call that made it.
-    fn drop(&mut self) {
-        if !self.open {
-            return;
-        }
-        if self.since.elapsed() >= LONG.min(self.client.timeout) {
-            return self.fail("no answer in time", true);
-        }
-        if self.trial {
-            self.client.state.lock().expect("lock").breaker.abandoned();
-            self.client.tried.notify_waiters();
-        }
-    }
-}
-
-/// How long a server asks to be left alone.
-pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
-    if !matches!(response.status().as_u16(), 429 | 503) {
-        return None;
-    }
-    let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    retry_after(value, SystemTime::now())
-}
-
-/// Why a body could not be read.
-enum Unread {
-    TooLarge(SendError),
-    Broken(Fault),
-}
-
-async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Unread> {
-    let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|e| Unread::Broken(Fault::of(&e)))?);
-        if body.len() > limit {
-            return Err(Unread::TooLarge(SendError::TooLarge(format!(
-                "the answer has more than {limit} bytes"
-            ))));
-        }
-    }
-    Ok(body)
-}
-
-/// The body of an answer, if it has no more than so many bytes.
-pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
-    collected(response, limit).await.map_err(|unread| match unread {
-        Unread::TooLarge(e) => e,
-        Unread::Broken(fault) => fault.error(""),
-    })
-}
-
-/// What a person can act on: the innermost cause, never the URL (its query may be anything).
-pub fn cause(error: &reqwest::Error) -> String {
-    Fault::of(error).text
 }
