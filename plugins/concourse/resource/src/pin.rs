@@ -101,14 +101,12 @@ pub fn converge(
     }
     status.pinned_version = pin.version;
     match (step, wanted) {
-        (Step::Leave, Some(wanted)) => {
-            if !known || status.pinned_version_id.is_none() {
-                let candidates = remote.versions(&status.pinned_version, CANDIDATES)?;
-                // A config may pin a version that no check has found.
-                status.pinned_version_id = pick(&candidates, wanted)
-                    .or_else(|_| pick(&candidates, &status.pinned_version))
-                    .ok();
-            }
+        (Step::Leave, Some(wanted)) if !known || status.pinned_version_id.is_none() => {
+            let candidates = remote.versions(&status.pinned_version, CANDIDATES)?;
+            // A config may pin a version that no check has found.
+            status.pinned_version_id = pick(&candidates, wanted)
+                .or_else(|_| pick(&candidates, &status.pinned_version))
+                .ok();
         }
         (Step::Pin, Some(wanted)) => {
             let candidates = remote.versions(wanted, CANDIDATES)?;

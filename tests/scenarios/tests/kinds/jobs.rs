@@ -65,10 +65,7 @@ async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
     );
     assert_eq!(status["outputs"], json!([{"name": "image", "resource": "image"}]));
     let page = status["webURL"].as_str().expect("a URL");
-    assert!(
-        page.ends_with("/pipelines/app/jobs/build"),
-        "{page}"
-    );
+    assert!(page.ends_with("/pipelines/app/jobs/build"), "{page}");
     assert_eq!(condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
 }
 
