@@ -32,7 +32,7 @@ use crate::{
 /// What to bench.
 #[derive(Args)]
 pub struct Options {
-    /// Only these (all without any): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k, failover, growth.
+    /// Only these (all without any): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k, failover, growth, concourse.
     #[arg(value_parser = plan::BENCHES)]
     benches: Vec<String>,
     /// Only this one; may be given more than once.

@@ -53,16 +53,26 @@ impl Cluster {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         self.create_unless_there("/api/v1/namespaces", &namespace).await?;
         let crd: Value = serde_saphyr::from_str(include_str!("../../crd.yaml"))?;
-        self.create_unless_there("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd)
-            .await?;
+        self.install(&crd).await?;
+        self.served(&samples()).await
+    }
+
+    /// Makes a CRD, unless it is there.
+    pub async fn install(&self, crd: &Value) -> Result<()> {
+        self.create_unless_there("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+            .await
+    }
+
+    /// Waits until a collection is served.
+    pub async fn served(&self, path: &str) -> Result<()> {
         let served = async {
-            while self.get(&samples()).await.is_err() {
+            while self.get(path).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(30), served)
             .await
-            .context("the CRD is not served")
+            .with_context(|| format!("{path} is not served"))
     }
 
     async fn create_unless_there(&self, path: &str, object: &Value) -> Result<()> {
@@ -155,14 +165,19 @@ impl Cluster {
 
     /// Requests for the objects of benches that the server has answered so far.
     pub async fn requests(&self) -> Result<Requests> {
+        self.requests_of(&["samples", "configmaps"]).await
+    }
+
+    /// Requests for these resources that the server has answered so far.
+    pub async fn requests_of(&self, resources: &[&str]) -> Result<Requests> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client.request_text(request).await?;
-        counted(&text)
+        counted(&text, resources)
     }
 }
 
-/// The requests of the benches' objects among the server's metrics.
-fn counted(metrics: &str) -> Result<Requests> {
+/// The requests of these resources among the server's metrics.
+fn counted(metrics: &str, resources: &[&str]) -> Result<Requests> {
     let mut requests = Requests::new();
     for line in metrics.lines() {
         let Some((labels, value)) = line
@@ -178,7 +193,7 @@ fn counted(metrics: &str) -> Result<Requests> {
                 .unwrap_or("")
         };
         // No operator here GETs; the garbage collector does, and is no subject.
-        if matches!(label("resource"), "samples" | "configmaps") && label("verb") != "GET" {
+        if resources.contains(&label("resource")) && label("verb") != "GET" {
             let Ok(value) = value.parse::<f64>() else {
                 bail!("a count that is no number: {line}")
             };
@@ -213,6 +228,7 @@ mod tests {
                  apiserver_request_total{{code=\"200\",resource=\"samples\",verb=\"LIST\"}} 1\n"
             )
         };
+        let counted = |text: &str| counted(text, &["samples", "configmaps"]);
         let (before, now) = (counted(&metrics(1)).unwrap(), counted(&metrics(5)).unwrap());
         assert_eq!(before["APPLY"], 3);
         assert_eq!(since(&before, &now), Requests::from([("APPLY".into(), 4)]));

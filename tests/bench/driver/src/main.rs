@@ -44,6 +44,9 @@ pub struct Cli {
     /// Seconds a subject may take for one measure.
     #[arg(long, default_value_t = 120)]
     limit: u64,
+    /// Seconds in which the steady state of a Concourse is counted.
+    #[arg(long, default_value_t = 600)]
+    window: u64,
     /// Reconciles at the same time.
     #[arg(long, default_value_t = 16)]
     workers: u32,
@@ -62,6 +65,8 @@ enum Scene {
     Growth,
     /// Two replicas, one of which ends.
     Failover,
+    /// A Concourse with pipelines, jobs and builds; objects are its pipelines.
+    Concourse,
 }
 
 #[tokio::main]
@@ -89,6 +94,12 @@ async fn main() -> anyhow::Result<()> {
         Scene::Failover => {
             for subject in cli.subjects {
                 scenes::failover::run(&stage, subject).await?;
+            }
+        }
+        Scene::Concourse => {
+            let window = Duration::from_secs(cli.window);
+            for subject in cli.subjects {
+                scenes::concourse::run(&stage, subject, cli.objects[0], window).await?;
             }
         }
     }

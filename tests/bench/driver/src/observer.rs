@@ -55,6 +55,12 @@ impl Object {
         })
     }
 
+    /// A condition that is True.
+    pub fn is(&self, condition: &str) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        conditions.any(|c| c.r#type == condition && c.status == "True")
+    }
+
     /// A ConfigMap's value.
     pub fn value(&self) -> Option<&str> {
         self.data.get("value").map(String::as_str)

@@ -1,5 +1,6 @@
 //! What is measured.
 
+pub mod concourse;
 pub mod converge;
 pub mod failover;
 pub mod growth;

@@ -13,6 +13,8 @@ use tokio::process::Command;
 
 use crate::{process::Process, scenes::Stage};
 
+/// File in an operator's folder that says where it is.
+const READY: &str = "ready.json";
 /// Time to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,8 @@ pub enum Subject {
     Raw,
     /// The same with server-side apply instead of create.
     RawApply,
+    /// concourse-operator: what it asks for is computed.
+    Original,
 }
 
 /// Where the operators are.
@@ -62,6 +66,18 @@ pub struct Programs {
     /// The Kopf operator.
     #[arg(long)]
     kopf_operator: Option<PathBuf>,
+    /// Folder with the components of the Concourse pack.
+    #[arg(long)]
+    pack: Option<PathBuf>,
+    /// What the pack may do.
+    #[arg(long)]
+    pack_grants: Option<PathBuf>,
+    /// Folder with the pack's CRDs.
+    #[arg(long)]
+    pub crds: Option<PathBuf>,
+    /// The Concourse simulator.
+    #[arg(long)]
+    pub simulator: Option<PathBuf>,
 }
 
 impl Subject {
@@ -75,6 +91,7 @@ impl Subject {
             Self::Kopf => "kopf",
             Self::Raw => "raw",
             Self::RawApply => "raw-apply",
+            Self::Original => "original",
         }
     }
 
@@ -109,35 +126,43 @@ fn given<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
     path.as_deref().with_context(|| format!("--{what} is not given"))
 }
 
+/// Ostler with these components.
+fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -> Result<Command> {
+    let plugins = folder.join("plugins");
+    fs::create_dir_all(&plugins)?;
+    for component in components {
+        let name = component.file_name().context("a component is a file")?;
+        fs::copy(component, plugins.join(name))
+            .with_context(|| format!("copying {}", component.display()))?;
+        let _ = fs::remove_file(plugins.join(name).with_extension("yaml"));
+    }
+    let mut command = Command::new(given(&stage.programs.ostler, "ostler")?);
+    command.args(["run", "--admin", "127.0.0.1:0", "--workers"]);
+    command.arg(stage.workers.to_string());
+    command.arg("--plugins").arg(plugins);
+    command.arg("--grants").arg(grants);
+    // As deployed: what was compiled once is there at the next start.
+    command.arg("--cache").arg(stage.folder.join("compiled"));
+    command.arg("--ready-file").arg(folder.join(READY));
+    command.env("NO_COLOR", "1");
+    Ok(command)
+}
+
 impl Running {
     /// Starts a subject; `replica` makes it one of several that elect a leader.
     pub async fn start(stage: &Stage, subject: Subject, replica: Option<&str>) -> Result<Self> {
         let name = format!("{}{}", subject.name(), replica.unwrap_or(""));
         let folder = stage.folder.join(&name);
         fs::create_dir_all(&folder)?;
-        let ready = folder.join("ready.json");
+        let ready = folder.join(READY);
         // Left by the one before.
         let _ = fs::remove_file(&ready);
         let programs = &stage.programs;
         let workers = stage.workers.to_string();
         let mut command = match subject {
             Subject::Ostler => {
-                let plugins = folder.join("plugins");
-                fs::create_dir_all(&plugins)?;
-                fs::copy(
-                    given(&programs.component, "component")?,
-                    plugins.join("bench-plugin.wasm"),
-                )?;
-                let _ = fs::remove_file(plugins.join("bench-plugin.yaml"));
-                let mut command = Command::new(given(&programs.ostler, "ostler")?);
-                command.args(["run", "--admin", "127.0.0.1:0", "--workers", &workers]);
-                command.arg("--plugins").arg(plugins);
-                command.arg("--grants").arg(given(&programs.grants, "grants")?);
-                // As deployed: what was compiled once is there at the next start.
-                command.arg("--cache").arg(stage.folder.join("compiled"));
-                command.arg("--ready-file").arg(&ready);
-                command.env("NO_COLOR", "1");
-                command
+                let component = given(&programs.component, "component")?.to_owned();
+                ostler(stage, &folder, &[component], given(&programs.grants, "grants")?)?
             }
             Subject::ControllerRuntime | Subject::ControllerRuntimeStrip => {
                 let mut command = Command::new(given(&programs.controller_runtime, "controller-runtime")?);
@@ -159,7 +184,7 @@ impl Running {
                     .arg(given(&programs.kopf_operator, "kopf-operator")?);
                 command
             }
-            Subject::Raw | Subject::RawApply => bail!("raw is no operator"),
+            Subject::Raw | Subject::RawApply | Subject::Original => bail!("{name} is no operator that runs"),
         };
         if let Some(replica) = replica {
             command.args([
@@ -175,8 +200,38 @@ impl Running {
             // Told apart in logs, whoever names them.
             command.env("BENCH_REPLICA", replica);
         }
+        Self::launch(stage, subject, &name, folder, command).await
+    }
+
+    /// Starts Ostler with the Concourse pack.
+    pub async fn start_pack(stage: &Stage) -> Result<Self> {
+        let (subject, programs) = (Subject::Ostler, &stage.programs);
+        let folder = stage.folder.join(subject.name());
+        // Left by the one before.
+        let _ = fs::remove_file(folder.join(READY));
+        let mut components = Vec::new();
+        let pack = given(&programs.pack, "pack")?;
+        for entry in fs::read_dir(pack).with_context(|| format!("reading {}", pack.display()))? {
+            components.push(entry?.path());
+        }
+        components.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
+        let grants = given(&programs.pack_grants, "pack-grants")?;
+        let mut command = ostler(stage, &folder, &components, grants)?;
+        // The simulator is there.
+        command.args(["--allow-network", "127.0.0.1"]);
+        Self::launch(stage, subject, subject.name(), folder, command).await
+    }
+
+    async fn launch(
+        stage: &Stage,
+        subject: Subject,
+        name: &str,
+        folder: PathBuf,
+        mut command: Command,
+    ) -> Result<Self> {
         command.env("KUBECONFIG", &stage.kubeconfig);
-        let process = Process::spawn(&name, command, &folder.join("log"))?;
+        let process = Process::spawn(name, command, &folder.join("log"))?;
+        let ready = folder.join(READY);
         let mut running = Self {
             process,
             subject,

@@ -27,22 +27,33 @@ pub struct Programs {
 impl Programs {
     /// Builds what these plays need.
     pub fn build(plays: &[Play]) -> Result<Self> {
-        let needs = |name: &str| {
-            plays
-                .iter()
-                .any(|p| p.subjects.iter().any(|s| s.starts_with(name)))
-        };
+        let has = |play: &Play, name: &str| play.subjects.iter().any(|s| s.starts_with(name));
+        let needs = |name: &str| plays.iter().any(|p| has(p, name));
+        let (pack, samples) = plays
+            .iter()
+            .filter(|p| has(p, "ostler"))
+            .partition::<Vec<_>, _>(|p| p.has_pack());
         let bench = paths::root().join("tests/bench");
         let mut arguments = Vec::new();
         let mut program = |flag: &str, path: &Path| {
             arguments.extend([format!("--{flag}"), path.display().to_string()]);
         };
         if needs("ostler") {
+            program("ostler", &cargo::release_binary("ostler")?);
+        }
+        if !pack.is_empty() {
+            let built = components::build(|guest| guest.pack == "concourse")?;
+            let component = built.first().context("the pack is built")?;
+            program("pack", component.path.parent().context("in a folder")?);
+            program("pack-grants", &paths::root().join("deploy/grants.yaml"));
+            program("crds", &paths::root().join("crds"));
+            program("simulator", &cargo::release_binary("concourse-simulator")?);
+        }
+        if !samples.is_empty() {
             let built = components::build(|guest| guest.name == "bench-plugin")?;
             let component = built.first().context("the bench's plugin is built")?;
             program("component", &component.path);
             program("grants", &bench.join("grants.yaml"));
-            program("ostler", &cargo::release_binary("ostler")?);
             program("store", &cargo::release_binary("bench-store")?);
         }
         if needs("kube-rs") {

@@ -1,7 +1,7 @@
 //! Which scenes are played for the benches and subjects asked for.
 
 /// The benches.
-pub const BENCHES: [&str; 7] = [
+pub const BENCHES: [&str; 8] = [
     "converge-1k",
     "fanout-1k",
     "converge-10k",
@@ -9,10 +9,11 @@ pub const BENCHES: [&str; 7] = [
     "failover",
     "cache-100k",
     "growth",
+    "concourse",
 ];
 
 /// Who is measured, the ceiling first.
-pub const SUBJECTS: [&str; 7] = [
+pub const SUBJECTS: [&str; 8] = [
     "raw",
     "raw-apply",
     "ostler",
@@ -20,6 +21,7 @@ pub const SUBJECTS: [&str; 7] = [
     "controller-runtime-strip",
     "kube-rs",
     "kopf",
+    "original",
 ];
 
 /// How many objects.
@@ -39,6 +41,8 @@ pub struct Play {
     pub subjects: Vec<&'static str>,
     benches: Vec<&'static str>,
     objects: Vec<usize>,
+    /// More arguments.
+    extra: &'static [&'static str],
 }
 
 impl Play {
@@ -51,6 +55,11 @@ impl Play {
         format!("{} {who}", self.benches.join("+"))
     }
 
+    /// Whether it is of the Concourse pack.
+    pub fn has_pack(&self) -> bool {
+        self.scene == "concourse"
+    }
+
     /// The driver's arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![self.scene.to_owned()];
@@ -61,6 +70,7 @@ impl Play {
         }
         let objects: Vec<_> = self.objects.iter().map(usize::to_string).collect();
         arguments.extend(["--objects".to_owned(), objects.join(",")]);
+        arguments.extend(self.extra.iter().map(|&a| a.to_owned()));
         arguments
     }
 }
@@ -73,7 +83,9 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
         let group = group.iter().copied();
         group.filter(|bench| asked(benches, bench)).collect()
     };
-    let who: Vec<_> = SUBJECTS.into_iter().filter(|s| asked(subjects, s)).collect();
+    let asked_for = SUBJECTS.into_iter().filter(|s| asked(subjects, s));
+    // The original is no operator of Samples.
+    let who: Vec<_> = asked_for.clone().filter(|s| *s != "original").collect();
     let mut plays = Vec::new();
     // One operator after the other at the same work, so that they meet the same state of the machine.
     for (group, objects) in [
@@ -95,6 +107,7 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
                     subjects: vec![subject],
                     benches,
                     objects: vec![scaled(objects)],
+                    extra: &[],
                 });
             }
         }
@@ -111,6 +124,7 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
                 subjects: vec![subject],
                 benches: vec!["failover"],
                 objects: vec![1],
+                extra: &[],
             });
         }
     }
@@ -122,6 +136,24 @@ pub fn plan(benches: &[String], subjects: &[String], size: Size) -> Vec<Play> {
             subjects,
             benches,
             objects: [10_000, 30_000, 100_000].map(scaled).to_vec(),
+            extra: &[],
+        });
+    }
+    let (benches, subjects) = (
+        of(&["concourse"]),
+        asked_for.filter(|s| matches!(*s, "ostler" | "original")),
+    );
+    let subjects: Vec<_> = subjects.collect();
+    if !benches.is_empty() && !subjects.is_empty() {
+        plays.push(Play {
+            scene: "concourse",
+            subjects,
+            benches,
+            objects: vec![scaled(50)],
+            extra: match size {
+                Size::Full => &["--limit", "600"],
+                Size::Quick => &["--limit", "600", "--window", "60"],
+            },
         });
     }
     plays

@@ -1,0 +1,199 @@
+//! A whole Concourse: from an empty one to all objects as wanted, then how much is asked of it while
+//! nothing happens; beside it what concourse-operator asks for by its own code.
+
+mod load;
+mod objects;
+mod server;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use self::{
+    load::Shape,
+    server::{Counters, Server},
+};
+use super::{Stage, told};
+use crate::{
+    api::{Cluster, since},
+    observer::Observer,
+    report::{Report, say},
+    subject::{Running, Subject},
+};
+
+/// The API group of the pack.
+const GROUP: &str = "/apis/concourse-ci.org/v1alpha1/namespaces/bench";
+/// What the API server is asked for that counts.
+const RESOURCES: [&str; 8] = [
+    "instances",
+    "teams",
+    "pipelines",
+    "jobs",
+    "builds",
+    "upstreams",
+    "secrets",
+    "events",
+];
+
+fn path(plural: &str) -> String {
+    format!("{GROUP}/{plural}")
+}
+
+/// Runs one subject on so many pipelines.
+pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Duration) -> Result<()> {
+    let report = Report {
+        bench: "concourse",
+        subject,
+    };
+    let shape = Shape::of(pipelines);
+    match subject {
+        Subject::Ostler => measure(stage, report, shape, window).await,
+        Subject::Original => {
+            original(report, shape);
+            Ok(())
+        }
+        _ => bail!("{} has no Concourse pack", subject.name()),
+    }
+}
+
+/// Tells what the original's code says.
+fn original(report: Report<'_>, shape: Shape) {
+    const UNIT: &str = "requests/min, computed";
+    let load = load::original(shape);
+    report.value("requests_per_minute", load::requests(&load), UNIT);
+    report.value("writes_per_minute", load::writes(&load), UNIT);
+    for part in &load {
+        let metric = format!("requests_per_minute.{}", part.kind);
+        report.value(&metric, part.requests_per_minute(), UNIT);
+    }
+    report.note(&format!("computed, not run: {}", load::sum(&load)));
+}
+
+async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Duration) -> Result<()> {
+    let cluster = &stage.cluster;
+    let crds = stage.programs.crds.as_deref().context("--crds is not given")?;
+    install(cluster, crds).await?;
+    let simulator = stage.programs.simulator.as_deref();
+    let server = Server::start(simulator.context("--simulator is not given")?, &stage.folder).await?;
+    let watched = observers(cluster, shape).await?;
+    apply(cluster, shape, server.url()).await?;
+
+    let before = cluster.requests_of(&RESOURCES).await?;
+    say(format!("from nothing to {} objects", shape.objects()));
+    let started = Instant::now();
+    let mut running = Running::start_pack(stage).await?;
+    for (kind, observer, wanted) in &watched {
+        while !observer.reaches(*wanted, Duration::from_secs(2)).await? {
+            say(format!("{} of {wanted} {kind}", observer.count()));
+            running.process.still_runs()?;
+            if started.elapsed() > stage.limit {
+                bail!("{} of {wanted} {kind} are as wanted", observer.count());
+            }
+        }
+    }
+    let mut last = started;
+    for (_, observer, _) in &watched {
+        last = last.max(observer.span()?.1);
+    }
+    let first = server.counters().await?;
+    if first.triggers != shape.builds as u64 {
+        bail!("{} builds were begun for {} Builds", first.triggers, shape.builds);
+    }
+    report.value("total_s", (last - started).as_secs_f64(), "s");
+    report.value("start_requests", first.all(), "requests");
+    report.value("start_logins", first.logins, "requests");
+    report.value("start_cpu_seconds", running.process.usage()?.cpu_seconds, "s");
+    let writes = since(&before, &cluster.requests_of(&RESOURCES).await?);
+    report.value("start_api_requests", writes.values().sum::<u64>(), "requests");
+    drop(watched);
+
+    // Intervals begin with the last reconcile of each object. A quarter of the window later each interval of
+    // five minutes ends as often as it should within ten, and none of them at an edge.
+    say(format!(
+        "steady after {} s, for {} s",
+        (window / 4).as_secs(),
+        window.as_secs()
+    ));
+    tokio::time::sleep(window / 4).await;
+    let (before, used) = (cluster.requests_of(&RESOURCES).await?, running.process.usage()?);
+    server.reset().await?;
+    let began = Instant::now();
+    tokio::time::sleep(window).await;
+    let steady = server.counters().await?;
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    let usage = running.process.usage()?;
+    told(report, &since(&before, &cluster.requests_of(&RESOURCES).await?));
+    tell(report, &steady, minutes);
+    report.value("window_s", minutes * 60.0, "s");
+    report.value("rss", usage.rss, "bytes");
+    report.value("rss_peak", usage.rss_peak, "bytes");
+    report.value("cpu_seconds", usage.cpu_seconds - used.cpu_seconds, "s");
+    running.process.still_runs()?;
+    running.process.end().await?;
+    server.end().await
+}
+
+/// What came to Concourse, per minute.
+fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
+    let value = |metric: &str, n: u64| report.value(metric, n as f64 / minutes, "requests/min");
+    value("requests_per_minute", counters.all());
+    value("writes_per_minute", counters.writes);
+    let mut by_kind: BTreeMap<_, u64> = load::KINDS.iter().map(|kind| (*kind, 0)).collect();
+    for (route, n) in &counters.routes {
+        *by_kind.entry(load::kind_of(route)).or_default() += n;
+    }
+    for (kind, n) in by_kind {
+        value(&format!("requests_per_minute.{kind}"), n);
+    }
+}
+
+/// Makes the pack's kinds, and waits until they are served.
+async fn install(cluster: &Cluster, crds: &Path) -> Result<()> {
+    for file in std::fs::read_dir(crds).with_context(|| format!("reading {}", crds.display()))? {
+        let text = std::fs::read_to_string(file?.path())?;
+        cluster.install(&serde_saphyr::from_str(&text)?).await?;
+    }
+    for kind in ["instances", "teams", "pipelines", "jobs", "builds"] {
+        cluster.served(&path(kind)).await?;
+    }
+    cluster
+        .served("/apis/ostler.dev/v1alpha1/namespaces/bench/upstreams")
+        .await
+}
+
+async fn observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str, Observer, usize)>> {
+    let mut all = Vec::new();
+    for (kind, wanted) in shape.kinds() {
+        let path = path(kind);
+        let observer = Observer::start(cluster, &path, move |o| {
+            let over = kind != "builds" || objects::is_long(&o.metadata.name) || o.is("Complete");
+            o.ready() && over
+        });
+        all.push((kind, observer.await?, wanted));
+    }
+    Ok(all)
+}
+
+/// Makes all objects; nobody reconciles them yet.
+async fn apply(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
+    cluster
+        .create("/api/v1/namespaces/bench/secrets", &objects::secret())
+        .await?;
+    cluster
+        .create(&path("instances"), &objects::instance(url))
+        .await?;
+    cluster.create(&path("teams"), &objects::team()).await?;
+    let told = |what: &'static str| move |done| say(format!("{done} {what} made"));
+    let pipelines = (0..shape.pipelines).map(|p| objects::pipeline(p, shape));
+    cluster
+        .create_all(&path("pipelines"), pipelines, told("pipelines"))
+        .await?;
+    let jobs = shape.each_job().map(|(p, j)| objects::job(p, j));
+    cluster.create_all(&path("jobs"), jobs, told("jobs")).await?;
+    let builds = shape.each_build().map(|(p, j, b)| objects::build(p, j, b));
+    cluster.create_all(&path("builds"), builds, told("builds")).await
+}

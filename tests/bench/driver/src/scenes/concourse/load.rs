@@ -1,0 +1,213 @@
+//! How many objects, and what they cost a Concourse: pure.
+
+/// The kinds by whose objects requests are told.
+pub const KINDS: [&str; 5] = ["Instance", "Team", "Pipeline", "Job", "Build"];
+
+const JOBS: usize = 10;
+const BUILDS: usize = 4;
+/// One pipeline of so many has a job whose builds go on.
+pub const LONG_EVERY: usize = 10;
+
+/// How many objects there are.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Pipelines of one team.
+    pub pipelines: usize,
+    /// Jobs in all of them.
+    pub jobs: usize,
+    /// Builds of all jobs.
+    pub builds: usize,
+    /// Of these, how many go on for as long as anybody looks.
+    pub running: usize,
+}
+
+impl Shape {
+    /// With so many pipelines: ten jobs each, of which each has four builds.
+    pub fn of(pipelines: usize) -> Self {
+        let jobs = pipelines * JOBS;
+        Self {
+            pipelines,
+            jobs,
+            builds: jobs * BUILDS,
+            running: pipelines.div_ceil(LONG_EVERY) * BUILDS,
+        }
+    }
+
+    /// All of them, with the instance and its team.
+    pub fn objects(self) -> usize {
+        2 + self.pipelines + self.jobs + self.builds
+    }
+
+    /// Collections, and how many are in each.
+    pub fn kinds(self) -> [(&'static str, usize); 5] {
+        [
+            ("instances", 1),
+            ("teams", 1),
+            ("pipelines", self.pipelines),
+            ("jobs", self.jobs),
+            ("builds", self.builds),
+        ]
+    }
+
+    /// A pipeline's jobs.
+    pub fn jobs_of_one() -> std::ops::Range<usize> {
+        0..JOBS
+    }
+
+    /// Pipeline and job.
+    pub fn each_job(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.pipelines).flat_map(|p| Self::jobs_of_one().map(move |j| (p, j)))
+    }
+
+    /// Pipeline, job and build.
+    pub fn each_build(self) -> impl Iterator<Item = (usize, usize, usize)> {
+        self.each_job()
+            .flat_map(|(p, j)| (0..BUILDS).map(move |b| (p, j, b)))
+    }
+}
+
+/// What the objects of one kind ask for, again and again.
+pub struct Load {
+    /// The kind.
+    pub kind: &'static str,
+    what: &'static str,
+    number: usize,
+    reads: usize,
+    writes: usize,
+    seconds: usize,
+}
+
+impl Load {
+    fn per_minute(&self, requests: usize) -> f64 {
+        (self.number * requests * 60) as f64 / self.seconds as f64
+    }
+
+    /// Reads and writes of all of them.
+    pub fn requests_per_minute(&self) -> f64 {
+        self.per_minute(self.reads + self.writes)
+    }
+}
+
+/// What concourse-operator asks for while nothing happens, by its code: no less than this. What its code leaves
+/// open is left out: the seventh request of some pipelines, and the log-ins (one for each child whenever the status
+/// of the Instance changes).
+pub fn original(shape: Shape) -> [Load; 5] {
+    let load = |kind, what, number, reads, writes, seconds| Load {
+        kind,
+        what,
+        number,
+        reads,
+        writes,
+        seconds,
+    };
+    [
+        // Info, workers, user, wall, teams, pipelines.
+        load("Instance", "Instance", 1, 6, 0, 300),
+        // The team is saved, whether it differs or not.
+        load("Team", "Team", 1, 0, 1, 300),
+        // Unpause or pause, and hide or expose, whether it is so or not.
+        load("Pipeline", "Pipelines", shape.pipelines, 4, 2, 300),
+        // Unpause or pause, whether it is so or not.
+        load("Job", "Jobs", shape.jobs, 1, 1, 60),
+        // And an event stream, which is held; finished ones are left alone.
+        load("Build", "running Builds", shape.running, 2, 0, 30),
+    ]
+}
+
+/// All requests per minute.
+pub fn requests(load: &[Load]) -> f64 {
+    load.iter().map(Load::requests_per_minute).sum()
+}
+
+/// All writes per minute.
+pub fn writes(load: &[Load]) -> f64 {
+    load.iter().map(|l| l.per_minute(l.writes)).sum()
+}
+
+/// How it adds up, for people.
+pub fn sum(load: &[Load]) -> String {
+    let part = |l: &Load, requests: usize| {
+        let every = match l.seconds {
+            60 => "min".to_owned(),
+            s if s % 60 == 0 => format!("{} min", s / 60),
+            s => format!("{s} s"),
+        };
+        format!("{} {} × {requests} / {every}", l.number, l.what)
+    };
+    let all: Vec<_> = load.iter().map(|l| part(l, l.reads + l.writes)).collect();
+    let writing = load.iter().filter(|l| l.writes > 0);
+    let writes: Vec<_> = writing.map(|l| part(l, l.writes)).collect();
+    format!(
+        "{} = {:.1} requests per minute; of them {} = {:.1} writes",
+        all.join(" + "),
+        requests(load),
+        writes.join(" + "),
+        self::writes(load)
+    )
+}
+
+/// By the objects of which kind a route (with its method) is asked for.
+pub fn kind_of(route: &str) -> &'static str {
+    let path = route.split_once(' ').map_or(route, |(_, path)| path);
+    let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
+    match parts[..] {
+        ["api", "v1", "builds", ..] => "Build",
+        ["api", "v1", "teams", _, "pipelines", .., "builds"] => "Build",
+        ["api", "v1", "teams", _, "pipelines", _, "jobs", "{job}", ..] => "Job",
+        ["api", "v1", "teams", _, "pipelines", ..] => "Pipeline",
+        ["api", "v1", "teams", _, ..] => "Team",
+        // Log-ins, too: it is the Instance that has the account.
+        _ => "Instance",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_full_size_is_what_was_asked_for() {
+        let shape = Shape::of(50);
+        assert_eq!((shape.jobs, shape.builds, shape.running), (500, 2000, 20));
+        assert_eq!(shape.each_build().count(), shape.builds);
+        assert_eq!(
+            shape.kinds().iter().map(|(_, n)| n).sum::<usize>(),
+            shape.objects()
+        );
+    }
+
+    #[test]
+    fn the_original_adds_up() {
+        let load = original(Shape::of(50));
+        assert!((requests(&load) - (1.2 + 0.2 + 60.0 + 1000.0 + 80.0)).abs() < 1e-9);
+        assert!((writes(&load) - (0.2 + 20.0 + 500.0)).abs() < 1e-9);
+        assert_eq!(
+            sum(&load),
+            "1 Instance × 6 / 5 min + 1 Team × 1 / 5 min + 50 Pipelines × 6 / 5 min + 500 Jobs × 2 / min + \
+             20 running Builds × 2 / 30 s = 1141.4 requests per minute; of them 1 Team × 1 / 5 min + \
+             50 Pipelines × 2 / 5 min + 500 Jobs × 1 / min = 520.2 writes"
+        );
+    }
+
+    #[test]
+    fn routes_belong_to_kinds() {
+        let pipeline = "/api/v1/teams/{team}/pipelines/{pipeline}";
+        for (route, kind) in [
+            ("GET /api/v1/info".to_owned(), "Instance"),
+            ("GET /api/v1/teams".to_owned(), "Instance"),
+            ("GET /api/v1/pipelines".to_owned(), "Instance"),
+            ("POST /sky/issuer/token".to_owned(), "Instance"),
+            ("GET /api/v1/teams/{team}".to_owned(), "Team"),
+            (format!("GET {pipeline}"), "Pipeline"),
+            (format!("GET {pipeline}/jobs"), "Pipeline"),
+            (format!("PUT {pipeline}/config"), "Pipeline"),
+            (format!("GET {pipeline}/jobs/{{job}}"), "Job"),
+            (format!("PUT {pipeline}/jobs/{{job}}/pause"), "Job"),
+            (format!("POST {pipeline}/jobs/{{job}}/builds"), "Build"),
+            (format!("GET {pipeline}/builds"), "Build"),
+            ("GET /api/v1/builds/{build}/events".to_owned(), "Build"),
+        ] {
+            assert_eq!(kind_of(&route), kind, "{route}");
+        }
+    }
+}

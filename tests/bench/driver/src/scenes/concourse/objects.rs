@@ -1,0 +1,120 @@
+//! The objects of a whole Concourse.
+
+use serde_json::{Value, json};
+
+use super::load::{LONG_EVERY, Shape};
+use crate::api::NAMESPACE;
+
+/// Of the account that the simulator has.
+const USER: &str = "test";
+const SECRET: &str = "concourse-admin";
+/// What names of Builds that go on begin with.
+const LONG: &str = "long-";
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+}
+
+/// The account's password.
+pub fn secret() -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": SECRET, "namespace": NAMESPACE}, "stringData": {"password": USER}})
+}
+
+/// The server.
+pub fn instance(url: &str) -> Value {
+    let account = json!({"username": USER, "passwordRef": {"name": SECRET, "key": "password"}});
+    object(
+        "Instance",
+        "ci",
+        json!({"url": url, "auth": {"password": account}}),
+    )
+}
+
+/// The team that has all pipelines.
+pub fn team() -> Value {
+    let roles = json!([{"role": "owner", "users": [format!("local:{USER}")]}]);
+    object(
+        "Team",
+        "platform",
+        json!({"instanceRef": {"name": "ci"}, "roles": roles}),
+    )
+}
+
+/// A pipeline; of one in ten the first job's builds go on.
+pub fn pipeline(p: usize, shape: Shape) -> Value {
+    let jobs: Vec<_> = Shape::jobs_of_one()
+        .map(|j| {
+            // The simulator takes a step of its clock for each second.
+            let run = match goes_on(p, j) {
+                true => json!({"path": "sleep", "args": ["1000000"]}),
+                false => json!({"path": "echo", "args": [format!("job {j} of {}", shape.pipelines)]}),
+            };
+            json!({"name": job_name(j), "plan": [{"task": "work", "config": {"platform": "linux",
+                "image_resource": {"type": "registry-image", "source": {"repository": "alpine"}}, "run": run}}]})
+        })
+        .collect();
+    let config = json!({ "jobs": jobs }).to_string();
+    object(
+        "Pipeline",
+        &pipeline_name(p),
+        json!({"teamRef": {"name": "platform"}, "config": {"inline": config}}),
+    )
+}
+
+/// A job that keeps all its builds.
+pub fn job(p: usize, j: usize) -> Value {
+    object(
+        "Job",
+        &job_object(p, j),
+        json!({"pipelineRef": {"name": pipeline_name(p)}, "jobName": job_name(j),
+            "successfulBuildsHistoryLimit": 10, "failedBuildsHistoryLimit": 10}),
+    )
+}
+
+/// A build of a job.
+pub fn build(p: usize, j: usize, b: usize) -> Value {
+    let long = if goes_on(p, j) { LONG } else { "" };
+    object(
+        "Build",
+        &format!("{long}{}-{b}", job_object(p, j)),
+        json!({"jobRef": {"name": job_object(p, j)}}),
+    )
+}
+
+/// Whether the Build of this name goes on.
+pub fn is_long(build: &str) -> bool {
+    build.starts_with(LONG)
+}
+
+fn goes_on(p: usize, j: usize) -> bool {
+    p.is_multiple_of(LONG_EVERY) && j == 0
+}
+
+fn pipeline_name(p: usize) -> String {
+    format!("pipeline-{p:02}")
+}
+
+fn job_name(j: usize) -> String {
+    format!("job-{j}")
+}
+
+fn job_object(p: usize, j: usize) -> String {
+    format!("{}-{}", pipeline_name(p), job_name(j))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_builds_go_on_as_the_shape_says() {
+        for pipelines in [1, 5, 50] {
+            let shape = Shape::of(pipelines);
+            let names = shape.each_build().map(|(p, j, b)| build(p, j, b));
+            let long = names.filter(|o| is_long(o["metadata"]["name"].as_str().unwrap_or_default()));
+            assert_eq!(long.count(), shape.running);
+        }
+    }
+}
