@@ -22,8 +22,8 @@ use ostler::{
     key::{Gvk, ObjectRef},
     object::Object,
     upstream::{
-        Clients, Interest, Pattern, Query, Secret, SecretKey, SecretValue, Secrets, SendError, StreamKey,
-        StreamState, Streams, UpstreamObject,
+        Clients, Interest, Network, NetworkGrant, Pattern, Query, Secret, SecretKey, SecretValue, Secrets,
+        SendError, StreamKey, StreamState, Streams, UpstreamObject, network,
     },
 };
 use serde_json::json;
@@ -146,6 +146,14 @@ struct Lab {
     woken: Arc<Mutex<Vec<String>>>,
 }
 
+fn here() -> Network {
+    let here = Network::default();
+    here.allow(NetworkGrant {
+        allow: vec![network("127.0.0.1").unwrap()],
+    });
+    here
+}
+
 async fn lab() -> Lab {
     // Fails when another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -179,7 +187,7 @@ async fn lab() -> Lab {
     Lab {
         server,
         vault,
-        clients: Clients::default(),
+        clients: Clients::default().within(here()),
         gate,
         streams,
         upstream: UpstreamObject::parse(&object).unwrap(),

@@ -177,6 +177,7 @@ async fn canceled(mut lab: Lab) {
     assert_eq!(lab.concourse.counters().triggers, 1);
     // Deleted while it runs: aborted if asked.
     build(&lab, "kept", "slow", json!({})).await;
+    in_status(&lab, "kept", "started").await;
     build(&lab, "ended", "slow", json!({"abortOnDelete": true})).await;
     for name in ["kept", "ended"] {
         in_status(&lab, name, "started").await;
@@ -249,7 +250,7 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     })
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
-    let events = ostler::key::Gvk::new("events.k8s.io", "v1", "Event");
+    let events = ostler::key::Gvk::new("", "v1", "Event");
     lab.until("an Event says so", async || {
         let all = lab.list(&events).await;
         all.iter().any(|e| e["reason"] == "BuildVanished")

@@ -108,6 +108,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         .arg(&lab.settings.plugins)
         .arg("--grants")
         .arg(ostler_test_harness::workspace().join("deploy/grants.yaml"))
+        .args(["--allow-network", "127.0.0.1"])
         .arg("--cache")
         .arg(ostler_test_harness::workspace().join("target/compiled"))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)

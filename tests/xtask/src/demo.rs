@@ -132,7 +132,7 @@ fn invitation(stage: &Stage) -> Result<String> {
     Ok(format!(
         "
 Look around:    export KUBECONFIG={folder}/kubeconfig
-                kubectl get instances,teams,pipelines --all-namespaces
+                kubectl get concourse --all-namespaces
 Swap a plugin:  edit {source} and save; the table shows the new build serve
 Logs:           {folder}/*.log
 "

@@ -80,7 +80,7 @@ pub struct ConfigSource {
 /// The value of one variable.
 #[api]
 #[validation(
-    rule = "[has(self.value) && size(self.value) > 0, has(self.valueFrom), has(self.configMapRef)].filter(x, x).size() == 1",
+    rule = "(has(self.value) && self.value != '' ? 1 : 0) + (has(self.valueFrom) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) == 1",
     message = "exactly one of value, valueFrom or configMapRef must be set"
 )]
 pub struct PipelineVar {

@@ -18,6 +18,12 @@ use super::{
 };
 use crate::{components::Component, paths, process::Child, progress::Step};
 
+/// What is applied, of deploy/examples.
+const EXAMPLES: [&str; 3] = [
+    "concourse.yaml",
+    "concourse-operations.yaml",
+    "concourse-build.yaml",
+];
 const USER: &str = "test";
 const PASSWORD: &str = "demo-password";
 /// How long a process may take to come up, and the server to take in a CRD.
@@ -69,6 +75,13 @@ impl Stage {
         let mut command = program("concourse-simulator")?;
         command.args(["--user", &format!("{USER}:{PASSWORD}")]);
         let (simulator, concourse) = serve("concourse-simulator", command, &folder)?;
+        // The one the example names.
+        let worker = r#"{"name": "worker-1", "state": "running"}"#;
+        agent()
+            .post(format!("{concourse}/_sim/worker"))
+            .content_type("application/json")
+            .send(worker)
+            .context("a worker for the simulator")?;
 
         step.at("applying");
         let wanted = apply(&Cluster::new(&url), &concourse)?;
@@ -174,7 +187,7 @@ fn serve(name: &str, mut command: Command, folder: &Path) -> Result<(Child, Stri
     Ok((child, url))
 }
 
-/// Applies the CRDs and the example; gives what a plugin must make Ready.
+/// Applies the CRDs and the examples; gives what a plugin must make Ready.
 fn apply(cluster: &Cluster, concourse: &str) -> Result<Vec<Key>> {
     let mut crds: Vec<_> = fs::read_dir(paths::root().join("crds"))?
         .map(|e| e.map(|e| e.path()))
@@ -193,7 +206,15 @@ fn apply(cluster: &Cluster, concourse: &str) -> Result<Vec<Key>> {
         ("CONCOURSE_PASSWORD", PASSWORD),
     ]);
     let mut wanted = Vec::new();
-    for object in manifests(&paths::root().join("deploy/examples/concourse.yaml"), &variables)? {
+    let mut objects = Vec::new();
+    // In no order: what comes too early waits for what it needs.
+    for example in EXAMPLES {
+        objects.extend(manifests(
+            &paths::root().join("deploy/examples").join(example),
+            &variables,
+        )?);
+    }
+    for object in objects {
         let began = std::time::Instant::now();
         // A new kind is served a moment after its CRD was applied.
         while !cluster.apply(&object)? {
