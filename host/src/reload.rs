@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use notify::{RecursiveMode, Watcher};
+use notify::{
+    EventKind, RecommendedWatcher, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode},
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -73,9 +76,7 @@ impl Reloader {
     /// Loads what is there, then follows the directory until dropped. `ready` is told after the first scan.
     pub async fn run(mut self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let (sender, mut events) = mpsc::unbounded_channel();
-        let mut watcher = notify::recommended_watcher(move |event| {
-            let _ = sender.send(event);
-        })?;
+        let mut watcher = watcher(sender)?;
         watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
         if let Some(file) = &self.grants_file {
             // The folder: an editor, or a mounted ConfigMap, puts another file in its place.
@@ -204,4 +205,37 @@ fn component_files(directory: &Path) -> std::io::Result<BTreeSet<String>> {
         }
     }
     Ok(files)
+}
+/// Tells what changes in the folders it watches. That a file was opened is none: looking at the files opens them, and
+/// would be followed by another look for ever.
+fn watcher(
+    sender: mpsc::UnboundedSender<notify::Result<notify::Event>>,
+) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let written = AccessKind::Close(AccessMode::Write);
+        let read = |kind| matches!(kind, EventKind::Access(how) if how != written);
+        if !event.as_ref().is_ok_and(|e| read(e.kind)) {
+            let _ = sender.send(event);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_at_the_files_is_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let [seen, changed] = ["seen.wasm", "changed.wasm"].map(|f| folder.path().join(f));
+        std::fs::write(&seen, "").unwrap();
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let mut watcher = watcher(sender).unwrap();
+        watcher.watch(folder.path(), RecursiveMode::NonRecursive).unwrap();
+        std::fs::read(&seen).unwrap();
+        std::fs::write(&changed, "new").unwrap();
+        // They come in the order in which they happened.
+        let first = events.recv().await.unwrap().unwrap();
+        assert_eq!(first.paths, [changed], "{first:?}");
+    }
 }
