@@ -41,7 +41,8 @@ pub struct Options {
     /// A tenth of the objects, to see that everything works.
     #[arg(long)]
     quick: bool,
-    /// Write docs/benchmarks.md and its plots; done anyway when everything was run at full size.
+    /// Write the sections of docs/benchmarks.md and the plots; all of it when everything was run at full size, which
+    /// does so anyway.
     #[arg(long)]
     docs: bool,
 }
@@ -75,7 +76,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     print(&report.table());
     let whole = options.benches.is_empty() && options.subjects.is_empty() && !options.quick;
     if (whole && failed.is_empty()) || options.docs {
-        report.write_docs(&paths::root().join("docs"))?;
+        report.write_docs(&paths::root().join("docs"), whole)?;
         print("docs/benchmarks.md is written");
     }
     print(&format!(

@@ -290,12 +290,12 @@ impl Report {
         lines
     }
 
-    /// Writes the page for people, with its plots.
-    pub fn write_docs(&self, folder: &Path) -> Result<()> {
-        let mut page = include_str!("intro.md").to_owned();
-        let _ = writeln!(
-            page,
-            "\nThis run: {} cores, {:.0} GiB of memory{}.\n",
+    /// Writes the page for people, with its plots: all of it, or only the sections of what was measured.
+    pub fn write_docs(&self, folder: &Path, whole: bool) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let file = folder.join("benchmarks.md");
+        let machine = format!(
+            "{} cores, {:.0} GiB of memory{}.",
             cores(),
             memory() as f64 / f64::from(1 << 30),
             if self.quick {
@@ -304,19 +304,27 @@ impl Report {
                 ""
             }
         );
+        let before = match whole {
+            true => None,
+            false => fs::read_to_string(&file).ok(),
+        };
+        let mut page = match &before {
+            Some(page) => page.trim_end().to_owned() + "\n\n",
+            None => format!("{}\nThis run: {machine}\n\n", include_str!("intro.md")),
+        };
         for bench in self.benches() {
-            page.push_str(&self.table_of(bench));
-            for (file, svg) in self.plots(bench) {
-                paths::replace(&folder.join(&file), svg.as_bytes())?;
-                let _ = writeln!(page, "\n![{}]({file})", file.trim_end_matches(".svg"));
+            let mut section = self.table_of(bench);
+            if before.is_some() {
+                let _ = writeln!(section, "\nRun by itself: {machine}");
             }
-            page.push('\n');
+            for (name, svg) in self.plots(bench) {
+                paths::replace(&folder.join(&name), svg.as_bytes())?;
+                let _ = writeln!(section, "\n![{}]({name})", name.trim_end_matches(".svg"));
+            }
+            section.push('\n');
+            put_section(&mut page, bench, &section);
         }
-        fs::create_dir_all(folder)?;
-        paths::replace(
-            &folder.join("benchmarks.md"),
-            (page.trim_end().to_owned() + "\n").as_bytes(),
-        )?;
+        paths::replace(&file, (page.trim_end().to_owned() + "\n").as_bytes())?;
         Ok(())
     }
 
@@ -375,6 +383,17 @@ impl Report {
         let title = "growth: memory in MiB by thousands of objects kept";
         (!lines.is_empty()).then(|| ("bench-growth.svg".to_owned(), plot::lines(title, &lines)))
     }
+}
+
+/// Puts a section where the one of its name is, else at the end.
+fn put_section(page: &mut String, name: &str, section: &str) {
+    let Some(start) = page.find(&format!("\n## {name}\n")).map(|at| at + 1) else {
+        return page.push_str(section);
+    };
+    let end = page[start..]
+        .find("\n## ")
+        .map_or(page.len(), |at| start + at + 1);
+    page.replace_range(start..end, section);
 }
 
 /// As people read it; bytes of whole processes in MiB.
@@ -453,11 +472,35 @@ mod tests {
     #[test]
     fn the_page_has_its_plots() {
         let folder = tempfile::tempdir().unwrap();
-        report().write_docs(folder.path()).unwrap();
+        report().write_docs(folder.path(), true).unwrap();
         let page = fs::read_to_string(folder.path().join("benchmarks.md")).unwrap();
         assert!(page.contains("(bench-converge-1k-throughput.svg)"), "{page}");
         let svg = fs::read_to_string(folder.path().join("bench-converge-1k-throughput.svg")).unwrap();
         assert!(svg.contains("controller-runtime"), "{svg}");
+    }
+
+    #[test]
+    fn a_part_replaces_its_own_section() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("benchmarks.md");
+        fs::write(
+            &file,
+            "# Benchmarks\n\n## converge-1k\n\noutdated\n\n## failover\n\nkept\n",
+        )
+        .unwrap();
+        for _ in 0..2 {
+            report().write_docs(folder.path(), false).unwrap();
+            let page = fs::read_to_string(&file).unwrap();
+            assert!(
+                page.starts_with("# Benchmarks\n\n## converge-1k\n\n1,000"),
+                "{page}"
+            );
+            assert!(page.ends_with("\n\n## failover\n\nkept\n"), "{page}");
+            assert!(!page.contains("outdated"), "{page}");
+        }
+        let mut page = "# Benchmarks\n".to_owned();
+        put_section(&mut page, "growth", "## growth\n");
+        assert_eq!(page, "# Benchmarks\n## growth\n");
     }
 
     #[test]
