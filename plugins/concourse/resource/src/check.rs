@@ -64,8 +64,12 @@ pub fn start(
         return Ok(left);
     }
     status.check_requested = Some(rfc3339(now / 1000));
-    status.check_now = asked.map(ToOwned::to_owned);
     let response = remote.check()?;
+    // Archived it waits, and is asked then.
+    if response.status() == 409 {
+        return Err(Place::refused(&response, "check the resource", "CheckFailed"));
+    }
+    status.check_now = asked.map(ToOwned::to_owned);
     match response.status() {
         201 => {
             let build = response.value().reason("CheckFailed")?;
@@ -73,7 +77,6 @@ pub fn start(
             learn(&build, status);
             Ok(Some(SOONEST))
         }
-        409 => Err(Place::refused(&response, "check the resource", "CheckFailed")),
         _ => {
             // It is the check that could not be made; the resource is as wanted, and the next one may go well.
             let detail = first_line(&response.text());
