@@ -5,16 +5,15 @@ mod observe;
 mod trigger;
 
 use concourse_api::{
-    Build, BuildSpec, BuildStatus, BuildTrigger, JobSpec, Place, TriggerState, escape, name_of, out_of_reach,
-    refused, suspended, target,
+    Build, BuildSpec, BuildStatus, BuildTrigger, JobSpec, Place, TriggerState, discard, escape, finished,
+    name_of, refused, suspended, target, undone,
 };
 use ostler_sdk::{
-    DeleteOptions, EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339,
+    EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339,
     prelude::*,
     serde_json::{Value, from_str},
 };
 
-use observe::finished;
 use trigger::{Fate, Sibling};
 
 /// How often a build is looked at whose events are followed, and one whose are not.
@@ -87,12 +86,8 @@ impl Reconciler for Builds {
         let Some(place) = Place::last(ctx, &pipeline, &what)? else {
             return Ok(Outcome::settled());
         };
-        match place.concourse(ctx).put(path(id, "/abort")).send() {
-            Ok(response) if matches!(response.status(), 204 | 404) => Ok(Outcome::settled()),
-            Ok(response) => Err(refused(&response, "abort the build", "DeleteFailed")),
-            Err(Error::NotFound(missing)) => out_of_reach(ctx, place.instance(), &missing, &what),
-            Err(error) => Err(error).reason("DeleteFailed"),
-        }
+        let answer = place.concourse(ctx).put(path(id, "/abort")).send();
+        undone(ctx, place.instance(), answer, "abort", &what)
     }
 }
 
@@ -137,15 +132,8 @@ fn done(ctx: &Context, build: &Build, status: &BuildStatus) -> Result<Outcome, F
         return Ok(said(Outcome::at(until)));
     }
     let own = BuildSpec::reference(build.namespace(), build.name());
-    let options = DeleteOptions {
-        propagation: None,
-        uid: Some(build.metadata.uid.clone()),
-    };
-    match ctx.delete_with(&own, &options) {
-        // Another took its name meanwhile.
-        Ok(()) | Err(Error::Conflict(_)) => Ok(said(Outcome::settled())),
-        Err(error) => Err(error).reason("DeleteFailed"),
-    }
+    discard(ctx, &own, &build.metadata.uid).reason("DeleteFailed")?;
+    Ok(said(Outcome::settled()))
 }
 
 /// The job in Concourse, and what is to be done there.

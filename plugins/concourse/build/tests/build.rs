@@ -342,8 +342,12 @@ fn aborted_with_its_object_only_if_asked() {
 fn a_finished_one_that_is_reaped_stays_finished() {
     let host = cluster();
     let gone = Ok(response(404, &[("x-concourse-version", "8")], Value::Null));
-    host.answers("GET", "/api/v1/builds/42", [gone])
-        .answer("GET", "/api/v1/builds/42/resources", 404, Value::Null);
+    host.answers("GET", "/api/v1/builds/42", [gone]).answer(
+        "GET",
+        "/api/v1/builds/42/resources",
+        404,
+        Value::Null,
+    );
     let mut old = build("b", json!({"comment": "edited later"}));
     old["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
     let answer = host.reconcile(&Builds, &old);
@@ -351,7 +355,8 @@ fn a_finished_one_that_is_reaped_stays_finished() {
     assert_eq!(reason(&answer, "Ready"), "Tracked");
     // From then on it costs nothing; an empty comment never did.
     host.forget();
-    host.reconcile(&Builds, &after(&old, &answer)).expect("an outcome");
+    host.reconcile(&Builds, &after(&old, &answer))
+        .expect("an outcome");
     let mut silent = build("c", json!({"comment": ""}));
     silent["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
     host.reconcile(&Builds, &silent).expect("an outcome");
@@ -367,7 +372,10 @@ fn a_comment_that_is_refused_stands_in_nobodys_way() {
     let mut running = build("b", json!({"comment": "why", "canceled": true}));
     running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
     let answer = host.reconcile(&Builds, &running);
-    assert!(host.requests().contains(&"PUT /api/v1/builds/42/abort".to_owned()));
+    assert!(
+        host.requests()
+            .contains(&"PUT /api/v1/builds/42/abort".to_owned())
+    );
     assert_eq!(failure(answer).0, "CommentFailed");
     // The end is told once, however often the comment is tried.
     knows(&host, 42, "succeeded");

@@ -1,6 +1,6 @@
 //! Checks that this object asks for, and how the last one went.
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, first_line};
+use concourse_api::{Place, ResourceObservation, ResourceSpec, finished, first_line};
 use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339, serde_json::Value};
 
 use crate::remote::Remote;
@@ -28,7 +28,7 @@ pub fn learn(build: &Value, status: &mut ResourceObservation) {
     let (Some(id), Some(how)) = (build["id"].as_i64(), build["status"].as_str()) else {
         return;
     };
-    if !matches!(how, "succeeded" | "failed" | "errored" | "aborted") {
+    if !finished(Some(how)) {
         return;
     }
     if status.running_check_id.is_some_and(|running| running <= id) {
