@@ -6,10 +6,7 @@ use std::{
     io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -28,11 +25,15 @@ use ostler::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub mod concourse;
+mod logs;
+pub mod probe;
 pub mod process;
 pub mod proxy;
 mod server;
 
 pub use concourse_simulator as simulator;
+pub use logs::logs;
 pub use ostler;
 pub use server::Concourse;
 
@@ -124,7 +125,7 @@ impl Lab {
     }
 
     async fn on(embedded: Option<ostler_apiserver::Server>, kubeconfig: PathBuf, directory: TempDir) -> Self {
-        capture_logs();
+        logs::capture();
         let client = ostler::cli::client(Some(kubeconfig.clone()))
             .await
             .expect("a client");
@@ -468,219 +469,3 @@ const PROBE_GRANTS: &str = "
     secretsAreReadable: true
     events: true
 ";
-
-static LOGS: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
-
-/// Everything all tests of this process have logged so far, at debug level.
-pub fn logs() -> String {
-    let logs = LOGS.get().expect("a lab was started").lock().expect("lock");
-    String::from_utf8_lossy(&logs).into_owned()
-}
-
-fn capture_logs() {
-    LOGS.get_or_init(|| {
-        let logs = Arc::new(Mutex::new(Vec::new()));
-        let writer = Tee(logs.clone());
-        tracing_subscriber::fmt()
-            .with_env_filter("info,ostler=debug,plugin=trace")
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        logs
-    });
-}
-
-/// Keeps what is logged, and shows it with the test's own output.
-#[derive(Clone)]
-struct Tee(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Tee {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("lock").extend_from_slice(bytes);
-        print!("{}", String::from_utf8_lossy(bytes));
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Objects that do what they say: see the plugin `probe`.
-pub mod probe {
-    use super::{Gvk, Lab, Value, json};
-
-    /// The kind.
-    pub fn kind() -> Gvk {
-        Gvk::new("tests.ostler.dev", "v1alpha1", "Probe")
-    }
-
-    /// The kind most steps are about.
-    pub fn config_map() -> Gvk {
-        Gvk::new("", "v1", "ConfigMap")
-    }
-
-    /// A step that writes a ConfigMap with this value.
-    pub fn write(what: &str, name: &str, value: &str) -> Value {
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
-        json!({"do": what, "object": object.to_string()})
-    }
-
-    impl Lab {
-        /// Installs the probe and starts a host.
-        pub async fn start_probe(&mut self) {
-            self.install(&["tests/probe"]);
-            self.start_host().await;
-        }
-
-        /// A probe with these steps, and these when it is deleted.
-        pub async fn probe(&self, name: &str, steps: Value, cleanup: Value) {
-            self.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
-                "metadata": {"name": name, "namespace": self.namespace},
-                "spec": {"steps": steps, "cleanup": cleanup}}))
-                .await;
-        }
-
-        /// A ConfigMap with a label and a value.
-        pub async fn map(&self, name: &str, label: &str, value: &str) {
-            self.apply(
-                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name,
-                "namespace": self.namespace, "labels": {"l": label}}, "data": {"v": value}}),
-            )
-            .await;
-        }
-
-        /// Waits until a probe's steps have seen this.
-        pub async fn saw(&self, name: &str, seen: &[&str]) {
-            self.until(&format!("{name} saw {seen:?}"), async || {
-                let probe = self.get(&kind(), name).await.unwrap_or_default();
-                probe["status"]["seen"] == json!(seen)
-            })
-            .await;
-        }
-    }
-}
-
-/// The Concourse pack's kinds and manifests.
-pub mod concourse {
-    use super::{Gvk, Lab, Value, json};
-
-    /// The components of the pack.
-    pub const COMPONENTS: [&str; 7] = [
-        "concourse/concourse-build",
-        "concourse/concourse-instance",
-        "concourse/concourse-team",
-        "concourse/concourse-pipeline",
-        "concourse/concourse-job",
-        "concourse/concourse-resource",
-        "concourse/concourse-worker",
-    ];
-
-    /// A kind of the pack.
-    pub fn kind(kind: &str) -> Gvk {
-        Gvk::new("concourse-ci.org", "v1alpha1", kind)
-    }
-
-    /// A pipeline of several jobs and resources, with a variable.
-    pub const CONFIG: &str = "\
-resources:
-- name: source
-  type: git
-  source: {uri: 'https://git.example/app.git', branch: ((branch))}
-- name: image
-  type: registry-image
-  source: {repository: example/app, password: ((registry-password))}
-jobs:
-- name: test
-  plan:
-  - {get: source, trigger: true}
-  - task: unit
-    config:
-      platform: linux
-      image_resource: {type: registry-image, source: {repository: golang}}
-      inputs: [{name: source}]
-      run: {path: go, args: [test, ./...]}
-- name: build
-  plan:
-  - {get: source, passed: [test], trigger: true}
-  - {put: image, params: {image: source/image.tar}}
-groups:
-- {name: all, jobs: [test, build]}
-";
-
-    impl Lab {
-        /// An object of the pack.
-        pub fn pack(&self, kind: &str, name: &str, spec: Value) -> Value {
-            json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
-                "metadata": {"name": name, "namespace": self.namespace}, "spec": spec})
-        }
-
-        /// The Secret with Concourse's password.
-        pub fn secret(&self, password: &str) -> Value {
-            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ci-admin", "namespace": self.namespace},
-                "stringData": {"password": password}})
-        }
-
-        /// An Instance for this test's simulator.
-        pub fn instance(&self) -> Value {
-            self.pack("Instance", "ci", json!({"url": self.concourse.url(),
-                "auth": {"password": {"username": self.concourse.user(), "passwordRef": {"name": "ci-admin", "key": "password"}}}}))
-        }
-
-        /// A Team on it.
-        pub fn team(&self) -> Value {
-            let owner = format!("local:{}", self.concourse.user());
-            self.pack(
-                "Team",
-                "platform",
-                json!({"instanceRef": {"name": "ci"}, "teamName": self.concourse.team_name("platform"),
-                    "roles": [{"role": "owner", "users": [owner]}]}),
-            )
-        }
-
-        /// A Pipeline of that Team, its config in the ConfigMap [`Lab::config`].
-        pub fn pipeline(&self) -> Value {
-            self.pack(
-                "Pipeline",
-                "app",
-                json!({"teamRef": {"name": "platform"},
-                "config": {"configMapRef": {"name": "app-pipeline", "key": "pipeline.yml"}},
-                "vars": [{"name": "branch", "value": "main"},
-                    {"name": "registry-password", "valueFrom": {"name": "registry", "key": "password"}}]}),
-            )
-        }
-
-        /// The ConfigMap with the pipeline's config.
-        pub fn config(&self, config: &str) -> Value {
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app-pipeline", "namespace": self.namespace},
-                "data": {"pipeline.yml": config}})
-        }
-
-        /// The Secret of the pipeline's variable.
-        pub fn registry(&self, password: &str) -> Value {
-            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "registry", "namespace": self.namespace},
-                "stringData": {"password": password}})
-        }
-
-        /// Installs the pack and starts a host.
-        pub async fn start_pack(&mut self) {
-            self.install(&COMPONENTS);
-            self.start_host().await;
-        }
-
-        /// Applies the whole chain and waits until it is Ready.
-        pub async fn chain(&self) {
-            for object in [
-                self.secret(self.concourse.password()),
-                self.registry("registry-pass-0001"),
-                self.config(CONFIG),
-                self.instance(),
-                self.team(),
-                self.pipeline(),
-            ] {
-                self.apply(object).await;
-            }
-            self.ready(&kind("Pipeline"), "app").await;
-            self.idle().await;
-        }
-    }
-}

@@ -441,7 +441,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         parent.is_some_and(|p| p.state == State::NotReady && !p.why.is_empty())
     })
     .await;
-    lab.apply(lab.secret(PASSWORD)).await;
+    lab.apply(lab.secret(lab.concourse.password())).await;
     lab.ready(&kind("Team"), "platform").await;
     lab.idle().await;
     let told = ask().expect("explained");

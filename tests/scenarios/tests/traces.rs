@@ -122,7 +122,7 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     for object in [
-        lab.secret(PASSWORD),
+        lab.secret(lab.concourse.password()),
         lab.registry("registry-pass-0001"),
         lab.config(ostler_test_harness::concourse::CONFIG),
         lab.instance(),

@@ -67,6 +67,26 @@ fn short_names_and_columns_are_those_of_the_original() {
             "ccp",
             "Team Pipeline Paused Ready Exposed Archived Synced WebURL Suspended Age",
         ),
+        (
+            "Job",
+            "ccj",
+            "Pipeline Job Paused Last Next Ready WebURL Suspended Age",
+        ),
+        (
+            "Build",
+            "ccb",
+            "Job Build Status Duration Ready ID CreatedBy WebURL Suspended Age",
+        ),
+        (
+            "Resource",
+            "ccr",
+            "Pipeline Resource Pinned Healthy Ready LastChecked WebURL Suspended Age",
+        ),
+        (
+            "Worker",
+            "ccw",
+            "Instance Worker Lifecycle Phase Ready Platform Team Containers Version Suspended Age",
+        ),
     ];
     let texts = |list: &Value, field: Option<&str>| {
         let all = list.as_array().into_iter().flatten();

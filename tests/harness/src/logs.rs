@@ -1,0 +1,43 @@
+//! What the tests of this process log.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex, OnceLock},
+};
+
+static LOGS: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
+
+/// Everything all tests of this process have logged so far, at debug level.
+pub fn logs() -> String {
+    let logs = LOGS.get().expect("a lab was started").lock().expect("lock");
+    String::from_utf8_lossy(&logs).into_owned()
+}
+
+/// From now on.
+pub(crate) fn capture() {
+    LOGS.get_or_init(|| {
+        let logs = Arc::new(Mutex::new(Vec::new()));
+        let writer = Tee(logs.clone());
+        tracing_subscriber::fmt()
+            .with_env_filter("info,ostler=debug,plugin=trace")
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .init();
+        logs
+    });
+}
+
+/// Keeps what is logged, and shows it with the test's own output.
+#[derive(Clone)]
+struct Tee(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("lock").extend_from_slice(bytes);
+        print!("{}", String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
