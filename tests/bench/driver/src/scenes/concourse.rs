@@ -105,6 +105,9 @@ async fn measure(stage: &Stage, report: Report<'_>, shape: Shape, window: Durati
     }
     report.value("total_s", (last - started).as_secs_f64(), "s");
     report.value("start_requests", first.all(), "requests");
+    for (kind, n) in by_kind(&first) {
+        report.value(&format!("start_requests.{kind}"), n, "requests");
+    }
     report.value("start_logins", first.logins, "requests");
     report.value("start_cpu_seconds", running.process.usage()?.cpu_seconds, "s");
     let writes = since(&before, &cluster.requests_of(&RESOURCES).await?);
@@ -142,13 +145,18 @@ fn tell(report: Report<'_>, counters: &Counters, minutes: f64) {
     let value = |metric: &str, n: u64| report.value(metric, n as f64 / minutes, "requests/min");
     value("requests_per_minute", counters.all());
     value("writes_per_minute", counters.writes);
+    for (kind, n) in by_kind(counters) {
+        value(&format!("requests_per_minute.{kind}"), n);
+    }
+}
+
+/// Requests by the kind whose objects asked.
+fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
     let mut by_kind: BTreeMap<_, u64> = load::KINDS.iter().map(|kind| (*kind, 0)).collect();
     for (route, n) in &counters.routes {
         *by_kind.entry(load::kind_of(route)).or_default() += n;
     }
-    for (kind, n) in by_kind {
-        value(&format!("requests_per_minute.{kind}"), n);
-    }
+    by_kind
 }
 
 /// Makes the pack's kinds, and waits until they are served.
