@@ -137,12 +137,12 @@ fn about(bench: &str) -> &'static str {
              allocated is counted in a process of the store alone."
         }
         "concourse" => {
-            "A Concourse of 50 pipelines with 10 jobs each, 4 builds of each job, 20 of the 2,000 running: \
-             the Concourse pack, its objects as Kubernetes has them, and the simulator, which counts what it is asked. \
-             All objects are there, then the operator starts; *from nothing to all* is until each is Ready and each \
-             build that ends is Complete. Left of that is the steady state at the pack's own intervals, nothing \
-             happening: ten minutes, from two and a half minutes after the start on. The original is \
-             concourse-operator; it is not run, its requests are computed from what its code does."
+            "A Concourse of 50 pipelines with 10 jobs each, 4 builds of each job, 20 of the 2,000 running: the \
+             Concourse pack, and the simulator, which counts what it is asked. All objects are there, then the \
+             operator starts; *from nothing to all* is until each is Ready and each build that ends is Complete, and \
+             what stands right of it is of that time. Left of it is the steady state at the pack's own intervals, \
+             nothing happening: ten minutes, beginning two and a half after that. The original is concourse-operator; \
+             it is not run, its requests are computed from what its code does."
         }
         _ => "Memory once settled, and CPU time from the start to there, by number of objects kept.",
     }
