@@ -61,9 +61,13 @@ impl<'a> Ticket<'a> {
         self.failure(&fault.text, true);
     }
 
-    /// It was answered with a fault of the server's own.
-    pub fn answered_badly(self, status: u16) {
-        self.failure(&format!("HTTP {status}"), false);
+    /// It was answered, `waiting` with when to come back: such a server is at work. What it has not is no fault of
+    /// its own.
+    pub fn answered(self, status: u16, waiting: bool) {
+        match status >= 500 && status != 501 && !waiting {
+            true => self.failure(&format!("HTTP {status}"), false),
+            false => self.succeeded(),
+        }
     }
 
     /// There are no credentials to send.
