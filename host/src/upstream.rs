@@ -308,7 +308,7 @@ impl Clients {
         let age = shared::max_age(&request);
         let answer = client.send(request, secrets, &self.former, &self.gate);
         match age {
-            Some((key, age)) => client.shared.get(&key, age, answer).await,
+            Some((key, age)) => client.shared.get(key, age, answer).await,
             None => answer.await,
         }
     }
@@ -438,4 +438,42 @@ impl Clients {
 
 fn missing(key: &SecretKey) -> SendError {
     SendError::NotFound(format!("{key} does not exist"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_client_in_use_is_not_dropped_and_what_one_knew_stays() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let network = Network::default();
+        network.allow(NetworkGrant {
+            allow: vec!["127.0.0.1/32".parse().expect("a network")],
+        });
+        let clients = Clients::default().within(network);
+        let mut upstream = UpstreamObject {
+            uid: "u".into(),
+            generation: 1,
+            namespace: "n".into(),
+            name: "ci".into(),
+            spec: serde_json::from_value(json!({"url": "http://127.0.0.1:1"})).expect("a spec"),
+        };
+        let client =
+            |upstream: &UpstreamObject| clients.client(upstream, &Snapshot(Vec::new())).expect("a client");
+        let first = client(&upstream);
+        first.state.lock().expect("lock").health.reached(Instant::now());
+        clients.drop_idle(Duration::ZERO);
+        assert!(Arc::ptr_eq(&first, &client(&upstream)), "it is in use");
+        let (gone, report) = (Arc::downgrade(&first), first.report());
+        drop(first);
+        clients.drop_idle(Duration::ZERO);
+        assert!(gone.upgrade().is_none());
+        assert_eq!(client(&upstream).report(), report);
+        assert!(!client(&upstream).wants_probe(IDLE));
+        upstream.generation = 2;
+        assert!(client(&upstream).wants_probe(IDLE), "another has to be looked at");
+    }
 }

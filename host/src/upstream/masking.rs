@@ -350,12 +350,12 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded_and_the_least_used_goes() {
         let former = Former::default();
-        let secret = |n: usize| SecretKey {
+        let secret = |n: u8| SecretKey {
             namespace: "n".into(),
             name: n.to_string(),
             key: "k".into(),
         };
-        let value = |n: usize| format!("{n:01$}", REMEMBERED.1 / 8).into_bytes();
+        let value = |n: u8| vec![n; REMEMBERED.1 / 8];
         for n in 0..20 {
             former.of(&secret(n), &value(n));
             former.of(&secret(0), &value(0));

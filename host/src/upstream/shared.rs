@@ -55,17 +55,17 @@ impl Shared {
     /// other.
     pub async fn get(
         &self,
-        key: &Key,
+        key: Key,
         max_age: Duration,
         ask: impl Future<Output = Result<Response, SendError>>,
     ) -> Result<Response, SendError> {
         let arrived = Instant::now();
         let cell = {
             let mut all = self.0.lock().expect("lock");
-            if all.len() >= ANSWERS && !all.contains_key(key) {
+            if all.len() >= ANSWERS && !all.contains_key(&key) {
                 all.clear();
             }
-            all.entry(key.clone()).or_default().clone()
+            all.entry(key).or_default().clone()
         };
         let mut held = cell.last.lock().await;
         let will_do = held.as_ref().is_some_and(|last| match last.lasts {
@@ -179,20 +179,20 @@ mod tests {
     #[tokio::test]
     async fn one_request_serves_many() {
         let (shared, count) = (Shared::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get(&key("/x"), LONG, ask(&count, false)))).await;
+        let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, false)))).await;
         assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.body == [1])));
         let other = shared
-            .get(&key("/y"), LONG, ask(&count, false))
+            .get(key("/y"), LONG, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(other.body, [2], "of another path");
         let now = shared
-            .get(&key("/x"), Duration::ZERO, ask(&count, false))
+            .get(key("/x"), Duration::ZERO, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(now.body, [3], "it was too old");
         let again = shared
-            .get(&key("/x"), Duration::MAX, ask(&count, false))
+            .get(key("/x"), Duration::MAX, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(again.body, [3]);
@@ -201,10 +201,10 @@ mod tests {
     #[tokio::test]
     async fn a_failure_serves_those_who_wait_and_nobody_else() {
         let (shared, count) = (Shared::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get(&key("/x"), LONG, ask(&count, true)))).await;
+        let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, true)))).await;
         assert!(all.iter().all(Result::is_err));
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        assert!(shared.get(&key("/x"), LONG, ask(&count, false)).await.is_ok());
+        assert!(shared.get(key("/x"), LONG, ask(&count, false)).await.is_ok());
     }
 
     #[tokio::test]
@@ -221,13 +221,12 @@ mod tests {
                     body,
                 })
             };
-            let key = key("/x");
-            let all = join_all((0..20).map(|_| shared.get(&key, LONG, ask()))).await;
+            let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask()))).await;
             assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == status)));
             assert_eq!(count.load(Ordering::Relaxed), 1);
-            let cell = shared.0.lock().expect("lock")[&key].clone();
+            let cell = shared.0.lock().expect("lock")[&key("/x")].clone();
             assert!(cell.last.lock().await.is_none(), "nobody needs it");
-            shared.get(&key, LONG, ask()).await.expect("an answer");
+            shared.get(key("/x"), LONG, ask()).await.expect("an answer");
             assert_eq!(count.load(Ordering::Relaxed), 2);
         }
     }
@@ -241,7 +240,7 @@ mod tests {
                 headers: Vec::new(),
                 body: vec![0; BYTES.0],
             };
-            let asked = shared.get(&key(&format!("/{n}")), LONG, async { Ok(answer) });
+            let asked = shared.get(key(&format!("/{n}")), LONG, async { Ok(answer) });
             asked.await.expect("an answer");
         }
         let all = shared.0.lock().expect("lock");
