@@ -1,12 +1,14 @@
 //! What the reconcilers of all kinds do the same way.
 
+use std::collections::BTreeMap;
+
 use ostler_sdk::{
-    Condition, Context, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response, ResultExt, Selection,
-    gvk,
+    Condition, Context, DeleteOptions, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response,
+    ResultExt, Selection, gvk,
     serde_json::{Value, to_vec},
 };
 
-use crate::{Reference, place::out_of_reach};
+use crate::{Place, Reference, place::out_of_reach};
 
 /// Namespace and name of the object that a field of another's spec names.
 #[must_use]
@@ -197,12 +199,65 @@ pub fn delete(
     path: &str,
     what: &str,
 ) -> Result<Outcome, Failure> {
-    match ctx.upstream_in(namespace, instance).delete(path).send() {
-        Ok(response) if matches!(response.status(), 200 | 204 | 404) => Ok(Outcome::settled()),
-        Ok(response) => Err(refused(&response, &["delete ", what].concat(), "DeleteFailed")),
-        Err(Error::NotFound(missing)) => out_of_reach(ctx, (namespace, instance), &missing, what),
+    let answer = ctx.upstream_in(namespace, instance).delete(path).send();
+    undone(ctx, (namespace, instance), answer, "delete", what)
+}
+
+/// What the answer to the last request of a cleanup comes to; what is not there any more is as good as undone. As
+/// [`delete`] where nobody can be asked.
+///
+/// # Errors
+/// A fault that may pass.
+pub fn undone(
+    ctx: &Context,
+    instance: (&str, &str),
+    answer: Result<Response, Error>,
+    verb: &str,
+    what: &str,
+) -> Result<Outcome, Failure> {
+    match answer {
+        Ok(response) => match response.status() {
+            200 | 204 | 404 => Ok(Outcome::settled()),
+            409 => Err(Place::refused(
+                &response,
+                &[verb, " ", what].concat(),
+                "DeleteFailed",
+            )),
+            _ => Err(refused(&response, &[verb, " ", what].concat(), "DeleteFailed")),
+        },
+        Err(Error::NotFound(missing)) => out_of_reach(ctx, instance, &missing, what),
         Err(error) => Err(error).reason("DeleteFailed"),
     }
+}
+
+/// Deletes exactly this object, unless another has taken its name meanwhile.
+///
+/// # Errors
+/// As `kubernetes.delete`.
+pub fn discard(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(), Error> {
+    let options = DeleteOptions {
+        propagation: None,
+        uid: Some(uid.to_owned()),
+    };
+    match ctx.delete_with(object, &options) {
+        Err(Error::Conflict(_)) => Ok(()),
+        done => done,
+    }
+}
+
+/// Whether a build in this status has finished.
+#[must_use]
+pub fn finished(status: Option<&str>) -> bool {
+    matches!(status, Some("succeeded" | "failed" | "errored" | "aborted"))
+}
+
+/// A version of a resource as Concourse writes it; what is no text, as no version has it, is left out.
+#[must_use]
+pub fn version(value: &Value) -> BTreeMap<String, String> {
+    let fields = value.as_object().into_iter().flatten();
+    fields
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 impl Reference {

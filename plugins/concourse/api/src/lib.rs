@@ -16,8 +16,8 @@ mod worker;
 pub use build::{Build, BuildInput, BuildOutput, BuildSpec, BuildStatus, BuildTrigger, TriggerState};
 pub use common::{ConfigMapKey, ContainerImage, ReclaimPolicy, Reference, SecretKey};
 pub use concourse::{
-    config_warning, delete, escape, first_line, name_of, path_of, pipeline_path, refused, remaining,
-    suspended, target, upstream, warnings,
+    config_warning, delete, discard, escape, finished, first_line, name_of, path_of, pipeline_path, refused,
+    remaining, suspended, target, undone, upstream, version, warnings,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;

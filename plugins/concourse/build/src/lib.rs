@@ -5,16 +5,15 @@ mod observe;
 mod trigger;
 
 use concourse_api::{
-    Build, BuildSpec, BuildStatus, BuildTrigger, JobSpec, Place, TriggerState, escape, name_of, out_of_reach,
-    refused, suspended, target,
+    Build, BuildSpec, BuildStatus, BuildTrigger, JobSpec, Place, TriggerState, discard, escape, finished,
+    name_of, refused, suspended, target, undone,
 };
 use ostler_sdk::{
-    DeleteOptions, EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339,
+    EventMatch, ObjectRef, Response, Selection, Upstream, duration, from_rfc3339,
     prelude::*,
     serde_json::{Value, from_str},
 };
 
-use observe::finished;
 use trigger::{Fate, Sibling};
 
 /// How often a build is looked at whose events are followed, and one whose are not.
@@ -38,7 +37,7 @@ impl Reconciler for Builds {
         }
         let (spec, status) = (&build.spec, &build.status);
         let adopted = spec.build_id.filter(|id| status.build_id != Some(*id));
-        let comment = spec.comment.is_some() && spec.comment != status.comment;
+        let comment = comment_differs(spec, status);
         if finished(status.concourse_status.as_deref()) && adopted.is_none() && !comment {
             return self::done(ctx, build, status);
         }
@@ -56,13 +55,7 @@ impl Reconciler for Builds {
         match (adopted, status.build_id, &status.trigger) {
             (Some(id), ..) => remote.follow(id, BuildStatus::default()),
             (None, Some(id), _) => remote.follow(id, status.clone()),
-            (None, None, None) if spec.canceled => Ok(Outcome::settled()
-                .with(Condition::yes("Ready", "Canceled", "No build was begun."))
-                .with(Condition::yes(
-                    "Complete",
-                    "Aborted",
-                    "Canceled before a build was begun.",
-                ))),
+            (None, None, None) if spec.canceled => Ok(never_begun()),
             (None, None, None) => remote.begin(),
             (None, None, Some(lost)) => remote.look(lost),
         }
@@ -93,13 +86,23 @@ impl Reconciler for Builds {
         let Some(place) = Place::last(ctx, &pipeline, &what)? else {
             return Ok(Outcome::settled());
         };
-        match place.concourse(ctx).put(path(id, "/abort")).send() {
-            Ok(response) if matches!(response.status(), 204 | 404) => Ok(Outcome::settled()),
-            Ok(response) => Err(refused(&response, "abort the build", "DeleteFailed")),
-            Err(Error::NotFound(missing)) => out_of_reach(ctx, place.instance(), &missing, &what),
-            Err(error) => Err(error).reason("DeleteFailed"),
-        }
+        let answer = place.concourse(ctx).put(path(id, "/abort")).send();
+        undone(ctx, place.instance(), answer, "abort", &what)
     }
+}
+
+/// What is said of a build that was canceled before there was one.
+fn never_begun() -> Outcome {
+    let message = "Canceled before a build was begun.";
+    Outcome::settled()
+        .with(Condition::yes("Ready", "Canceled", "No build was begun."))
+        .with(Condition::yes("Complete", "Aborted", message))
+}
+
+/// Whether a comment is to be written. None and an empty one are the same in Concourse.
+fn comment_differs(spec: &BuildSpec, status: &BuildStatus) -> bool {
+    let now = status.comment.as_deref().unwrap_or_default();
+    spec.comment.as_deref().is_some_and(|wanted| wanted != now)
 }
 
 fn job_of(build: &Build) -> ObjectRef {
@@ -129,15 +132,8 @@ fn done(ctx: &Context, build: &Build, status: &BuildStatus) -> Result<Outcome, F
         return Ok(said(Outcome::at(until)));
     }
     let own = BuildSpec::reference(build.namespace(), build.name());
-    let options = DeleteOptions {
-        propagation: None,
-        uid: Some(build.metadata.uid.clone()),
-    };
-    match ctx.delete_with(&own, &options) {
-        // Another took its name meanwhile.
-        Ok(()) | Err(Error::Conflict(_)) => Ok(said(Outcome::settled())),
-        Err(error) => Err(error).reason("DeleteFailed"),
-    }
+    discard(ctx, &own, &build.metadata.uid).reason("DeleteFailed")?;
+    Ok(said(Outcome::settled()))
 }
 
 /// The job in Concourse, and what is to be done there.
@@ -185,14 +181,17 @@ impl Remote<'_> {
         {
             observe::resources(&resources.value().unwrap_or_default(), &mut status);
         }
-        self.comment(id, &mut status)?;
         let over = finished(status.concourse_status.as_deref());
-        if over {
+        if over && !finished(self.build.status.concourse_status.as_deref()) {
             self.ended(id, &name, &mut status);
-            return done(self.ctx, self.build, &status);
         }
-        if spec.canceled {
+        if !over && spec.canceled {
             self.abort(id)?;
+        }
+        // Last: it stands in the way of nothing.
+        self.comment(id, &mut status)?;
+        if over {
+            return done(self.ctx, self.build, &status);
         }
         let interval = match followed {
             Ok(()) => FOLLOWED,
@@ -213,7 +212,7 @@ impl Remote<'_> {
         let Some(comment) = &self.build.spec.comment else {
             return Ok(());
         };
-        if status.comment.as_deref().unwrap_or_default() == comment {
+        if !comment_differs(&self.build.spec, status) {
             return Ok(());
         }
         let request = self.concourse.put(path(id, "/comment"));
@@ -278,6 +277,13 @@ impl Remote<'_> {
 
     /// Concourse does not know the build any more, which had not finished.
     fn vanished(&self, id: i64) -> Result<Outcome, Failure> {
+        let before = &self.build.status;
+        if before.build_id == Some(id) && finished(before.concourse_status.as_deref()) {
+            // Reaped, as old builds are: it has ended, and there is nothing left to comment on.
+            let mut kept = before.clone();
+            kept.comment.clone_from(&self.build.spec.comment);
+            return done(self.ctx, self.build, &kept);
+        }
         let id = id.to_string();
         if self.build.spec.build_id.is_some() {
             let message = ["Concourse has no build ", &id, "."].concat();
@@ -434,6 +440,9 @@ impl Remote<'_> {
                 self.taken(found.unwrap_or(&Value::Null))
             }
             Fate::None => {
+                if self.build.spec.canceled {
+                    return Ok(never_begun().status(&BuildStatus::default()));
+                }
                 let at = u64::try_from(lost.at).unwrap_or_default();
                 let left = (at + settle(self.ctx)?).saturating_sub(self.ctx.now());
                 if left > 0 {

@@ -1,17 +1,10 @@
 //! A build as Concourse shows it, as its object does.
 
-use std::collections::BTreeMap;
-
-use concourse_api::{BuildInput, BuildOutput, BuildStatus};
+use concourse_api::{BuildInput, BuildOutput, BuildStatus, version};
 use ostler_sdk::{Condition, rfc3339, serde_json::Value};
 
 /// Bytes of a log that go into a status.
 const TAIL: usize = 4096;
-
-/// Whether a build in this status has finished.
-pub fn finished(status: Option<&str>) -> bool {
-    matches!(status, Some("succeeded" | "failed" | "errored" | "aborted"))
-}
 
 /// Takes over what Concourse says of a build.
 pub fn describe(build: &Value, status: &mut BuildStatus) {
@@ -49,13 +42,6 @@ pub fn resources(found: &Value, status: &mut BuildStatus) {
             version: version(&output["version"]),
         })
         .collect();
-}
-
-fn version(version: &Value) -> BTreeMap<String, String> {
-    let pairs = version.as_object().into_iter().flatten();
-    pairs
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
 }
 
 /// `1h2m3s`, without what is zero in front.

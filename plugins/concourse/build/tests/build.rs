@@ -337,3 +337,65 @@ fn aborted_with_its_object_only_if_asked() {
     host.cleanup(&Builds, &running).expect("let go");
     assert_eq!(host.requests().len(), 2);
 }
+
+#[test]
+fn a_finished_one_that_is_reaped_stays_finished() {
+    let host = cluster();
+    let gone = Ok(response(404, &[("x-concourse-version", "8")], Value::Null));
+    host.answers("GET", "/api/v1/builds/42", [gone]).answer(
+        "GET",
+        "/api/v1/builds/42/resources",
+        404,
+        Value::Null,
+    );
+    let mut old = build("b", json!({"comment": "edited later"}));
+    old["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
+    let answer = host.reconcile(&Builds, &old);
+    assert_eq!(status(&answer)["buildID"], 42);
+    assert_eq!(reason(&answer, "Ready"), "Tracked");
+    // From then on it costs nothing; an empty comment never did.
+    host.forget();
+    host.reconcile(&Builds, &after(&old, &answer))
+        .expect("an outcome");
+    let mut silent = build("c", json!({"comment": ""}));
+    silent["status"] = json!({"buildID": 42, "concourseStatus": "succeeded"});
+    host.reconcile(&Builds, &silent).expect("an outcome");
+    assert!(host.requests().is_empty());
+}
+
+#[test]
+fn a_comment_that_is_refused_stands_in_nobodys_way() {
+    let host = cluster();
+    knows(&host, 42, "started");
+    host.answer("PUT", "/api/v1/builds/42/abort", 204, Value::Null)
+        .answer("PUT", "/api/v1/builds/42/comment", 403, Value::Null);
+    let mut running = build("b", json!({"comment": "why", "canceled": true}));
+    running["status"] = json!({"buildID": 42, "concourseStatus": "started"});
+    let answer = host.reconcile(&Builds, &running);
+    assert!(
+        host.requests()
+            .contains(&"PUT /api/v1/builds/42/abort".to_owned())
+    );
+    assert_eq!(failure(answer).0, "CommentFailed");
+    // The end is told once, however often the comment is tried.
+    knows(&host, 42, "succeeded");
+    let ended = host.reconcile(&Builds, &running);
+    host.reconcile(&Builds, &after(&running, &ended))
+        .expect_err("still refused");
+    let told = host.events().iter().filter(|e| e.0 == "BuildFinished").count();
+    assert_eq!(told, 1);
+}
+
+#[test]
+fn canceled_while_its_answer_is_lost_it_is_not_begun_again() {
+    let host = cluster();
+    let mut lost = build("b", json!({"canceled": true}));
+    lost["status"] = json!({"trigger": {"after": 41, "at": 0, "state": "Unknown"}});
+    host.put(lost.clone());
+    let since = [PIPELINE, "/builds?from=42&limit=100"].concat();
+    host.answer("GET", &since, 200, json!([]));
+    let answer = host.reconcile(&Builds, &lost);
+    assert_eq!(reason(&answer, "Ready"), "Canceled");
+    assert_eq!(status(&answer)["trigger"], Value::Null);
+    assert!(!host.requests().iter().any(|r| r.starts_with("POST")));
+}

@@ -1,6 +1,6 @@
 //! Which Builds are kept.
 
-use concourse_api::target;
+use concourse_api::{finished, target};
 use ostler_sdk::serde_json::Value;
 
 /// The finished Builds of a job that are more than are to be kept, oldest last among those that stay. Of the ones
@@ -25,11 +25,8 @@ pub fn surplus<'a>(builds: &'a [Value], job: (&str, &str), succeeded: i32, faile
 
 /// Whether it succeeded; none while it has not finished.
 fn ended(build: &Value) -> Option<bool> {
-    match build["status"]["concourseStatus"].as_str()? {
-        "succeeded" => Some(true),
-        "failed" | "errored" | "aborted" => Some(false),
-        _ => None,
-    }
+    let status = build["status"]["concourseStatus"].as_str();
+    finished(status).then(|| status == Some("succeeded"))
 }
 
 /// What Builds are ordered by; the name makes it the same order each time.

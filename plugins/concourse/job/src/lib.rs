@@ -4,9 +4,9 @@
 mod history;
 
 use concourse_api::{
-    Job, JobInput, JobObservation, JobOutput, JobSpec, Place, escape, out_of_reach, suspended,
+    Job, JobInput, JobObservation, JobOutput, JobSpec, Place, discard, escape, suspended, undone,
 };
-use ostler_sdk::{DeleteOptions, ObjectRef, Selection, Upstream, prelude::*, rfc3339, serde_json::Value};
+use ostler_sdk::{ObjectRef, Selection, Upstream, prelude::*, rfc3339, serde_json::Value};
 
 const POLL: u64 = 60_000;
 const FETCH_FAILED: &str = "FetchFailed";
@@ -66,12 +66,8 @@ impl Reconciler for Jobs {
             return Ok(Outcome::settled());
         };
         let remote = Remote::new(ctx, &place, job);
-        match remote.concourse.put(remote.path("/unpause")).send() {
-            Ok(response) if matches!(response.status(), 200 | 404) => Ok(Outcome::settled()),
-            Ok(response) => Err(Place::refused(&response, "unpause the job", "DeleteFailed")),
-            Err(Error::NotFound(missing)) => out_of_reach(ctx, place.instance(), &missing, &what),
-            Err(error) => Err(error).reason("DeleteFailed"),
-        }
+        let answer = remote.concourse.put(remote.path("/unpause")).send();
+        undone(ctx, place.instance(), answer, "unpause", &what)
     }
 }
 
@@ -145,16 +141,8 @@ fn prune(ctx: &Context, job: &Job) -> Result<(), Failure> {
     );
     for build in surplus {
         let text = |field: &str| build["metadata"][field].as_str().unwrap_or_default();
-        let options = DeleteOptions {
-            propagation: None,
-            uid: Some(text("uid").to_owned()),
-        };
         let reference = kind.clone().named(text("namespace"), text("name"));
-        match ctx.delete_with(&reference, &options) {
-            // Another took its name meanwhile.
-            Ok(()) | Err(Error::Conflict(_)) => {}
-            Err(error) => return Err(error).reason("PruneFailed"),
-        }
+        discard(ctx, &reference, text("uid")).reason("PruneFailed")?;
     }
     Ok(())
 }

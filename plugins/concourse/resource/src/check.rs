@@ -1,6 +1,6 @@
 //! Checks that this object asks for, and how the last one went.
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, first_line};
+use concourse_api::{Place, ResourceObservation, ResourceSpec, finished, first_line};
 use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339, serde_json::Value};
 
 use crate::remote::Remote;
@@ -28,7 +28,7 @@ pub fn learn(build: &Value, status: &mut ResourceObservation) {
     let (Some(id), Some(how)) = (build["id"].as_i64(), build["status"].as_str()) else {
         return;
     };
-    if !matches!(how, "succeeded" | "failed" | "errored" | "aborted") {
+    if !finished(Some(how)) {
         return;
     }
     if status.running_check_id.is_some_and(|running| running <= id) {
@@ -64,8 +64,12 @@ pub fn start(
         return Ok(left);
     }
     status.check_requested = Some(rfc3339(now / 1000));
-    status.check_now = asked.map(ToOwned::to_owned);
     let response = remote.check()?;
+    // Archived it waits, and is asked then.
+    if response.status() == 409 {
+        return Err(Place::refused(&response, "check the resource", "CheckFailed"));
+    }
+    status.check_now = asked.map(ToOwned::to_owned);
     match response.status() {
         201 => {
             let build = response.value().reason("CheckFailed")?;
@@ -73,7 +77,6 @@ pub fn start(
             learn(&build, status);
             Ok(Some(SOONEST))
         }
-        409 => Err(Place::refused(&response, "check the resource", "CheckFailed")),
         _ => {
             // It is the check that could not be made; the resource is as wanted, and the next one may go well.
             let detail = first_line(&response.text());

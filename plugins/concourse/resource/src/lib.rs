@@ -6,8 +6,8 @@ mod disabled;
 mod pin;
 mod remote;
 
-use concourse_api::{Place, ResourceObservation, ResourceSpec, Version, suspended};
-use ostler_sdk::{ObjectRef, Resolution, prelude::*, rfc3339, serde_json::Value};
+use concourse_api::{Place, ResourceObservation, ResourceSpec, Version, suspended, version};
+use ostler_sdk::{ObjectRef, Resolution, prelude::*, rfc3339};
 use remote::Remote;
 
 const POLL: u64 = 300_000;
@@ -99,13 +99,6 @@ fn pipeline_of(object: &Object<ResourceSpec>) -> ObjectRef {
 fn resource_name(object: &Object<ResourceSpec>) -> &str {
     let name = object.spec.resource_name.as_deref();
     name.unwrap_or(object.name())
-}
-
-/// A version as Concourse writes it; what is no text, as no version has it, is left out.
-fn version(value: &Value) -> Version {
-    let fields = value.as_object().into_iter().flatten();
-    let texts = fields.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-    texts.collect()
 }
 
 /// A version for people.

@@ -1,9 +1,7 @@
 //! A resource in Concourse.
 
-use concourse_api::{Place, ResourceObservation, Version, escape, out_of_reach};
+use concourse_api::{Place, ResourceObservation, Version, escape, out_of_reach, version};
 use ostler_sdk::{Response, Upstream, prelude::*, serde_json::Value};
-
-use crate::version;
 
 const FETCH_FAILED: &str = "FetchFailed";
 

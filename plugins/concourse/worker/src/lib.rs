@@ -14,6 +14,8 @@ use ostler_sdk::{Upstream, prelude::*, rfc3339, serde_json::Value};
 /// How often a worker is looked at that is as wanted, and one that is on its way.
 const POLL: u64 = 120_000;
 const SOON: u64 = 5_000;
+/// How often one is looked at that gets nowhere by itself.
+const STUCK: u64 = 30_000;
 
 const WORKERS: &str = "/api/v1/workers";
 /// The list is the same for all Workers of an Instance, so each does with what another has got. One that waits for a
@@ -89,7 +91,9 @@ impl Reconciler for Workers {
             _ => {
                 let message = ["The worker is ", phase, "; waiting for it to get on."].concat();
                 let condition = Condition::no("Ready", "TransitionPending", message);
-                (condition, Outcome::after(SOON))
+                let stuck =
+                    matches!(step(wanted, phase), Step::Wait) && !matches!(phase, "landing" | "retiring");
+                (condition, Outcome::after(if stuck { STUCK } else { SOON }))
             }
         };
         let transition = match step(wanted, phase) {
