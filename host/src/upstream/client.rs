@@ -251,8 +251,10 @@ impl Client {
             let credential = self.credential(stale.as_ref(), &ticket).await;
             let credential = match credential {
                 Ok(credential) => credential,
-                // The breaker has heard of it.
-                Err(Refusal::Earlier(e)) => return Err(e),
+                Err(Refusal::Earlier(e)) => {
+                    ticket.unsent();
+                    return Err(e);
+                }
                 Err(e) => return Err(ticket.given_up(e.into())),
             };
             let mut masks = request.masks.clone();
@@ -477,7 +479,7 @@ impl Client {
             let late = || Err(SendError::Unavailable("log-in: no answer in time".into()).into());
             match logging_in.await.unwrap_or_else(|_| late()) {
                 Ok(_) => {}
-                Err(Refusal::Earlier(_)) => return,
+                Err(Refusal::Earlier(_)) => return ticket.unsent(),
                 Err(e) => {
                     ticket.given_up(e.into());
                     return;

@@ -63,7 +63,7 @@ impl Shared {
         let cell = {
             let mut all = self.0.lock().expect("lock");
             if all.len() >= ANSWERS && !all.contains_key(&key) {
-                all.clear();
+                all.retain(|_, cell| in_use(cell));
             }
             all.entry(key).or_default().clone()
         };
@@ -108,7 +108,9 @@ impl Shared {
         let mut all = self.0.lock().expect("lock");
         let bytes = |cell: &Cell| cell.bytes.load(Ordering::Relaxed);
         while all.values().map(|cell| bytes(cell)).sum::<usize>() > BYTES.1 {
-            let others = all.iter().filter(|(_, cell)| !Arc::ptr_eq(cell, keep));
+            let others = all
+                .iter()
+                .filter(|(_, cell)| !Arc::ptr_eq(cell, keep) && !in_use(cell));
             let largest = others.max_by_key(|(_, cell)| bytes(cell));
             let Some(key) = largest.map(|(key, _)| key.clone()) else {
                 break;
@@ -116,6 +118,11 @@ impl Shared {
             all.remove(&key);
         }
     }
+}
+
+/// Whether somebody waits for it, or has just got it.
+fn in_use(cell: &Arc<Cell>) -> bool {
+    Arc::strong_count(cell) > 1
 }
 
 #[cfg(test)]

@@ -80,6 +80,12 @@ impl<'a> Ticket<'a> {
         error
     }
 
+    /// It was not sent, for a reason that others have told.
+    pub fn unsent(mut self) {
+        // However long that was waited for.
+        self.since = Instant::now();
+    }
+
     fn failure(mut self, why: &str, unanswered: bool) {
         self.open = false;
         self.fail(why, unanswered);

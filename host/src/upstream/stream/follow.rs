@@ -155,7 +155,10 @@ impl Client {
                 let ticket = self.admitted().await?;
                 let credential = match self.credential(stale.as_ref(), &ticket).await {
                     Ok(credential) => credential,
-                    Err(Refusal::Earlier(e)) => return Err(e),
+                    Err(Refusal::Earlier(e)) => {
+                        ticket.unsent();
+                        return Err(e);
+                    }
                     Err(e) => return Err(ticket.given_up(e.into())),
                 };
                 let mut request = self
