@@ -221,6 +221,7 @@ impl Host {
         let (allowing, asking) = (settings.clone(), services.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
+                asking.streams.network_changed();
                 requeue_upstreams(&asking, &Cause::ConfigChange);
             }
         }));

@@ -32,7 +32,6 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use self::client::{Client, Surroundings, Totals};
 pub(crate) use self::{answer::cause, health::Report};
 pub use self::{
     breaker::Circuit,
@@ -42,6 +41,10 @@ pub use self::{
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::Event,
     stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
+};
+use self::{
+    client::{Client, Surroundings, Totals},
+    health::Health,
 };
 use crate::{
     bindings::{http, types},
@@ -107,6 +110,16 @@ pub struct SecretValue {
 pub trait Secrets: Send + Sync {
     /// A key's value; none when the Secret or the key isn't there.
     fn get(&self, key: &SecretKey) -> Option<SecretValue>;
+}
+
+/// Secrets as they were at one moment: what is made of them and the versions it goes by are the same.
+struct Snapshot(Vec<(SecretKey, SecretValue)>);
+
+impl Secrets for Snapshot {
+    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
+        let found = self.0.iter().find(|(k, _)| k == key);
+        found.map(|(_, value)| value.clone())
+    }
 }
 
 /// A request of a component, checked by [`Clients::send`].
@@ -243,6 +256,8 @@ struct Entry {
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     used: Instant,
     totals: Arc<Totals>,
+    /// What the last client of this version knew: the status need not be found out anew.
+    health: Health,
 }
 
 impl Default for Clients {
@@ -291,10 +306,9 @@ impl Clients {
     ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
         let age = shared::max_age(&request);
-        let path = request.path_and_query.clone();
         let answer = client.send(request, secrets, &self.former, &self.gate);
         match age {
-            Some(age) => client.shared.get(&path, age, answer).await,
+            Some((key, age)) => client.shared.get(key, age, answer).await,
             None => answer.await,
         }
     }
@@ -313,7 +327,7 @@ impl Clients {
 
     /// What an event stream of an upstream is opened with.
     pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
-        Source::new(upstream, secrets, self.client(upstream, secrets)?)
+        Ok(Source::new(upstream, self.client(upstream, secrets)?))
     }
 
     /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped, with its
@@ -325,11 +339,13 @@ impl Clients {
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
         let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
+        let mut snapshot = Snapshot(Vec::new());
         for key in upstream.secret_keys() {
             let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
             version.push_str(&format!(" {key}@{}", value.version));
+            snapshot.0.push((key, value));
         }
-        let (cell, totals) = {
+        let (cell, totals, health) = {
             let mut clients = self.clients.lock().expect("lock");
             let name = (upstream.namespace.clone(), upstream.name.clone());
             let entry = clients.entry(name).or_insert_with(|| Entry {
@@ -337,12 +353,13 @@ impl Clients {
                 client: Arc::default(),
                 used: Instant::now(),
                 totals: Arc::default(),
+                health: Health::default(),
             });
             if entry.version != version {
-                (entry.version, entry.client) = (version, Arc::default());
+                (entry.version, entry.client, entry.health) = (version, Arc::default(), Health::default());
             }
             entry.used = Instant::now();
-            (entry.client.clone(), entry.totals.clone())
+            (entry.client.clone(), entry.totals.clone(), entry.health.clone())
         };
         // Outside the lock: making a client reads certificates, and the others need not wait for that.
         let new = || {
@@ -350,10 +367,17 @@ impl Clients {
             let (namespace, name) = (namespace.clone(), name.clone());
             let around = Surroundings {
                 network: self.network.clone(),
+                network_version: network,
+                secrets: snapshot
+                    .0
+                    .iter()
+                    .map(|(k, v)| (k.clone(), v.version.clone()))
+                    .collect(),
+                health,
                 totals,
                 news: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, secrets, around).map(Arc::new)
+            Client::new(upstream, &snapshot, around).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
@@ -369,10 +393,17 @@ impl Clients {
         self.drop_idle(IDLE);
     }
 
-    /// Drops clients that nobody has used for this long.
+    /// Drops clients that nobody has used for this long, but for those whose streams are open. What they knew stays.
     pub fn drop_idle(&self, idle: Duration) {
         let mut clients = self.clients.lock().expect("lock");
-        clients.retain(|_, entry| entry.used.elapsed() < idle);
+        for entry in clients.values_mut().filter(|e| e.used.elapsed() >= idle) {
+            match entry.client.get() {
+                Some(Ok(client)) if Arc::strong_count(client) == 1 => entry.health = client.health(),
+                Some(Err(_)) => {}
+                _ => continue,
+            }
+            entry.client = Arc::default();
+        }
     }
 
     /// How it is with all clients.
@@ -407,4 +438,42 @@ impl Clients {
 
 fn missing(key: &SecretKey) -> SendError {
     SendError::NotFound(format!("{key} does not exist"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_client_in_use_is_not_dropped_and_what_one_knew_stays() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let network = Network::default();
+        network.allow(NetworkGrant {
+            allow: vec!["127.0.0.1/32".parse().expect("a network")],
+        });
+        let clients = Clients::default().within(network);
+        let mut upstream = UpstreamObject {
+            uid: "u".into(),
+            generation: 1,
+            namespace: "n".into(),
+            name: "ci".into(),
+            spec: serde_json::from_value(json!({"url": "http://127.0.0.1:1"})).expect("a spec"),
+        };
+        let client =
+            |upstream: &UpstreamObject| clients.client(upstream, &Snapshot(Vec::new())).expect("a client");
+        let first = client(&upstream);
+        first.state.lock().expect("lock").health.reached(Instant::now());
+        clients.drop_idle(Duration::ZERO);
+        assert!(Arc::ptr_eq(&first, &client(&upstream)), "it is in use");
+        let (gone, report) = (Arc::downgrade(&first), first.report());
+        drop(first);
+        clients.drop_idle(Duration::ZERO);
+        assert!(gone.upgrade().is_none());
+        assert_eq!(client(&upstream).report(), report);
+        assert!(!client(&upstream).wants_probe(IDLE));
+        upstream.generation = 2;
+        assert!(client(&upstream).wants_probe(IDLE), "another has to be looked at");
+    }
 }

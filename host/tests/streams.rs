@@ -22,8 +22,8 @@ use ostler::{
     key::{Gvk, ObjectRef},
     object::Object,
     upstream::{
-        Clients, Interest, Network, NetworkGrant, Pattern, Query, Secret, SecretKey, SecretValue, Secrets,
-        SendError, StreamKey, StreamState, Streams, UpstreamObject, network,
+        Circuit, Clients, Interest, Network, NetworkGrant, Pattern, Query, Request, Secret, SecretKey,
+        SecretValue, Secrets, SendError, StreamKey, StreamState, Streams, UpstreamObject, network,
     },
 };
 use serde_json::json;
@@ -60,6 +60,11 @@ async fn serve(State(server): State<Arc<Server>>, Path(kind): Path<String>, head
         "brief" => return (media, "retry: 10\n\ndata: x\n\n").into_response(),
         "empty" => return axum::http::StatusCode::NO_CONTENT.into_response(),
         "page" => return "<html>".into_response(),
+        "busy" => {
+            let later = [("retry-after", "60")];
+            return (axum::http::StatusCode::TOO_MANY_REQUESTS, later).into_response();
+        }
+        "down" => return axum::http::StatusCode::BAD_GATEWAY.into_response(),
         _ => {}
     }
     let next = last.and_then(|l| l.parse::<usize>().ok()).map_or(0, |l| l + 1);
@@ -168,6 +173,7 @@ async fn lab() -> Lab {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let router = Router::new()
         .route("/{kind}", get(serve))
+        .route("/", get(async || ""))
         .with_state(server.clone());
     tokio::spawn(async move { axum::serve(listener, router).await });
     let vault = Vault::default();
@@ -232,6 +238,19 @@ impl Lab {
 
     fn state(&self, name: &str) -> Option<StreamState> {
         Some(self.streams.of(&object(name)).first()?.state.clone())
+    }
+
+    async fn get(&self, timeout: Duration) -> Result<u16, SendError> {
+        let request = Request {
+            method: "GET".into(),
+            path_and_query: "/".into(),
+            headers: vec![],
+            body: None,
+            substitutions: vec![],
+            timeout: Some(timeout),
+        };
+        let answer = self.clients.send(&self.upstream, request, &self.vault).await;
+        answer.map(|answer| answer.status)
     }
 
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
@@ -441,4 +460,123 @@ async fn the_tail_is_bounded_and_tells_no_secret() {
     assert!(!endless.complete);
     lab.until("no connection is left", || lab.server.open() == 0)
         .await;
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn closed_at_once_when_the_address_is_not_allowed_any_more() {
+    let mut lab = lab().await;
+    let network = here();
+    lab.clients = Clients::default().within(network.clone());
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    let before = lab.clients.source(&lab.upstream, &lab.vault).unwrap();
+    lab.streams.network_changed();
+    assert_eq!(lab.state("a"), Some(StreamState::Open), "nothing has");
+    network.allow(NetworkGrant::default());
+    lab.streams.network_changed();
+    assert_eq!(lab.state("a"), Some(StreamState::Outdated));
+    lab.until("it is closed", || lab.server.open() == 0).await;
+    assert_eq!(lab.woken("a"), 2, "it is to look again");
+    assert!(matches!(lab.follow("a", "/live"), Err(SendError::NotAllowed(_))));
+    let late = lab
+        .streams
+        .subscribe(&object("b"), &lab.stream("/live"), interest(), before);
+    assert!(matches!(late, Err(SendError::Unavailable(_))), "{late:?}");
+    assert_eq!((lab.server.asked().len(), lab.server.open()), (1, 0));
+}
+
+/// A Secret that is another each time it is read.
+struct Restless(AtomicUsize);
+
+impl Secrets for Restless {
+    fn get(&self, _: &SecretKey) -> Option<SecretValue> {
+        let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        Some(SecretValue {
+            value: Secret::new(format!("token-number-{n}").into_bytes()),
+            version: n.to_string(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_by_the_versions_its_client_was_made_of() {
+    let lab = lab().await;
+    let restless = Restless(AtomicUsize::new(0));
+    let source = lab.clients.source(&lab.upstream, &restless).unwrap();
+    lab.streams
+        .subscribe(&object("a"), &lab.stream("/live"), interest(), source)
+        .unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    let sent = lab.server.asked()[0].1.clone().unwrap();
+    let version = sent.strip_prefix("Bearer token-number-").unwrap();
+    let json =
+        json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version}});
+    let (key, same) = Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap();
+    lab.streams.changed(&key, Some(&same));
+    assert_eq!(lab.state("a"), Some(StreamState::Open));
+}
+
+#[tokio::test]
+async fn asking_for_a_stream_is_a_request_like_others() {
+    let lab = lab().await;
+    lab.follow("a", "/busy").unwrap();
+    lab.until(
+        "it says why",
+        || matches!(lab.state("a"), Some(StreamState::Waiting(why)) if why.contains("429")),
+    )
+    .await;
+    assert!(
+        matches!(lab.get(LONG).await, Err(SendError::Throttled(ms)) if ms > 1000),
+        "the server is left alone"
+    );
+    lab.follow("b", "/live").unwrap();
+    lab.until(
+        "it waits, too",
+        || matches!(lab.state("b"), Some(StreamState::Waiting(why)) if why.contains("throttled")),
+    )
+    .await;
+    assert_eq!(lab.server.asked().len(), 1);
+
+    let lab = self::lab().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        let stream = StreamKey {
+            upstream: lab.key.clone(),
+            path: format!("/down?{name}").into(),
+        };
+        let source = lab.clients.source(&lab.upstream, &lab.vault).unwrap();
+        lab.streams
+            .subscribe(&object(name), &stream, interest(), source)
+            .unwrap();
+    }
+    let open = || lab.clients.traffic()[0].circuit != Circuit::Closed;
+    lab.until("its failures open the circuit", open).await;
+}
+
+#[tokio::test]
+async fn what_is_read_to_its_end_is_in_flight_and_an_open_stream_is_not() {
+    let mut lab = lab().await;
+    lab.upstream.spec.limits = serde_json::from_value(json!({"inFlight": 1})).unwrap();
+    lab.follow("a", "/live").unwrap();
+    lab.until("it is open", || lab.server.open() == 1).await;
+    assert_eq!(lab.get(LONG).await, Ok(200));
+    let query = Query {
+        select: vec![],
+        until: interest().until,
+        last: 1,
+        bytes: 1000,
+        timeout: LONG,
+    };
+    let meanwhile = async {
+        lab.until("it is read", || lab.server.open() == 2).await;
+        let waiting = lab.get(Duration::from_millis(50)).await;
+        lab.server.number("end", "");
+        waiting
+    };
+    let tail = lab.clients.tail(&lab.upstream, "/live", &query, &lab.vault);
+    let (tail, waiting) = tokio::join!(tail, meanwhile);
+    assert!(tail.unwrap().complete);
+    assert!(matches!(waiting, Err(SendError::Unavailable(_))), "{waiting:?}");
+    assert_eq!(lab.get(LONG).await, Ok(200));
 }

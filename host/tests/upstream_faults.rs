@@ -18,8 +18,8 @@ use axum::{
 };
 use futures::future::join_all;
 use ostler::upstream::{
-    Circuit, Clients, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets,
-    SendError, UpstreamObject, network,
+    Circuit, Clients, Network, NetworkGrant, Query, Request, Response, Secret, SecretKey, SecretValue,
+    Secrets, SendError, UpstreamObject, network,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -373,6 +373,119 @@ async fn a_log_in_for_a_token() {
 }
 
 #[tokio::test]
+async fn a_log_in_that_fails_is_made_once_for_all_who_wait() {
+    for (status, after, wait) in [
+        (503, None, None),
+        (408, None, None),
+        (200, None, None),
+        (429, None, Some(1)),
+        (503, Some("60"), Some(60)),
+        (429, Some("99999999999"), Some(600)),
+    ] {
+        let logins = Arc::new(AtomicUsize::new(0));
+        let counter = logins.clone();
+        let login = async move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let mut headers = HeaderMap::new();
+            headers.extend(after.map(|after| (header::RETRY_AFTER, after.parse().unwrap())));
+            (StatusCode::from_u16(status).unwrap(), headers, "broken")
+        };
+        let lab = Lab::new(login_spec(
+            &serve(Router::new().route("/session", post(login))).await,
+        ));
+        lab.vault.set("robot", "pa\"ss");
+        for answer in join_all((0..20).map(|_| lab.get("/"))).await {
+            match (&answer, wait) {
+                (Err(SendError::Throttled(ms)), Some(s)) if *ms <= s * 1000 => {}
+                (Err(SendError::Unavailable(why)), None) if why.contains("log-in: ") => {}
+                _ => panic!("{status} {after:?}: {answer:?}"),
+            }
+        }
+        assert_eq!(count(&logins), 1, "{status} {after:?}");
+        assert_eq!(
+            lab.clients.traffic()[0].circuit,
+            Circuit::Closed,
+            "one failure counts once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_log_in_is_not_given_up_with_the_request_that_began_it() {
+    let (logins, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (counter, door) = (logins.clone(), go.clone());
+    let login = async move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        door.acquire().await.unwrap().forget();
+        Json(json!({"data": {"token": "secret-token", "ttl": 60}}))
+    };
+    let app = Router::new()
+        .route("/session", post(login))
+        .route("/", get(async || ""));
+    let lab = Lab::new(login_spec(&serve(app).await));
+    lab.vault.set("robot", "pa\"ss");
+    let begun = tokio::time::timeout(Duration::from_millis(100), lab.get("/")).await;
+    assert!(begun.is_err());
+    let waits = async {
+        while count(&logins) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        go.add_permits(1);
+    };
+    let (answer, ()) = tokio::join!(lab.get("/"), waits);
+    assert_eq!((answer.unwrap().status, count(&logins)), (200, 1));
+}
+
+#[tokio::test]
+async fn the_password_is_hidden_too_where_a_server_repeats_it() {
+    let echo = async || "it was a-long-password, or YS1sb25nLXBhc3N3b3Jk";
+    let url = serve(Router::new().route("/", get(echo))).await;
+    let lab = Lab::new(json!({"url": url, "auth": {"basic": {"username": "robot",
+        "passwordSecretRef": {"name": "robot", "key": "password"}}}}));
+    lab.vault.set("robot", "a-long-password");
+    let answer = lab.get("/").await.unwrap();
+    assert_eq!(String::from_utf8(answer.body).unwrap(), "it was ***, or ***");
+}
+
+#[tokio::test]
+async fn what_is_read_to_its_end_hides_the_credential_it_was_asked_with() {
+    let logins = Arc::new(AtomicUsize::new(0));
+    let counter = logins.clone();
+    let login = async move || {
+        let n = counter.fetch_add(1, Ordering::SeqCst);
+        Json(json!({"data": {"token": format!("secret-token-{n}"), "ttl": 0}}))
+    };
+    let events = async |headers: HeaderMap| {
+        let token = headers["x-token"].to_str().unwrap().to_owned();
+        let event = format!("id: {token}\nevent: {token}\ndata: sent {token}\n\n");
+        ([(header::CONTENT_TYPE, "text/event-stream")], event)
+    };
+    let app = Router::new()
+        .route("/session", post(login))
+        .route("/events", get(events));
+    let lab = Lab::new(login_spec(&serve(app).await));
+    lab.vault.set("robot", "pa\"ss");
+    let query = Query {
+        select: vec![],
+        until: vec![],
+        last: 10,
+        bytes: 1000,
+        timeout: Duration::from_secs(60),
+    };
+    let tail = lab
+        .clients
+        .tail(&lab.upstream, "/events", &query, &lab.vault)
+        .await
+        .unwrap();
+    let event = &tail.events[0];
+    assert_eq!(
+        (&*event.data, &*event.name, event.id.as_deref()),
+        ("sent ***", "***", Some("***"))
+    );
+    assert_eq!(count(&logins), 1, "none only to know what to hide");
+}
+
+#[tokio::test]
 async fn a_token_endpoint_elsewhere_gets_the_log_in_and_nothing_else_does() {
     let requests = Arc::new(Mutex::new(Vec::new()));
     let app = |name: &'static str| {
@@ -418,7 +531,7 @@ async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_i
         "auth": {"bearer": {"tokenSecretRef": {"name": "t", "key": "token"}}}}),
     );
     lab.vault.set("t", "old-token");
-    let rotated = Notify::new();
+    let (rotated, answered) = (Notify::new(), Notify::new());
     let first = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         assert!(head(&mut stream).await.contains("Bearer old-token"));
@@ -437,12 +550,14 @@ async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_i
         }
         // What was begun with the old one ends with it; then its connection is closed from the other side.
         assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        answered.notified().await;
         lab.clients.drop_idle(Duration::ZERO);
         assert_eq!(other.read(&mut [0; 1]).await.unwrap(), 0, "and an idle client's");
     };
     let second = async {
         rotated.notified().await;
         lab.get("/").await.unwrap();
+        answered.notify_one();
     };
     let (answer, (), ()) = tokio::join!(lab.get("/"), first, second);
     assert_eq!(answer.unwrap().status, 200);

@@ -23,6 +23,9 @@ use crate::{
     upstream::{self, SecretKey, UpstreamObject},
 };
 
+/// Requests sent side by side at most.
+const REQUESTS: usize = 64;
+
 impl Host for Call {
     #[instrument(
         name = "http.send",
@@ -37,6 +40,11 @@ impl Host for Call {
 
     #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
     async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
+        let count = requests.len();
+        if count > REQUESTS {
+            let why = format!("send-all of {count} requests: {REQUESTS} at most");
+            return vec![Err(Error::Budget(why)); count];
+        }
         // Everything that needs the call itself first; then side by side.
         let mut prepared = Vec::with_capacity(requests.len());
         for request in requests {

@@ -5,15 +5,19 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt;
 use http::header;
 
-use super::{SendError, fault::Fault, pace::retry_after};
+use super::{
+    SendError,
+    fault::Fault,
+    pace::{LONGEST, retry_after},
+};
 
-/// How long a server asks to be left alone.
+/// How long a server asks to be left alone, within reason.
 pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
     if !matches!(response.status().as_u16(), 429 | 503) {
         return None;
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    retry_after(value, SystemTime::now())
+    Some(retry_after(value, SystemTime::now())?.min(LONGEST))
 }
 
 /// Why a body could not be read.

@@ -1,14 +1,24 @@
 //! Credentials: from the spec and its Secrets to a header, by logging in where that is needed.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex as SyncMutex},
+    time::{Duration, Instant},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretValue, Secrets, SendError, fault::Fault, grant::Grant, missing, network::Network,
-    object::UpstreamObject, spec::Auth,
+    SecretKey, SecretValue, Secrets, SendError,
+    fault::{Fault, Kind},
+    grant::Grant,
+    masking::Masks,
+    missing,
+    network::Network,
+    object::UpstreamObject,
+    spec::Auth,
 };
 
 /// However long a token is said to last: by then there is another one.
@@ -16,29 +26,48 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A refused log-in is not tried again before: those who wait for it would lock the account.
 const REFUSED: Duration = Duration::from_secs(5);
+/// Nor is one that failed: those who wait for it would fail one after the other.
+const FAILED: Duration = Duration::from_secs(1);
+
+/// Shorter passwords are ordinary words: hiding them would garble answers. What is sent is hidden in any case.
+const PASSWORD: usize = 8;
+
+/// Tokens remembered: what is still being read may have the one before.
+const TOKENS: usize = 4;
 
 /// How requests are authenticated.
-pub enum Credentials {
+pub struct Credentials {
+    way: Way,
+    /// Hides what they are made of.
+    masks: Masks,
+}
+
+enum Way {
     /// Not at all.
     None,
     /// The same header each time.
     Fixed(HeaderName, HeaderValue),
     /// A token that is fetched, kept while it lasts, and fetched again.
-    Token(Box<TokenSource>),
+    Token(Arc<TokenSource>),
 }
 
 /// Fetches tokens; one log-in at a time, however many wait for it.
-pub struct TokenSource {
+struct TokenSource {
     grant: Grant,
-    token: Mutex<Held>,
+    timeout: Duration,
+    held: Arc<Mutex<Held>>,
+    given: SyncMutex<VecDeque<HeaderValue>>,
 }
 
 /// Why there is no credential.
+#[derive(Clone)]
 pub enum Refusal {
     /// The log-in met no answer.
     Fault(Fault),
     /// It met one that is no token.
     Answer(SendError),
+    /// An earlier one failed, which was told by who asked for it.
+    Earlier(SendError),
 }
 
 impl From<SendError> for Refusal {
@@ -51,7 +80,7 @@ impl From<Refusal> for SendError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Fault(fault) => fault.error("log-in: "),
-            Refusal::Answer(e) => e,
+            Refusal::Answer(e) | Refusal::Earlier(e) => e,
         }
     }
 }
@@ -60,7 +89,8 @@ impl From<Refusal> for SendError {
 enum Held {
     Nothing,
     Token(Token),
-    Refused(SendError, Instant),
+    /// Why there is none, and until when that stands.
+    Failed(SendError, Instant),
 }
 
 #[derive(Clone)]
@@ -75,26 +105,40 @@ impl Credentials {
         upstream: &UpstreamObject,
         secrets: &dyn Secrets,
         network: &Network,
+        timeout: Duration,
     ) -> Result<Self, SendError> {
-        let text = |selector: &super::SecretKeySelector| {
+        let mut masks = Masks::default();
+        let mut text = |selector: &super::SecretKeySelector| {
             let key = upstream.secret_key(selector);
             let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing(&key))?;
-            text_of(&key, value.expose())
+            let text = text_of(&key, value.expose())?;
+            if text.len() >= PASSWORD {
+                masks.never_show(text.as_bytes());
+            }
+            Ok::<_, SendError>(text)
+        };
+        let token = |grant| {
+            Way::Token(Arc::new(TokenSource {
+                grant,
+                timeout,
+                held: Arc::new(Mutex::new(Held::Nothing)),
+                given: SyncMutex::default(),
+            }))
         };
         let auth = &upstream.spec.auth;
-        Ok(match auth {
-            Auth::None {} => Self::None,
+        let way = match auth {
+            Auth::None {} => Way::None,
             Auth::Basic(basic) => {
                 let pair = STANDARD.encode(format!(
                     "{}:{}",
                     basic.username,
                     text(&basic.password_secret_ref)?
                 ));
-                Self::Fixed(http::header::AUTHORIZATION, sensitive(&format!("Basic {pair}"))?)
+                Way::Fixed(http::header::AUTHORIZATION, sensitive(&format!("Basic {pair}"))?)
             }
             Auth::Bearer(bearer) => {
                 let token = text(&bearer.token_secret_ref)?;
-                Self::Fixed(
+                Way::Fixed(
                     http::header::AUTHORIZATION,
                     sensitive(&format!("Bearer {token}"))?,
                 )
@@ -106,7 +150,7 @@ impl Credentials {
                         header.name
                     ))
                 })?;
-                Self::Fixed(name, sensitive(&text(&header.value_secret_ref)?)?)
+                Way::Fixed(name, sensitive(&text(&header.value_secret_ref)?)?)
             }
             Auth::Oauth2Password(grant) => {
                 let form = vec![
@@ -122,7 +166,7 @@ impl Credentials {
                 };
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
                 let url = token_endpoint(upstream, network, endpoint)?;
-                Self::token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
+                token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
             }
             Auth::Oauth2ClientCredentials(grant) => {
                 let form = vec![
@@ -132,20 +176,33 @@ impl Credentials {
                 let secret = text(&grant.client_secret_ref)?;
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
                 let url = token_endpoint(upstream, network, endpoint)?;
-                Self::token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
+                token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
             }
             Auth::Login(login) => {
                 let password = text(&login.password_secret_ref)?;
-                Self::token(Grant::login(below(upstream, &login.path), login, password)?)
+                token(Grant::login(below(upstream, &login.path), login, password)?)
             }
-        })
+        };
+        Ok(Self { way, masks })
     }
 
-    fn token(grant: Grant) -> Self {
-        Self::Token(Box::new(TokenSource {
-            grant,
-            token: Mutex::new(Held::Nothing),
-        }))
+    /// Whether there are none.
+    pub fn none(&self) -> bool {
+        matches!(self.way, Way::None)
+    }
+
+    /// Hides them, what they are made of, and the last ones before.
+    pub fn never_show(&self, masks: &mut Masks) {
+        masks.also(&self.masks);
+        match &self.way {
+            Way::None => {}
+            Way::Fixed(_, value) => masks.never_show(value.as_bytes()),
+            Way::Token(source) => {
+                for token in &*source.given.lock().expect("lock") {
+                    masks.never_show(token.as_bytes());
+                }
+            }
+        }
     }
 
     /// The header to send. `stale` is one that was just refused: it is not given again.
@@ -154,10 +211,10 @@ impl Credentials {
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
     ) -> Result<Option<(HeaderName, HeaderValue)>, Refusal> {
-        match self {
-            Self::None => Ok(None),
-            Self::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Self::Token(source) => {
+        match &self.way {
+            Way::None => Ok(None),
+            Way::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
+            Way::Token(source) => {
                 let name = source.grant.header.clone();
                 Ok(Some((name, source.token(http, stale).await?)))
             }
@@ -166,36 +223,66 @@ impl Credentials {
 
     /// Whether a refused request may succeed after another log-in.
     pub fn renewable(&self) -> bool {
-        matches!(self, Self::Token(_))
+        matches!(self.way, Way::Token(_))
     }
 }
 
 impl TokenSource {
     async fn token(
-        &self,
+        self: &Arc<Self>,
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
     ) -> Result<HeaderValue, Refusal> {
-        let mut held = self.token.lock().await;
+        let mut held = self.held.clone().lock_owned().await;
+        let now = Instant::now();
         match &*held {
-            Held::Token(kept) if Instant::now() < kept.until && stale != Some(&kept.header) => {
+            Held::Token(kept) if now < kept.until && stale != Some(&kept.header) => {
                 return Ok(kept.header.clone());
             }
-            Held::Refused(why, at) if at.elapsed() < REFUSED => return Err(why.clone().into()),
+            Held::Failed(why, until) if now < *until => {
+                return Err(Refusal::Earlier(match why {
+                    SendError::Throttled(_) => SendError::Throttled(milliseconds(*until - now)),
+                    other => other.clone(),
+                }));
+            }
             _ => *held = Held::Nothing,
         }
-        match self.login(http).await {
-            Ok(fresh) => {
-                let header = fresh.header.clone();
-                *held = Held::Token(fresh);
-                Ok(header)
-            }
-            Err(e) => {
-                if let Refusal::Answer(why @ SendError::LoginFailed(_)) = &e {
-                    *held = Held::Refused(why.clone(), Instant::now());
+        let (source, http) = (self.clone(), http.clone());
+        // A task of its own: who gives up takes it from nobody else, and all share what comes of it.
+        let login = tokio::spawn(async move {
+            let login = tokio::time::timeout(source.timeout, source.login(&http)).await;
+            let late = || Fault {
+                kind: Kind::Broken,
+                text: "no answer in time".into(),
+            };
+            let fresh = login.unwrap_or_else(|_| Err(Refusal::Fault(late())));
+            *held = match &fresh {
+                Ok(token) => {
+                    source.remember(&token.header);
+                    Held::Token(token.clone())
                 }
-                Err(e)
-            }
+                Err(e) => {
+                    let why = SendError::from(e.clone());
+                    let stands = match &why {
+                        SendError::LoginFailed(_) => REFUSED,
+                        SendError::Throttled(ms) => Duration::from_millis(*ms),
+                        _ => FAILED,
+                    };
+                    Held::Failed(why, Instant::now() + stands)
+                }
+            };
+            fresh.map(|token| token.header)
+        });
+        let ended = || SendError::Unavailable("log-in: broken off".into()).into();
+        login.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    fn remember(&self, token: &HeaderValue) {
+        let mut given = self.given.lock().expect("lock");
+        given.retain(|t| t != token);
+        given.push_back(token.clone());
+        if given.len() > TOKENS {
+            given.pop_front();
         }
     }
 
@@ -210,11 +297,11 @@ impl TokenSource {
         let status = response.status();
         let wait = super::answer::asked_to_wait(&response);
         let body = super::answer::limited(response, 64 << 10).await?;
+        let wait = wait.or((status == 429).then_some(FAILED));
         if let Some(wait) = wait {
-            let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            return Err(SendError::Throttled(wait).into());
+            return Err(SendError::Throttled(milliseconds(wait)).into());
         }
-        if status.is_server_error() {
+        if status.is_server_error() || matches!(status.as_u16(), 408 | 425) {
             return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())).into());
         }
         if !status.is_success() {
@@ -266,6 +353,10 @@ fn token_endpoint(
             "spec.auth: exactly one of tokenPath and tokenUrl is needed".into(),
         )),
     }
+}
+
+fn milliseconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn text_of(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {

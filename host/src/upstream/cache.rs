@@ -18,8 +18,11 @@ pub struct Key(String);
 
 impl Key {
     /// The key of a request that only reads and has no condition of its own.
-    pub fn new(path_and_query: &str, headers: &[(String, String)]) -> Option<Self> {
-        let mut lines: Vec<String> = Vec::with_capacity(headers.len() + 1);
+    pub fn new<'a>(
+        path_and_query: &str,
+        headers: impl IntoIterator<Item = &'a (String, String)>,
+    ) -> Option<Self> {
+        let mut lines: Vec<String> = Vec::new();
         for (name, value) in headers {
             let name = name.to_ascii_lowercase();
             if name.starts_with("if-") || name == "range" || name == "cache-control" {
@@ -41,9 +44,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn bytes(&self) -> usize {
+    fn bytes(&self, key: &Key) -> usize {
         let headers = self.response.headers.iter();
-        self.response.body.len() + headers.map(|(n, v)| n.len() + v.len()).sum::<usize>()
+        key.0.len() + self.response.body.len() + headers.map(|(n, v)| n.len() + v.len()).sum::<usize>()
     }
 }
 
@@ -76,13 +79,13 @@ impl Cache {
         self.clock += 1;
         let kept = self.kept.get_mut(key)?;
         kept.used = self.clock;
-        let before = kept.bytes();
+        let before = kept.bytes(key);
         let headers = &mut kept.response.headers;
         for (name, _) in newer.iter().filter(|(name, _)| name != "content-length") {
             headers.retain(|(n, _)| n != name);
         }
         headers.extend(newer.iter().filter(|(name, _)| name != "content-length").cloned());
-        self.bytes = self.bytes + kept.bytes() - before;
+        self.bytes = self.bytes + kept.bytes(key) - before;
         Some(kept.response.clone())
     }
 
@@ -100,10 +103,11 @@ impl Cache {
             modified: modified.cloned(),
             used: self.clock,
         };
-        if kept.bytes() > BYTES.1 {
+        let bytes = kept.bytes(&key);
+        if bytes > BYTES.1 {
             return;
         }
-        self.bytes += kept.bytes();
+        self.bytes += bytes;
         self.kept.insert(key, kept);
         while self.bytes > BYTES.0 {
             let oldest = self
@@ -118,7 +122,7 @@ impl Cache {
 
     fn forget(&mut self, key: &Key) {
         if let Some(gone) = self.kept.remove(key) {
-            self.bytes -= gone.bytes();
+            self.bytes -= gone.bytes(key);
         }
     }
 }
@@ -157,7 +161,7 @@ mod tests {
     }
 
     fn key(path: &str) -> Key {
-        Key::new(path, &[]).expect("a key")
+        Key::new(path, []).expect("a key")
     }
 
     #[test]
@@ -222,11 +226,16 @@ mod tests {
         let etag = headers(&[("etag", "1")]);
         cache.take(key("/huge"), &etag, &answer(&vec![0; BYTES.1 + 1]));
         assert!(cache.kept.is_empty());
+        cache.take(key(&format!("/?{}", "q".repeat(BYTES.1))), &etag, &answer(b""));
+        assert!(cache.kept.is_empty(), "what is asked for counts, too");
         for i in 0..20 {
             cache.take(key(&format!("/{i}")), &etag, &answer(&vec![0; BYTES.1 / 2]));
             cache.confirmed(&key("/0"), &[]);
             assert!(cache.bytes <= BYTES.0);
-            assert_eq!(cache.bytes, cache.kept.values().map(Kept::bytes).sum::<usize>());
+            assert_eq!(
+                cache.bytes,
+                cache.kept.iter().map(|(k, v)| v.bytes(k)).sum::<usize>()
+            );
         }
         assert!(cache.kept.contains_key(&key("/0")) && !cache.kept.contains_key(&key("/1")));
     }

@@ -51,6 +51,12 @@ pub struct Totals {
 pub struct Surroundings {
     /// Which addresses it may connect to.
     pub network: Network,
+    /// What it was allowed when it was made.
+    pub network_version: u64,
+    /// The keys it is made of, in which versions.
+    pub secrets: Vec<(SecretKey, String)>,
+    /// What was known of the upstream before.
+    pub health: Health,
     /// What it counts.
     pub totals: Arc<Totals>,
     /// Told when people should be.
@@ -65,7 +71,7 @@ pub struct Client {
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
-    in_flight: Arc<Semaphore>,
+    pub(super) in_flight: Arc<Semaphore>,
     /// Answers that may serve several.
     pub shared: Shared,
     request_bytes: usize,
@@ -85,7 +91,7 @@ pub(super) struct State {
     pub(super) failure: String,
     /// Whether that was one without any answer, so that a connection disproves it.
     pub(super) unanswered: bool,
-    pace: Pace,
+    pub(super) pace: Pace,
     cache: Cache,
     pub(super) health: Health,
     /// Checks in a row that found it not as it should be.
@@ -108,7 +114,7 @@ impl Client {
     pub fn new(
         upstream: &UpstreamObject,
         secrets: &dyn Secrets,
-        around: Surroundings,
+        mut around: Surroundings,
     ) -> Result<Self, SendError> {
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
@@ -149,7 +155,7 @@ impl Client {
         let bytes = |limit: Option<u32>| limit.unwrap_or(8 << 20) as usize;
         Ok(Self {
             http,
-            credentials: Credentials::new(upstream, secrets, &around.network)?,
+            credentials: Credentials::new(upstream, secrets, &around.network, timeout)?,
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             tls: (parsed.scheme() == "https").then(|| Arc::new(tls).into()),
@@ -160,16 +166,16 @@ impl Client {
             response_bytes: bytes(limits.response_body_bytes),
             timeout,
             connect_timeout,
-            around,
             state: Mutex::new(State {
                 breaker: Breaker::default(),
                 failure: String::new(),
                 unanswered: false,
                 pace: Pace::new(limits.requests_per_second, limits.burst),
                 cache: Cache::default(),
-                health: Health::default(),
+                health: std::mem::take(&mut around.health),
                 unhealthy: 0,
             }),
+            around,
             tried: Notify::new(),
         })
     }
@@ -245,9 +251,14 @@ impl Client {
             let credential = self.credential(stale.as_ref(), &ticket).await;
             let credential = match credential {
                 Ok(credential) => credential,
-                Err(e) => return Err(ticket.given_up(e)),
+                Err(Refusal::Earlier(e)) => {
+                    ticket.unsent();
+                    return Err(e);
+                }
+                Err(e) => return Err(ticket.given_up(e.into())),
             };
             let mut masks = request.masks.clone();
+            self.credentials.never_show(&mut masks);
             let mut headers = request.headers.clone();
             if let Some((name, value)) = &credential {
                 // The only one of its name, whatever the component has set; and never to be seen in an answer.
@@ -301,11 +312,11 @@ impl Client {
     }
 
     /// The credentials as a header, with what a log-in came to made known.
-    async fn credential(
+    pub(super) async fn credential(
         &self,
         stale: Option<&HeaderValue>,
         ticket: &Ticket<'_>,
-    ) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
+    ) -> Result<Option<(HeaderName, HeaderValue)>, Refusal> {
         let credential = self.credentials.header(&self.http, stale).await;
         if self.credentials.renewable() {
             ticket.tell(|health| match &credential {
@@ -313,13 +324,14 @@ impl Client {
                 Err(Refusal::Fault(fault)) if fault.kind == Kind::Broken => false,
                 Err(Refusal::Fault(fault)) => health.unreachable(fault.kind, &fault.text),
                 Err(Refusal::Answer(e)) => health.logged_in(Err(e), Instant::now()),
+                Err(Refusal::Earlier(_)) => false,
             });
         }
-        credential.map_err(SendError::from)
+        credential
     }
 
     /// Waits for a turn: the rate, what the server asked for, and the breaker.
-    async fn admitted(&self) -> Result<Ticket<'_>, SendError> {
+    pub(super) async fn admitted(&self) -> Result<Ticket<'_>, SendError> {
         let now = Instant::now();
         let wait = self.state.lock().expect("lock").pace.take(now, TURN);
         if wait > TURN {
@@ -361,6 +373,26 @@ impl Client {
         key.map_or_else(Vec::new, |key| state.cache.conditions(&key))
     }
 
+    /// An answer has begun: what its head tells. Gives how long the server asks to be left alone.
+    pub(super) fn answered(
+        &self,
+        response: &reqwest::Response,
+        path: &str,
+        ticket: &Ticket<'_>,
+    ) -> Option<Duration> {
+        let wait = asked_to_wait(response);
+        if let Some(wait) = wait {
+            self.state.lock().expect("lock").pace.pause(Instant::now(), wait);
+        }
+        let status = response.status().as_u16();
+        let path = path.split('?').next().unwrap_or_default();
+        ticket.tell(|health| match self.credentials.none() {
+            true => health.reached(Instant::now()),
+            false => health.answered(status, path, Instant::now()),
+        });
+        wait
+    }
+
     /// Reads an answer. `Err` is a fault after which the request may be repeated.
     async fn read(
         &self,
@@ -371,15 +403,7 @@ impl Client {
         ticket: Ticket<'_>,
     ) -> Result<Result<Response, SendError>, Fault> {
         let status = response.status().as_u16();
-        let wait = asked_to_wait(&response);
-        if let Some(wait) = wait {
-            self.state.lock().expect("lock").pace.pause(Instant::now(), wait);
-        }
-        let path = request.path.split('?').next().unwrap_or_default();
-        ticket.tell(|health| match self.credentials {
-            Credentials::None => health.reached(Instant::now()),
-            _ => health.answered(status, path, Instant::now()),
-        });
+        let wait = self.answered(&response, request.path, &ticket);
         let shown = response
             .headers()
             .iter()
@@ -435,11 +459,7 @@ impl Client {
                 .cache
                 .take(key, &original, &answer);
         }
-        // A server that says when to come back is at work; what it has not is no fault of its own.
-        match status >= 500 && status != 501 && wait.is_none() {
-            true => ticket.answered_badly(status),
-            false => ticket.succeeded(),
-        }
+        ticket.answered(status, wait.is_some());
         Ok(Ok(answer))
     }
 
@@ -456,10 +476,14 @@ impl Client {
         ticket.tell(|health| health.reached(Instant::now()));
         if self.credentials.renewable() {
             let logging_in = tokio::time::timeout(self.timeout, self.credential(None, &ticket));
-            let late = || Err(SendError::Unavailable("log-in: no answer in time".into()));
-            if let Err(e) = logging_in.await.unwrap_or_else(|_| late()) {
-                ticket.given_up(e);
-                return;
+            let late = || Err(SendError::Unavailable("log-in: no answer in time".into()).into());
+            match logging_in.await.unwrap_or_else(|_| late()) {
+                Ok(_) => {}
+                Err(Refusal::Earlier(_)) => return ticket.unsent(),
+                Err(e) => {
+                    ticket.given_up(e.into());
+                    return;
+                }
             }
         }
         // A connection does not disprove that it answers badly: for that a request has to try.
@@ -491,9 +515,12 @@ impl Client {
     pub fn report(&self) -> Report {
         let state = self.state.lock().expect("lock");
         let open = state.breaker.reopens().map(|_| &*state.failure);
-        state
-            .health
-            .report(open, matches!(self.credentials, Credentials::None))
+        state.health.report(open, self.credentials.none())
+    }
+
+    /// What is known of the upstream.
+    pub fn health(&self) -> Health {
+        self.state.lock().expect("lock").health.clone()
     }
 
     /// Whether it should be looked at without a request that does: nothing is known, it is not as it should be, or

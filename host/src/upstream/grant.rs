@@ -6,7 +6,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{SendError, spec::Login};
+use super::{SendError, masking::Masks, spec::Login};
 
 /// How long a token is taken to last where nobody says.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -127,17 +127,11 @@ impl Grant {
         }
     }
 
-    /// The server's words in a refusal, unless it echoes what it was sent.
+    /// The server's words in a refusal, unless it echoes what it was sent, in whichever way.
     pub fn refusal(&self, answer: &[u8]) -> String {
         let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
         let words = ["error_description", "error", "message"].map(|f| answer[f].as_str().unwrap_or(""));
-        let words: String = words
-            .into_iter()
-            .find(|w| !w.is_empty())
-            .unwrap_or_default()
-            .chars()
-            .take(300)
-            .collect();
+        let words = words.into_iter().find(|w| !w.is_empty()).unwrap_or_default();
         let sent: Vec<&str> = match &self.kind {
             Kind::Oauth2 { client, form } => {
                 let passwords = form.iter().filter(|(name, _)| *name == "password");
@@ -145,9 +139,19 @@ impl Grant {
             }
             Kind::Login { password, .. } => vec![password],
         };
-        match words.is_empty() || sent.iter().any(|s| !s.is_empty() && words.contains(s)) {
+        let mut masks = Masks::default();
+        for secret in &sent {
+            masks.never_show(secret.as_bytes());
+        }
+        if let Kind::Oauth2 { client, .. } = &self.kind {
+            masks.never_show(format!("{}:{}", client.0, client.1).as_bytes());
+        }
+        // Before it is cut: of a password that is cut a part would be seen.
+        let echoed = sent.iter().any(|s| !s.is_empty() && words.contains(s))
+            || masks.hide(words.as_bytes()) != words.as_bytes();
+        match words.is_empty() || echoed {
             true => "no reason given".into(),
-            false => words,
+            false => words.chars().take(300).collect(),
         }
     }
 }
@@ -269,6 +273,18 @@ mod tests {
             grant.refusal(br#"{"error":"not pa\"ss$(username)"}"#),
             "no reason given"
         );
+        let long = format!("{}pa\"ss$(username)", "x".repeat(295));
+        for echo in [
+            long.as_str(),
+            r#"{"password":"pa\"ss$(username)"}"#,
+            "pa%22ss%24%28username%29",
+            "cGEic3MkKHVzZXJuYW1lKQ==",
+        ] {
+            let answer = json!({"message": echo}).to_string();
+            assert_eq!(grant.refusal(answer.as_bytes()), "no reason given", "{echo}");
+        }
+        let answer = json!({"message": "x".repeat(400)}).to_string();
+        assert_eq!(grant.refusal(answer.as_bytes()).len(), 300);
         assert_eq!(grant.refusal(b"<html>"), "no reason given");
     }
 }

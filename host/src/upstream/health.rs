@@ -33,7 +33,7 @@ impl Fact {
 }
 
 /// What is known of an upstream. Every change of it gives whether people should be told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Health {
     connected: Option<Fact>,
     authenticated: Option<Fact>,

@@ -2,6 +2,12 @@
 
 use std::{collections::HashMap, sync::Mutex};
 
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
+use memchr::memmem;
+
 use super::{SecretKey, SendError};
 use crate::bindings::http;
 
@@ -39,33 +45,68 @@ pub struct Substitution {
 
 /// Values that secrets had before, as they were written. Not `Debug`: it holds secrets.
 #[derive(Default)]
-pub struct Former(Mutex<HashMap<SecretKey, Vec<Vec<u8>>>>);
+pub struct Former(Mutex<Remembered>);
 
-/// Former values remembered per secret.
-const REMEMBERED: usize = 4;
+#[derive(Default)]
+struct Remembered {
+    secrets: HashMap<SecretKey, Values>,
+    bytes: usize,
+    clock: u64,
+}
+
+#[derive(Default)]
+struct Values {
+    values: Vec<Vec<u8>>,
+    used: u64,
+}
+
+impl Values {
+    fn bytes(&self) -> usize {
+        self.values.iter().map(|v| v.len() + OVERHEAD).sum()
+    }
+}
+
+/// Former values remembered per secret, and bytes of all.
+const REMEMBERED: (usize, usize) = (4, 4 << 20);
+
+/// What remembering a value takes besides its bytes, about.
+const OVERHEAD: usize = 256;
 
 impl Former {
-    /// Takes the present value in and gives the others.
+    /// Takes the present value in and gives the others. What was used longest ago makes room.
     fn of(&self, secret: &SecretKey, present: &[u8]) -> Vec<Vec<u8>> {
-        let mut all = self.0.lock().expect("lock");
-        let values = all.entry(secret.clone()).or_default();
-        values.retain(|v| v != present);
-        let others = values.clone();
-        values.push(present.to_vec());
-        if values.len() > REMEMBERED {
-            values.remove(0);
+        let all = &mut *self.0.lock().expect("lock");
+        all.clock += 1;
+        let values = all.secrets.entry(secret.clone()).or_default();
+        let before = values.bytes();
+        values.used = all.clock;
+        values.values.retain(|v| v != present);
+        let others = values.values.clone();
+        values.values.push(present.to_vec());
+        if values.values.len() > REMEMBERED.0 {
+            values.values.remove(0);
+        }
+        all.bytes = all.bytes + values.bytes() - before;
+        while all.bytes > REMEMBERED.1 && all.secrets.len() > 1 {
+            let oldest = all.secrets.iter().min_by_key(|(_, values)| values.used);
+            let Some(oldest) = oldest.map(|(secret, _)| secret.clone()) else {
+                break;
+            };
+            all.bytes -= all.secrets.remove(&oldest).map_or(0, |gone| gone.bytes());
         }
         others
     }
 
     /// All values there have been, the present ones included.
     fn all(&self) -> Vec<Vec<u8>> {
-        self.0.lock().expect("lock").values().flatten().cloned().collect()
+        let all = self.0.lock().expect("lock");
+        let values = all.secrets.values().flat_map(|v| &v.values);
+        values.cloned().collect()
     }
 }
 
 /// Placeholders with the bytes that go in their place. Not `Debug`: it holds secrets.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Masks {
     /// Placeholder and present value, as it is written.
     present: Vec<(Vec<u8>, Vec<u8>)>,
@@ -111,10 +152,7 @@ impl Masks {
 
     /// Hides whatever a placeholder has stood for so far.
     pub fn all(former: &Former) -> Self {
-        let mut masks = Self {
-            present: Vec::new(),
-            hidden: Vec::new(),
-        };
+        let mut masks = Self::default();
         for value in former.all() {
             masks.never_show(&value);
         }
@@ -127,18 +165,40 @@ impl Masks {
             .strip_prefix(b"Bearer ")
             .or_else(|| value.strip_prefix(b"Basic "))
             .unwrap_or(value);
-        self.hidden.push(bearer.to_vec());
-        self.hidden.push(form(bearer));
+        let form = form(bearer);
+        if form.contains(&b'%') {
+            let text = String::from_utf8_lossy(&form).into_owned();
+            self.hide_as(text.replace("%20", "+"));
+            self.hide_as(text.to_lowercase());
+        }
+        self.hide_as(form);
+        self.hide_as(STANDARD_NO_PAD.encode(bearer));
+        self.hide_as(URL_SAFE_NO_PAD.encode(bearer));
+        self.hide_as(bearer);
         if let Ok(text) = std::str::from_utf8(bearer) {
             let json = json_string(text);
             // Go escapes these in JSON, so that it can stand in HTML.
-            self.hidden.push(
+            self.hide_as(
                 json.replace('&', "\\u0026")
                     .replace('<', "\\u003c")
-                    .replace('>', "\\u003e")
-                    .into_bytes(),
+                    .replace('>', "\\u003e"),
             );
-            self.hidden.push(json.into_bytes());
+            self.hide_as(json);
+        }
+    }
+
+    /// Most values have but one or two ways to be written.
+    fn hide_as(&mut self, written: impl Into<Vec<u8>>) {
+        let written = written.into();
+        if !self.hidden.contains(&written) {
+            self.hidden.push(written);
+        }
+    }
+
+    /// Hides what another hides.
+    pub fn also(&mut self, other: &Self) {
+        for value in &other.hidden {
+            self.hide_as(&**value);
         }
     }
 
@@ -147,7 +207,7 @@ impl Masks {
         self.present
             .iter()
             .fold(body.to_vec(), |body, (placeholder, value)| {
-                replace(&body, placeholder, value)
+                replace(body, placeholder, value)
             })
     }
 
@@ -165,7 +225,7 @@ impl Masks {
         masks.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         masks
             .into_iter()
-            .fold(body.to_vec(), |body, (value, mask)| replace(&body, value, mask))
+            .fold(body.to_vec(), |body, (value, mask)| replace(body, value, mask))
     }
 }
 
@@ -195,15 +255,18 @@ fn form(value: &[u8]) -> Vec<u8> {
     escaped.collect::<String>().into_bytes()
 }
 
-fn replace(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len());
-    let mut rest = body;
-    while let Some(at) = rest.windows(from.len()).position(|w| w == from) {
-        out.extend_from_slice(&rest[..at]);
-        out.extend_from_slice(to);
-        rest = &rest[at + from.len()..];
+fn replace(body: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut found = memmem::find_iter(&body, from).peekable();
+    if found.peek().is_none() {
+        return body;
     }
-    out.extend_from_slice(rest);
+    let (mut out, mut rest) = (Vec::with_capacity(body.len()), 0);
+    for at in found {
+        out.extend_from_slice(&body[rest..at]);
+        out.extend_from_slice(to);
+        rest = at + from.len();
+    }
+    out.extend_from_slice(&body[rest..]);
     out
 }
 
@@ -256,10 +319,14 @@ mod tests {
                 "bad login a\"quoted\\secret",
             ),
             (Encoding::Plain, "sec ret", "p=sec%20ret"),
+            (Encoding::Plain, "sec ret", "p=sec+ret"),
+            (Encoding::Plain, "sec/ret", "p=sec%2fret"),
+            (Encoding::Plain, "secret>?value", "p=c2VjcmV0Pj92YWx1ZQ=="),
+            (Encoding::Plain, "secret>?value", "p=c2VjcmV0Pj92YWx1ZQ"),
         ] {
             let hidden = masks(encoding, value, &Former::default()).hide(answer.as_bytes());
             let hidden = String::from_utf8_lossy(&hidden);
-            for part in ["pa&ss", "hunter", "quoted", "sec ret", "sec%20ret"] {
+            for part in ["pa&ss", "hunter", "quoted", "sec ret", "sec%20ret", "ret", "c2Vj"] {
                 assert!(!hidden.contains(part), "{hidden}");
             }
         }
@@ -278,5 +345,25 @@ mod tests {
     fn forms_are_escaped() {
         let filled = masks(Encoding::Form, "a&b=c d", &Former::default()).fill(b"p={{placeholder-1}}");
         assert_eq!(filled, b"p=a%26b%3Dc%20d");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_least_used_goes() {
+        let former = Former::default();
+        let secret = |n: u8| SecretKey {
+            namespace: "n".into(),
+            name: n.to_string(),
+            key: "k".into(),
+        };
+        let value = |n: u8| vec![n; REMEMBERED.1 / 8];
+        for n in 0..20 {
+            former.of(&secret(n), &value(n));
+            former.of(&secret(0), &value(0));
+            let all = former.0.lock().expect("lock");
+            assert!(all.bytes <= REMEMBERED.1);
+            assert_eq!(all.bytes, all.secrets.values().map(Values::bytes).sum::<usize>());
+        }
+        let all = former.all();
+        assert!(all.contains(&value(0)) && all.contains(&value(19)) && !all.contains(&value(1)));
     }
 }

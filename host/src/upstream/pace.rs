@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 /// However long a server asks to wait: after that it is asked again.
-const LONGEST: Duration = Duration::from_secs(600);
+pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// So much of a retry is earned by each request, in hundredths, and this much may be saved up.
 const EARNED: u32 = 10;

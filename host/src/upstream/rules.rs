@@ -3,7 +3,7 @@
 use super::SendError;
 
 /// Set by the host, or about the connection: not a component's business.
-const FORBIDDEN: [&str; 15] = [
+const FORBIDDEN: [&str; 20] = [
     "authorization",
     "cookie",
     "host",
@@ -19,6 +19,12 @@ const FORBIDDEN: [&str; 15] = [
     "transfer-encoding",
     "upgrade",
     "forwarded",
+    // Some servers take these for the method and the path: what was granted would not be what is asked.
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
 ];
 
 /// Not given to a component: sessions and challenges.
@@ -122,6 +128,11 @@ mod tests {
             "Proxy-Anything",
             "X-Forwarded-For",
             "Transfer-Encoding",
+            "X-HTTP-Method-Override",
+            "x-http-method",
+            "X-Method-Override",
+            "X-Original-URL",
+            "X-Rewrite-URL",
         ] {
             assert!(header(bad, "x").is_err(), "{bad}");
         }

@@ -22,7 +22,7 @@ pub use self::{
     follow::{Query, Tail, tail},
     pattern::{Interest, Pattern},
 };
-use super::{Client, SecretKey, Secrets, SendError, UpstreamObject, missing, sse::Event};
+use super::{Client, SecretKey, SendError, UpstreamObject, sse::Event};
 use crate::{gate::Gate, key::ObjectRef, object::Object};
 
 /// Streams of one upstream at most: each is a connection.
@@ -45,32 +45,33 @@ impl fmt::Display for StreamKey {
     }
 }
 
-/// Where a stream comes from: a client, and what it was made of.
+/// Where a stream comes from.
 pub struct Source {
     client: Arc<Client>,
     uid: String,
     generation: i64,
-    secrets: Vec<(SecretKey, String)>,
 }
 
 impl Source {
-    /// The source as the Upstream and its Secrets are now.
-    pub fn new(
-        upstream: &UpstreamObject,
-        secrets: &dyn Secrets,
-        client: Arc<Client>,
-    ) -> Result<Self, SendError> {
-        let version = |key: SecretKey| match secrets.get(&key) {
-            Some(value) => Ok((key, value.version)),
-            None => Err(missing(&key)),
-        };
-        let keys = upstream.secret_keys().into_iter();
-        Ok(Self {
+    /// The source by this client.
+    pub(super) fn new(upstream: &UpstreamObject, client: Arc<Client>) -> Self {
+        Self {
             client,
             uid: upstream.uid.clone(),
             generation: upstream.generation,
-            secrets: keys.map(version).collect::<Result<_, _>>()?,
-        })
+        }
+    }
+
+    /// What the client was made of, and was allowed then.
+    fn made_of(&self) -> (&[(SecretKey, String)], u64) {
+        let around = &self.client.around;
+        (&around.secrets, around.network_version)
+    }
+
+    /// Whether what was allowed then is what is allowed now.
+    fn allowed(&self) -> bool {
+        let around = &self.client.around;
+        around.network_version == around.network.version()
     }
 
     /// Whether it is the same place; it may be reached with other credentials.
@@ -90,7 +91,7 @@ pub enum StreamState {
     Waiting(String),
     /// What everybody waited for has come, or the server has no more.
     Ended,
-    /// Its Upstream or a Secret changed: opened again by the next reconcile.
+    /// Its Upstream, a Secret or what is allowed changed: opened again by the next reconcile.
     Outdated,
 }
 
@@ -222,6 +223,10 @@ impl Streams {
         let inner = &mut *self.inner.lock().expect("lock");
         // Behind the lock: what is let in here is found by `clear`.
         self.gate.check()?;
+        if !source.allowed() {
+            let why = "which addresses are allowed has just changed";
+            return Err(SendError::Unavailable(why.into()));
+        }
         if !inner.streams.contains_key(key) {
             let of_upstream = inner.streams.keys().filter(|k| k.upstream == key.upstream);
             if of_upstream.count() >= STREAMS {
@@ -244,7 +249,7 @@ impl Streams {
         if !entry.source.same_place(&source) {
             entry.last_id = None;
         }
-        if !entry.source.same_place(&source) || entry.source.secrets != source.secrets {
+        if !entry.source.same_place(&source) || entry.source.made_of() != source.made_of() {
             entry.close(StreamState::Outdated);
             entry.source = source;
         }
@@ -314,21 +319,29 @@ impl Streams {
         if !upstream && !secret {
             return;
         }
+        let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
+        self.outdate(|key, source| match upstream {
+            true => {
+                key.upstream == *changed
+                    && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
+            }
+            false => source
+                .made_of()
+                .0
+                .iter()
+                .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v)),
+        });
+    }
+
+    /// Which addresses are allowed has changed: what was opened before is closed at once, and its followers look again.
+    pub fn network_changed(&self) {
+        self.outdate(|_, source| !source.allowed());
+    }
+
+    fn outdate(&self, outdated: impl Fn(&StreamKey, &Source) -> bool) {
         let mut woken = Vec::new();
         for (key, entry) in &mut self.inner.lock().expect("lock").streams {
-            let source = &entry.source;
-            let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
-            let outdated = match upstream {
-                true => {
-                    key.upstream == *changed
-                        && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
-                }
-                false => source
-                    .secrets
-                    .iter()
-                    .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v)),
-            };
-            if outdated && entry.task.is_some() {
+            if entry.task.is_some() && outdated(key, &entry.source) {
                 entry.close(StreamState::Outdated);
                 woken.extend(entry.waiting().into_iter().map(|object| (object, key.clone())));
             }
@@ -393,10 +406,27 @@ impl Streams {
     /// An event has come; says whether more are waited for.
     fn came(&self, key: &StreamKey, epoch: u64, event: &Event) -> Option<bool> {
         self.totals.events.fetch_add(1, Ordering::Relaxed);
+        let mut body = Body::new(event);
+        // What has to be read is read outside the lock: it is that of all streams.
+        let reads = |entry: &Entry| {
+            entry
+                .followers
+                .values()
+                .any(|f| !f.done && f.interest.reads(event))
+        };
+        if self
+            .inner
+            .lock()
+            .expect("lock")
+            .streams
+            .get(key)
+            .is_some_and(reads)
+        {
+            body.read();
+        }
         self.by_task(key, epoch, |entry| {
             entry.events += 1;
             entry.last_id.clone_from(&event.id);
-            let mut body = Body::new(event);
             let mut woken = Vec::new();
             for (object, follower) in entry.followers.iter_mut().filter(|(_, f)| !f.done) {
                 let verdict = follower.interest.verdict(&mut body);

@@ -61,9 +61,13 @@ impl<'a> Ticket<'a> {
         self.failure(&fault.text, true);
     }
 
-    /// It was answered with a fault of the server's own.
-    pub fn answered_badly(self, status: u16) {
-        self.failure(&format!("HTTP {status}"), false);
+    /// It was answered, `waiting` with when to come back: such a server is at work. What it has not is no fault of
+    /// its own.
+    pub fn answered(self, status: u16, waiting: bool) {
+        match status >= 500 && status != 501 && !waiting {
+            true => self.failure(&format!("HTTP {status}"), false),
+            false => self.succeeded(),
+        }
     }
 
     /// There are no credentials to send.
@@ -74,6 +78,12 @@ impl<'a> Ticket<'a> {
             _ => {}
         }
         error
+    }
+
+    /// It was not sent, for a reason that others have told.
+    pub fn unsent(mut self) {
+        // However long that was waited for.
+        self.since = Instant::now();
     }
 
     fn failure(mut self, why: &str, unanswered: bool) {

@@ -9,7 +9,9 @@ use std::{
 use futures::StreamExt;
 
 use super::{Body, Pattern, Source, StreamKey, Streams};
-use crate::upstream::{Client, Former, SendError, cause, masking::Masks, rules, sse};
+use crate::upstream::{
+    Client, Former, SendError, auth::Refusal, cause, fault::Fault, masking::Masks, rules, sse,
+};
 
 /// Bytes kept of one event.
 const EVENT_BYTES: usize = 1 << 20;
@@ -41,6 +43,8 @@ enum End {
         why: String,
         /// Whether it was refused in a way that trying again hardly changes.
         refused: bool,
+        /// How long it may not even be tried.
+        wait: Duration,
     },
 }
 
@@ -49,6 +53,10 @@ impl From<SendError> for End {
         Self::Broken {
             why: e.to_string(),
             refused: matches!(e, SendError::LoginFailed(_)),
+            wait: match e {
+                SendError::Throttled(ms) => Duration::from_millis(ms),
+                _ => Duration::ZERO,
+            },
         }
     }
 }
@@ -64,10 +72,10 @@ impl Following {
                 return;
             };
             let (key, epoch) = (&self.key, self.epoch);
-            let (why, refused) = match end {
+            let (why, refused, wait) = match end {
                 End::Done => return,
                 End::Over => return streams.ended(key, epoch),
-                End::Broken { why, refused } => (why, refused),
+                End::Broken { why, refused, wait } => (why, refused, wait),
             };
             if let Some(retry) = retry {
                 first = retry.clamp(SHORTEST, PAUSE.1);
@@ -78,14 +86,15 @@ impl Following {
                 in_a_row = 0;
             }
             let pause = pause(in_a_row);
-            in_a_row += 1;
+            // Who was told when to come has not failed.
+            in_a_row += u32::from(wait.is_zero());
             tracing::debug!(stream = %key, "event stream: {why}");
             if streams.broken(key, epoch, why, refused && !told).is_none() {
                 return;
             }
             told = refused;
             drop(streams);
-            tokio::time::sleep(jittered(pause)).await;
+            tokio::time::sleep(wait + jittered(pause)).await;
             let again = |s: Arc<Streams>| s.again(&self.key, self.epoch);
             if self.streams.upgrade().and_then(again).is_none() {
                 return;
@@ -98,7 +107,7 @@ impl Following {
         let (key, epoch) = (&self.key, self.epoch);
         let resumed = self.last_id.is_some();
         let response = match open(&self.source.client, &key.path, self.last_id.as_deref()).await {
-            Ok(Some(response)) => response,
+            Ok(Some((response, _))) => response,
             Ok(None) => return (End::Over, None),
             Err(end) => return (end, None),
         };
@@ -123,20 +132,35 @@ impl Following {
                 }
             }
         };
-        let end = End::Broken { why, refused: false };
+        let end = End::Broken {
+            why,
+            refused: false,
+            wait: Duration::ZERO,
+        };
         (end, parser.retry().map(Duration::from_millis))
     }
 }
 
+/// An answer, and the credential that was sent for it.
+type Opened = (reqwest::Response, Option<http::HeaderValue>);
+
 impl Client {
     /// Asks for a stream, after the last event that came if there is one; once more after a fresh log-in when it is
-    /// refused with 401. An open stream is none of the requests in flight.
-    async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<reqwest::Response, SendError> {
+    /// refused with 401. Asking waits for its turn as requests do; an open stream is none of those in flight.
+    async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<Opened, SendError> {
         rules::path(path)?;
         let asking = async {
             let mut stale = None;
             loop {
-                let credential = self.credentials.header(&self.http, stale.as_ref()).await?;
+                let ticket = self.admitted().await?;
+                let credential = match self.credential(stale.as_ref(), &ticket).await {
+                    Ok(credential) => credential,
+                    Err(Refusal::Earlier(e)) => {
+                        ticket.unsent();
+                        return Err(e);
+                    }
+                    Err(e) => return Err(ticket.given_up(e.into())),
+                };
                 let mut request = self
                     .http
                     .get(format!("{}{path}", self.url))
@@ -148,36 +172,38 @@ impl Client {
                 if let Some(Ok(id)) = last_id.map(|id| http::HeaderValue::from_bytes(id.as_bytes())) {
                     request = request.header("last-event-id", id);
                 }
-                let sent = request.send().await;
-                let response = sent.map_err(|e| SendError::Unavailable(cause(&e)))?;
+                let response = match request.send().await {
+                    Ok(response) => response,
+                    Err(e) => {
+                        let fault = Fault::of(&e);
+                        ticket.failed(&fault);
+                        return Err(fault.error(""));
+                    }
+                };
+                let credential = credential.map(|(_, value)| value);
                 if response.status() == 401 && stale.is_none() && self.credentials.renewable() {
-                    stale = credential.map(|(_, value)| value);
+                    ticket.succeeded();
+                    stale = credential;
                     continue;
                 }
-                return Ok(response);
+                let wait = self.answered(&response, path, &ticket);
+                ticket.answered(response.status().as_u16(), wait.is_some());
+                return Ok((response, credential));
             }
         };
         let waited = tokio::time::timeout(ANSWER, asking).await;
         waited.unwrap_or_else(|_| Err(SendError::Unavailable(format!("no answer within {ANSWER:?}"))))
     }
-
-    /// What must not be seen in what it reads.
-    async fn masks(&self, former: &Former) -> Masks {
-        let mut masks = Masks::all(former);
-        if let Ok(Some((_, value))) = self.credentials.header(&self.http, None).await {
-            masks.never_show(value.as_bytes());
-        }
-        masks
-    }
 }
 
 /// Opens a stream; none when the server says that there is nothing to come.
-async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Option<reqwest::Response>, End> {
-    let response = client.stream(path, last_id).await?;
+async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Option<Opened>, End> {
+    let (response, credential) = client.stream(path, last_id).await?;
     let status = response.status().as_u16();
     let broken = |why: String| End::Broken {
         why,
         refused: matches!(status, 400..=499) && !matches!(status, 408 | 425 | 429),
+        wait: Duration::ZERO,
     };
     match status {
         200 => {}
@@ -188,7 +214,7 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
     let kind = response.headers().get(http::header::CONTENT_TYPE);
     let kind = kind.and_then(|v| v.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        "text/event-stream" => Ok(Some(response)),
+        "text/event-stream" => Ok(Some((response, credential))),
         other => Err(broken(format!("the answer is {other:?}, no event stream"))),
     }
 }
@@ -239,13 +265,22 @@ impl Tail {
     }
 }
 
-/// Reads a stream through and keeps its end, without credentials or former secrets in it.
+/// Reads a stream through and keeps its end, without credentials or former secrets in it. While it is read it is one of
+/// the requests in flight.
 pub async fn tail(client: &Client, path: &str, query: &Query, former: &Former) -> Result<Tail, SendError> {
-    let mut tail = Tail::default();
+    let (mut tail, mut sent) = (Tail::default(), None);
     let reading = async {
+        let _permit = client.in_flight.acquire().await;
         let response = match open(client, path, None).await {
-            Ok(Some(response)) => response,
+            Ok(Some((response, credential))) => {
+                sent = credential;
+                response
+            }
             Ok(None) | Err(End::Done | End::Over) => return Ok(true),
+            Err(End::Broken { wait, .. }) if !wait.is_zero() => {
+                let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                return Err(SendError::Throttled(wait));
+            }
             Err(End::Broken { why, .. }) => return Err(SendError::Unavailable(why)),
         };
         let mut parser = sse::Parser::new(EVENT_BYTES.min(query.bytes), None);
@@ -270,9 +305,16 @@ pub async fn tail(client: &Client, path: &str, query: &Query, former: &Former) -
         Err(_) => false,
     };
     tail.complete = complete;
-    let masks = client.masks(former).await;
+    let mut masks = Masks::all(former);
+    client.credentials.never_show(&mut masks);
+    if let Some(sent) = sent {
+        masks.never_show(sent.as_bytes());
+    }
+    let hidden = |text: &str| String::from_utf8_lossy(&masks.hide(text.as_bytes())).into_owned();
     for event in &mut tail.events {
-        event.data = String::from_utf8_lossy(&masks.hide(event.data.as_bytes())).into_owned();
+        event.data = hidden(&event.data);
+        event.name = hidden(&event.name);
+        event.id = event.id.as_deref().map(hidden);
     }
     Ok(tail)
 }

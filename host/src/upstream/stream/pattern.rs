@@ -34,6 +34,11 @@ impl<'a> Body<'a> {
         Self { event, json: None }
     }
 
+    /// Reads it now.
+    pub fn read(&mut self) {
+        self.json();
+    }
+
     fn json(&mut self) -> &Value {
         let data = &self.event.data;
         self.json
@@ -82,6 +87,13 @@ pub struct Interest {
 }
 
 impl Interest {
+    /// Whether the data of an event has to be read for it.
+    pub fn reads(&self, event: &Event) -> bool {
+        let named = |p: &Pattern| p.name.as_ref().is_none_or(|name| *name == event.name);
+        let mut patterns = self.until.iter().chain(&self.wake);
+        !event.cut && patterns.any(|p| p.data.is_some() && named(p))
+    }
+
     /// What an event means.
     pub fn verdict(&self, body: &mut Body<'_>) -> Verdict {
         if self.until.iter().any(|p| p.matches(body)) {
@@ -131,6 +143,7 @@ mod tests {
         };
         let verdict = |event: &Event| interest.verdict(&mut Body::new(event));
         assert_eq!(verdict(&status), Verdict::Wake);
+        assert!(interest.reads(&status) && !interest.reads(&large) && !Interest::default().reads(&status));
         assert_eq!(verdict(&garbage), Verdict::Nothing);
         assert_eq!(verdict(&event("end", "", false)), Verdict::End);
         assert_eq!(
