@@ -315,7 +315,7 @@ impl Report {
         for bench in self.benches() {
             let mut section = self.table_of(bench);
             if before.is_some() {
-                let _ = writeln!(section, "\nRun by itself: {machine}");
+                let _ = writeln!(section, "\nMeasured apart from the others: {machine}");
             }
             for (name, svg) in self.plots(bench) {
                 paths::replace(&folder.join(&name), svg.as_bytes())?;
