@@ -206,6 +206,7 @@ fn component_files(directory: &Path) -> std::io::Result<BTreeSet<String>> {
     }
     Ok(files)
 }
+
 /// Tells what changes in the folders it watches. That a file was opened is none: looking at the files opens them, and
 /// would be followed by another look for ever.
 fn watcher(

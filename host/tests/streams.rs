@@ -1,7 +1,9 @@
 //! Event streams against a real HTTP server: shared, filtered, opened again, closed.
 
+mod common;
+
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -17,13 +19,14 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use common::{Vault, allowing};
 use ostler::{
     gate::Gate,
     key::{Gvk, ObjectRef},
     object::Object,
     upstream::{
-        Circuit, Clients, Interest, Network, NetworkGrant, Pattern, Query, Request, Secret, SecretKey,
-        SecretValue, Secrets, SendError, StreamKey, StreamState, Streams, UpstreamObject, network,
+        Circuit, Clients, Interest, NetworkGrant, Pattern, Query, Request, Secret, SecretKey, SecretValue,
+        Secrets, SendError, StreamKey, StreamState, Streams, UpstreamObject,
     },
 };
 use serde_json::json;
@@ -118,28 +121,6 @@ impl Server {
     }
 }
 
-#[derive(Default)]
-struct Vault(Mutex<HashMap<String, (Vec<u8>, u32)>>);
-
-impl Vault {
-    fn set(&self, name: &str, value: &str) {
-        let mut all = self.0.lock().unwrap();
-        let version = all.get(name).map_or(1, |(_, v)| v + 1);
-        all.insert(name.into(), (value.into(), version));
-    }
-}
-
-impl Secrets for Vault {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
-        let all = self.0.lock().unwrap();
-        let (value, version) = all.get(&key.name)?;
-        Some(SecretValue {
-            value: Secret::new(value.clone()),
-            version: version.to_string(),
-        })
-    }
-}
-
 struct Lab {
     server: Arc<Server>,
     vault: Vault,
@@ -149,14 +130,6 @@ struct Lab {
     upstream: UpstreamObject,
     key: ObjectRef,
     woken: Arc<Mutex<Vec<String>>>,
-}
-
-fn here() -> Network {
-    let here = Network::default();
-    here.allow(NetworkGrant {
-        allow: vec![network("127.0.0.1").unwrap()],
-    });
-    here
 }
 
 async fn lab() -> Lab {
@@ -193,7 +166,7 @@ async fn lab() -> Lab {
     Lab {
         server,
         vault,
-        clients: Clients::default().within(here()),
+        clients: Clients::default().within(allowing("127.0.0.1")),
         gate,
         streams,
         upstream: UpstreamObject::parse(&object).unwrap(),
@@ -467,7 +440,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn closed_at_once_when_the_address_is_not_allowed_any_more() {
     let mut lab = lab().await;
-    let network = here();
+    let network = allowing("127.0.0.1");
     lab.clients = Clients::default().within(network.clone());
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;

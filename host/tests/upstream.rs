@@ -1,5 +1,7 @@
 //! Clients of upstreams against a real HTTP server: log-ins, rotation, limits, and that no secret gets out.
 
+mod common;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -17,10 +19,11 @@ use axum::{
     response::IntoResponse,
     routing::{any, get, post},
 };
+use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::upstream::{
-    Clients, Encoding, Network, NetworkGrant, Request, Response, Secret, SecretKey, SecretValue, Secrets,
-    SendError, Substitution, UpstreamObject, UpstreamSpec, network,
+    Clients, Encoding, Request, Response, Secret, SecretKey, SendError, Substitution, UpstreamObject,
+    UpstreamSpec,
 };
 use serde_json::{Value, json};
 
@@ -106,43 +109,11 @@ async fn serve(seen: Arc<Seen>) -> String {
     url
 }
 
-/// Secrets by name; a change of a value is a change of its version.
-#[derive(Default)]
-struct Vault(Mutex<HashMap<String, (String, u32)>>);
-
-impl Vault {
-    fn set(&self, name: &str, value: &str) {
-        let mut vault = self.0.lock().unwrap();
-        let version = vault.get(name).map_or(1, |(_, v)| v + 1);
-        vault.insert(name.into(), (value.into(), version));
-    }
-}
-
-impl Secrets for Vault {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
-        let vault = self.0.lock().unwrap();
-        let (value, version) = vault.get(&key.name)?;
-        Some(SecretValue {
-            value: Secret::new(value.clone().into_bytes()),
-            version: version.to_string(),
-        })
-    }
-}
-
 struct Lab {
     seen: Arc<Seen>,
     vault: Vault,
     clients: Clients,
     upstream: UpstreamObject,
-}
-
-/// The tests' servers are at home.
-fn here() -> Network {
-    let here = Network::default();
-    here.allow(NetworkGrant {
-        allow: vec![network("127.0.0.1").unwrap()],
-    });
-    here
 }
 
 const PASSWORD: &str = "pass<word>&1";
@@ -165,7 +136,7 @@ async fn lab() -> Lab {
     Lab {
         seen,
         vault,
-        clients: Clients::default().within(here()),
+        clients: Clients::default().within(allowing("127.0.0.1")),
         upstream: UpstreamObject {
             uid: "u".into(),
             generation: 1,

@@ -1,7 +1,8 @@
 //! Clients of upstreams that are down, slow, strict or not to be trusted.
 
+mod common;
+
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -16,10 +17,10 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     routing::{any, get, post},
 };
+use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::upstream::{
-    Circuit, Clients, Network, NetworkGrant, Query, Request, Response, Secret, SecretKey, SecretValue,
-    Secrets, SendError, UpstreamObject, network,
+    Circuit, Clients, Network, NetworkGrant, Query, Request, Response, SendError, UpstreamObject, network,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -27,30 +28,6 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, Semaphore},
 };
-
-/// Secrets by name; a change of a value is a change of its version.
-#[derive(Default)]
-struct Vault(Mutex<HashMap<String, (String, u32)>>);
-
-impl Vault {
-    fn set(&self, name: &str, value: &str) {
-        let mut vault = self.0.lock().unwrap();
-        let version = vault.get(name).map_or(1, |(_, v)| v + 1);
-        vault.insert(name.into(), (value.into(), version));
-    }
-}
-
-impl Secrets for Vault {
-    fn get(&self, key: &SecretKey) -> Option<SecretValue> {
-        let vault = self.0.lock().unwrap();
-        // One with several keys is several here.
-        let (value, version) = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
-        Some(SecretValue {
-            value: Secret::new(value.clone().into_bytes()),
-            version: version.to_string(),
-        })
-    }
-}
 
 struct Lab {
     clients: Clients,
@@ -61,12 +38,8 @@ struct Lab {
 impl Lab {
     fn new(spec: Value) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let here = Network::default();
-        here.allow(NetworkGrant {
-            allow: vec![network("127.0.0.0/8").unwrap()],
-        });
         Self {
-            clients: Clients::default().within(here),
+            clients: Clients::default().within(allowing("127.0.0.0/8")),
             vault: Vault::default(),
             upstream: UpstreamObject {
                 uid: "u".into(),
