@@ -58,6 +58,32 @@ impl Drop for Seed {
     }
 }
 
+/// Says what differed when a run ends by a panic.
+#[derive(Default)]
+struct Differences(std::sync::Mutex<Vec<String>>);
+
+impl Differences {
+    /// Whether there are none.
+    fn between(&self, found: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+        let names: std::collections::BTreeSet<_> = found.keys().chain(wanted.keys()).collect();
+        let differing = names.into_iter().filter(|name| found.get(*name) != wanted.get(*name));
+        let said = differing.map(|name| format!("{name}: {:?} is to be {:?}", found.get(name), wanted.get(name)));
+        let said: Vec<String> = said.collect();
+        let none = said.is_empty();
+        *self.0.lock().expect("lock") = said;
+        none
+    }
+}
+
+impl Drop for Differences {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = self.0.lock().expect("lock");
+            println!("{} differ, the first: {:#?}", said.len(), &said[..said.len().min(5)]);
+        }
+    }
+}
+
 /// One host goes through all runs: what one of them leaves behind, the next ones meet.
 async fn chaos(mut lab: Lab, runs: u64) {
     let proxy = Proxy::start(lab.address()).await.expect("a proxy");
@@ -84,8 +110,9 @@ async fn chaos(mut lab: Lab, runs: u64) {
         if let Some(server) = &lab.embedded {
             server.faults().clear();
         }
+        let differences = Differences::default();
         lab.until(&format!("all is as it should be (seed {seed})"), async || {
-            found(&lab).await == wanted
+            differences.between(&found(&lab).await, &wanted)
         })
         .await;
         // The last deletions are told when the watch is back.
