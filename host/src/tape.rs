@@ -293,6 +293,11 @@ impl Tapes {
         found
     }
 
+    /// Whether anybody follows anything.
+    pub fn followed(&self) -> bool {
+        self.following.load(Ordering::Relaxed) > 0
+    }
+
     /// How many recordings are kept, and their bytes; those for probes are not counted.
     pub fn size(&self) -> (usize, usize) {
         self.kept.lock().expect("lock").size()

@@ -158,6 +158,7 @@ fn short(value: &Shown) -> String {
         Shown::Text(text) => cut(text),
         Shown::Bytes(bytes) => object(bytes),
         Shown::List(items) => match items.as_slice() {
+            [] => String::new(),
             [one] => short(one),
             many => format!("{} of them", many.len()),
         },
@@ -286,14 +287,14 @@ mod tests {
             ),
             (
                 r#"{"object": {"json": {"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}}}, "options": {"owned": true, "force": false}}"#.into(),
-                "ConfigMap/n/a 65 B owned".into(),
+                "ConfigMap/n/a 66 B owned".into(),
             ),
             (
                 r#"{"request": {"upstream": {"namespace": null, "name": "ci"}, "method": "PUT", "pathAndQuery": "/a?b", "headers": [], "body": {"text": "abc"}, "timeout": 0}}"#.into(),
                 "PUT ci /a?b 3 B".into(),
             ),
             (format!(r#"{{"key": "{secret_looking}"}}"#), format!("{}…", "x".repeat(100))),
-            (r#"{"level": "info", "message": "two\nlines", "fields": []}"#.into(), "info two lines 0 of them".into()),
+            (r#"{"level": "info", "message": "two\nlines", "fields": []}"#.into(), "info two lines".into()),
         ] {
             assert_eq!(arguments(&shown(&json)), told);
         }
