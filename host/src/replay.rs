@@ -159,15 +159,16 @@ fn ambient(function: &str) -> bool {
 
 /// Whether a call with other arguments may be answered as recorded: it writes, and what it gives says little.
 fn writes(function: &str, arguments: &Shown) -> bool {
-    let method = || {
-        let request = arguments.get("request");
-        request
-            .and_then(|r| r.get("method"))
-            .and_then(Shown::text)
-            .unwrap_or_default()
+    let writing = |request: &Shown| {
+        let method = request.get("method").and_then(Shown::text);
+        method.is_some_and(|m| !matches!(m, "GET" | "HEAD" | "OPTIONS"))
     };
     match function {
-        "http.send" => !matches!(method(), "GET" | "HEAD" | "OPTIONS" | ""),
+        "http.send" => arguments.get("request").is_some_and(writing),
+        "http.send-all" => match arguments.get("requests") {
+            Some(Shown::List(requests)) => requests.iter().all(writing),
+            _ => false,
+        },
         "kubernetes.apply" | "kubernetes.create" | "kubernetes.delete" | "references.hold"
         | "messaging.publish" | "status.checkpoint" | "memo.put" => true,
         other => unanswered(other),
@@ -356,7 +357,7 @@ pub struct Replayed {
     pub ended: String,
     /// What differs, in order.
     pub differences: Vec<Difference>,
-    /// Whether the component trapped where it was not recorded to, and nothing had differed before.
+    /// Whether the component trapped, having been told just what one was told that did not.
     pub trapped: bool,
 }
 
@@ -407,8 +408,10 @@ pub async fn replay(
         (_, Some(Stop::Unanswered)) | (None, None) => Some(recording.end.clone()),
         (Some(answer), None) => Some(rolling::end(answer)),
     };
-    let trapped =
-        state.differences.is_empty() && matches!(answer, Some(Err(_))) && recording.end.get("trap").is_none();
+    // A panic says so in the log before it traps.
+    let trapped = !state.differences.iter().any(Difference::of_effects)
+        && matches!(answer, Some(Err(_)))
+        && recording.end.get("trap").is_none();
     if let Some(end) = &end {
         if state.stop.is_none() {
             for (i, call) in recording.calls.iter().enumerate().skip(calls) {

@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// Of one object, so that who fails again and again leaves place for others.
+/// Failures of one object, so that who fails again and again leaves place for others.
 const EACH: usize = 4;
 
 /// Of each plugin, the last reconciles that went well: a new build is probed with them.
@@ -205,8 +205,12 @@ impl Drop for Following {
 impl Tapes {
     /// Nothing is kept yet.
     pub fn new(settings: Settings) -> Self {
+        let each = match settings.keep {
+            Keep::All => settings.count,
+            Keep::Failures | Keep::None => EACH,
+        };
         Self {
-            kept: Mutex::new(Ring::new(settings.count, settings.bytes, EACH)),
+            kept: Mutex::new(Ring::new(settings.count, settings.bytes, each)),
             recent: Mutex::default(),
             following: AtomicUsize::new(0),
             followers: Mutex::default(),
