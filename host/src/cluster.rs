@@ -293,7 +293,9 @@ impl Cluster {
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
         let header = form.map(|f| ("accept", f.accept()));
-        let response = self.in_time(self.respond("GET", path, header, Vec::new())).await?;
+        let response = self
+            .in_time(self.respond("GET", path, header, Vec::new()))
+            .await?;
         Ok(response.into_body())
     }
 
@@ -482,7 +484,10 @@ mod tests {
         for error in [
             cluster.get("/api/v1").await.expect_err("no answer"),
             cluster.watch("/api/v1/pods", None).await.expect_err("no answer"),
-            cluster.patch("/x", Patch::Merge, Vec::new()).await.expect_err("no answer"),
+            cluster
+                .patch("/x", Patch::Merge, Vec::new())
+                .await
+                .expect_err("no answer"),
         ] {
             assert!(error.to_string().contains("no answer within 10ms"), "{error}");
         }
