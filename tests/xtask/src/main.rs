@@ -8,6 +8,7 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
+mod manifest;
 mod paths;
 mod process;
 mod progress;
