@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use wasmparser::{Parser, Payload};
 use wit_component::ComponentEncoder;
 
-use crate::{cargo, manifest, paths, progress, progress::Step, toolchain, toolchain::Toolchain};
+use crate::{cargo, paths, progress, progress::Step, toolchain, toolchain::Toolchain};
 
 /// The pack whose components are to be small.
 const SMALL_PACK: &str = "concourse";
@@ -135,10 +135,9 @@ fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
     let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let mut component = toolchain::optimise(module)
+    let component = toolchain::optimise(module)
         .and_then(|module| encode(&module))
         .with_context(|| format!("making a component of {}", guest.name))?;
-    component.extend(manifest::section(&guest.folder)?);
     check(&guest, &component)?;
     let path = paths::target("components")?
         .join(&guest.pack)

@@ -8,7 +8,6 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
-mod manifest;
 mod paths;
 mod process;
 mod progress;
