@@ -22,10 +22,12 @@ use crate::{
     key::ObjectRef,
     lease::{self, Campaign},
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
+    rbac::Reviewer,
     reconcile::{self, Controller},
     reload::Reloader,
     router::{Cause, Router},
@@ -167,6 +169,7 @@ impl Host {
             store: store.clone(),
             router: router.clone(),
             informers: informers.clone(),
+            reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams,
@@ -178,7 +181,7 @@ impl Host {
         });
         let engine = Engine::new(
             settings.workers * 2,
-            settings.limits.memory,
+            settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );

@@ -32,6 +32,7 @@ pub mod contract;
 pub mod engine;
 pub mod grants;
 pub mod plugin;
+pub mod rbac;
 pub mod reload;
 pub mod upstream;
 
