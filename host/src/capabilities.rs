@@ -16,10 +16,7 @@ mod status;
 use std::{
     collections::{BTreeSet, HashSet},
     fmt,
-    sync::{
-        Arc,
-        atomic::AtomicU32,
-    },
+    sync::{Arc, atomic::AtomicU32},
     time::{Duration, Instant},
 };
 

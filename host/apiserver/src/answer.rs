@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use crate::api::{Api, Door, Edit, FieldValidation, Wrote};
 use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected};
+use crate::rbac::{self, User, Wish};
 use crate::registry::{Kind, Version};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
 use crate::server::{Body, State};
 use crate::status::ApiError;
 use crate::storage::{Key, Stored};
-use crate::rbac::{self, User, Wish};
 use crate::{control, discovery, protobuf, review, table};
 
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
@@ -240,7 +240,10 @@ impl Call<'_> {
                 // Nobody is refused, so what the client asks for in an encoding not read here doesn't matter.
                 let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
                 let object = self.object().unwrap_or(named);
-                Ok(json_response(201, &review::answer(&self.state.api, &self.parts.headers, kind, object)))
+                Ok(json_response(
+                    201,
+                    &review::answer(&self.state.api, &self.parts.headers, kind, object),
+                ))
             }
             _ => Err(ApiError::method_not_allowed()),
         })

@@ -112,7 +112,10 @@ impl Wish {
             all.any(|item| item == wanted || item == "*")
         };
         let named = rule["resourceNames"].as_array().is_none_or(|names| {
-            names.is_empty() || names.iter().any(|name| name == self.name.as_str() && !self.name.is_empty())
+            names.is_empty()
+                || names
+                    .iter()
+                    .any(|name| name == self.name.as_str() && !self.name.is_empty())
         });
         let any_of_sub = self.resource.split_once('/').map(|(_, sub)| format!("*/{sub}"));
         named
@@ -203,7 +206,8 @@ mod tests {
 
     #[test]
     fn rules_cover_what_they_name() {
-        let rule = json!({"apiGroups": [""], "resources": ["configmaps", "*/status"], "verbs": ["get", "list"]});
+        let rule =
+            json!({"apiGroups": [""], "resources": ["configmaps", "*/status"], "verbs": ["get", "list"]});
         assert!(wish("get", "configmaps", "x").covered_by(&rule));
         assert!(wish("get", "pods/status", "x").covered_by(&rule));
         assert!(!wish("get", "pods", "x").covered_by(&rule));
@@ -222,9 +226,16 @@ mod tests {
         let name = "system:serviceaccount:ci:builder";
         headers.insert("impersonate-user", name.parse().unwrap());
         let user = User::impersonated(&headers).unwrap();
-        let groups = ["system:serviceaccounts", "system:serviceaccounts:ci", "system:authenticated"];
+        let groups = [
+            "system:serviceaccounts",
+            "system:serviceaccounts:ci",
+            "system:authenticated",
+        ];
         assert_eq!(user.groups, groups);
-        assert!(user.is(&json!({"kind": "ServiceAccount", "name": "builder", "namespace": "ci"}), ""));
+        assert!(user.is(
+            &json!({"kind": "ServiceAccount", "name": "builder", "namespace": "ci"}),
+            ""
+        ));
         assert!(user.is(&json!({"kind": "ServiceAccount", "name": "builder"}), "ci"));
         assert!(!user.is(&json!({"kind": "ServiceAccount", "name": "builder"}), "other"));
         assert!(!user.is(&json!({"kind": "User", "name": "builder"}), "ci"));
