@@ -12,6 +12,8 @@ mod messaging;
 mod metrics;
 mod references;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeSet, HashSet},

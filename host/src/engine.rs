@@ -581,3 +581,83 @@ fn config(pool: Option<(u32, usize)>, dump: bool) -> Config {
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        capabilities::Terms,
+        grants::{Grant, PluginGrants},
+    };
+
+    /// `(module (table 1 funcref) (memory 1) (func (export "grow")
+    ///     (loop (drop (table.grow 0 (ref.null func) (i32.const 1000))) (br 0))))`, with `memory.grow` of one page
+    /// instead where that is asked for.
+    fn grower(memory: bool) -> Vec<u8> {
+        let body: &[u8] = match memory {
+            true => &[0, 0x03, 0x40, 0x41, 1, 0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x0b],
+            false => &[
+                0, 0x03, 0x40, 0xd0, 0x70, 0x41, 0xe8, 0x07, 0xfc, 0x0f, 0, 0x1a, 0x0c, 0, 0x0b, 0x0b,
+            ],
+        };
+        let mut module = b"\0asm\x01\0\0\0".to_vec();
+        module.extend([
+            1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 4, 4, 1, 0x70, 0, 1, 5, 3, 1, 0, 1,
+        ]);
+        module.extend(b"\x07\x08\x01\x04grow\0\0\x0a");
+        module.push(body.len() as u8 + 2);
+        module.push(1);
+        module.push(body.len() as u8);
+        module.extend(body);
+        module
+    }
+
+    #[tokio::test]
+    async fn memories_and_tables_grow_to_the_limit_and_no_further() {
+        let engine = Engine::new(2, 1 << 30, None, None).expect("an engine");
+        let limits = Limits {
+            memory: 1 << 20,
+            table_elements: 5000,
+            ..Limits::default()
+        };
+        for (memory, wanted) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
+            let terms = Terms {
+                plugin: "p".into(),
+                grants: PluginGrants::new("p", "", None, Grant::default()),
+                config: Vec::new(),
+                limits: limits.clone(),
+            };
+            let mut store = Store::new(
+                &engine.engine,
+                State {
+                    call: Call::new(Arc::new(terms), None),
+                    allowance: Allowance {
+                        memory: 0,
+                        most_memory: limits.memory,
+                        tables: 0,
+                        most_tables: limits.table_elements as usize,
+                    },
+                    wasi: None,
+                    table: ResourceTable::new(),
+                },
+            );
+            store.limiter(|state| &mut state.allowance);
+            store.set_epoch_deadline(1 << 40);
+            let module = wasmtime::Module::new(&engine.engine, grower(memory)).expect("a module");
+            let instance = wasmtime::Instance::new_async(&mut store, &module, &[])
+                .await
+                .expect("an instance");
+            let grow = instance
+                .get_typed_func::<(), ()>(&mut store, "grow")
+                .expect("a function");
+            let error = grow.call_async(&mut store, ()).await.expect_err("it can't");
+            assert_eq!(explain(&error, &limits, Duration::ZERO), wanted, "{error:#}");
+            let allowance = &store.data().allowance;
+            assert!(allowance.memory <= limits.memory && allowance.tables <= 5000);
+            assert!(
+                allowance.memory == limits.memory || allowance.tables > 4000,
+                "it grew before"
+            );
+        }
+    }
+}

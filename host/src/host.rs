@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -432,6 +433,19 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
         plugin.max_concurrent,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    if !shown.is_empty() {
+        let shown: Vec<_> = shown.into_iter().collect();
+        let place = match shown.contains(&"*") {
+            true => "every namespace".to_owned(),
+            false => format!("the namespaces {}", shown.join(", ")),
+        };
+        warn!(
+            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
+             host's to keep",
+            plugin.name()
+        );
+    }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
     requeue(services, plugin, cause);
     if plugin.terms.grants.holdable().next().is_some() {

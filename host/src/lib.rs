@@ -52,6 +52,8 @@ pub mod manifest;
 pub mod admin;
 pub mod cli;
 pub mod facts;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;

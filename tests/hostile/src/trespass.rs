@@ -94,7 +94,8 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "delete",
-            ctx.delete(&config_map.clone().named(here, name)).map(|()| String::new()),
+            ctx.delete(&config_map.clone().named(here, name))
+                .map(|()| String::new()),
         ));
         attempts.push(word(
             "apply",
@@ -102,7 +103,8 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "hold",
-            ctx.hold(&config_map.clone().named(here, name)).map(|()| String::new()),
+            ctx.hold(&config_map.clone().named(here, name))
+                .map(|()| String::new()),
         ));
         attempts.push(word(
             "upstream",
@@ -142,7 +144,10 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ("a b", "v1", "ConfigMap"),
     ] {
         let odd = gvk(group, version, kind);
-        attempts.push(word("kind", ctx.get_json(&odd.clone().named(here, "x")).map(seen)));
+        attempts.push(word(
+            "kind",
+            ctx.get_json(&odd.clone().named(here, "x")).map(seen),
+        ));
         attempts.push(word(
             "list kind",
             ctx.list_json(&odd, &all(Some(here)), &[]).map(count),
@@ -278,7 +283,10 @@ pub fn hold(ctx: &Context, here: &str) -> Vec<String> {
     names
         .map(|o| {
             let name = o["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            word("hold", ctx.hold(&kind.clone().named(here, &name)).map(|()| String::new()))
+            word(
+                "hold",
+                ctx.hold(&kind.clone().named(here, &name)).map(|()| String::new()),
+            )
         })
         .collect()
 }
