@@ -2,8 +2,10 @@
 
 mod ask;
 mod compile;
+mod completion;
 mod dev;
 mod explain;
+mod plugin;
 mod run;
 mod status;
 mod table;
@@ -44,6 +46,11 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
+    /// Write, test and look at plugins.
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
+    /// Print what a shell needs to complete commands.
+    Completion(completion::Completion),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -57,7 +64,8 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Crds | Self::Compile(_) => None,
+            Self::Plugin(plugin) => plugin.log_format(),
+            Self::Status(_) | Self::Explain(_) | Self::Completion(_) | Self::Crds | Self::Compile(_) => None,
         }
     }
 }
@@ -146,6 +154,11 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Status(status) => status.run().await,
         Command::Explain(explain) => explain.run().await,
         Command::Compile(compile) => compile.run(),
+        Command::Plugin(plugin) => plugin.run().await,
+        Command::Completion(completion) => {
+            completion.run();
+            Ok(())
+        }
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
             Ok(())
@@ -191,13 +204,7 @@ async fn serve(
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: common.workers.max(1),
-    };
-    let address = admin
+    let address = admin(&host, common.workers.max(1))
         .serve(common.admin)
         .await
         .with_context(|| format!("the admin address {}", common.admin))?;
@@ -218,6 +225,16 @@ async fn serve(
         () = host.drain(common.grace_period) => Ok(()),
         _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
         _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
+}
+
+/// The admin server of a host.
+fn admin(host: &Host, workers: u32) -> Admin {
+    Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers,
     }
 }
 
