@@ -20,6 +20,8 @@ pub struct Crate {
     pub name: String,
     /// The target folder of its workspace.
     pub target: PathBuf,
+    /// Whether it is a workspace of its own.
+    pub alone: bool,
 }
 
 #[derive(Deserialize)]
@@ -79,6 +81,7 @@ impl Crate {
         Ok(Self {
             name: package.name,
             target: metadata.target_directory,
+            alone,
         })
     }
 }
@@ -94,6 +97,36 @@ pub fn for_components(command: &mut Command, target: &Path) {
             .arg("--config")
             .arg(format!("profile.component.{setting}"));
     }
+}
+
+/// Where crates are built that are no part of a checkout, all in one place: what they depend on is built once for all of
+/// them. `$OSTLER_BUILD_CACHE`, or one in the user's cache, or (where there is no user) their own target folder.
+#[must_use]
+pub fn cache(this: &Crate) -> PathBuf {
+    let of = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    of("OSTLER_BUILD_CACHE")
+        .or_else(|| of("CARGO_TARGET_DIR"))
+        .or_else(|| of("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))
+        .or_else(|| of("HOME").map(|home| home.join(".cache/ostler")))
+        .unwrap_or_else(|| this.target.clone())
+}
+
+/// `cargo test` of the crate in a folder, built in the same place.
+///
+/// # Errors
+/// As [`Crate::of`].
+pub fn test(folder: &Path) -> Result<Command> {
+    let this = Crate::of(folder)?;
+    let mut command = cargo::command();
+    command.arg("test").current_dir(folder);
+    if this.alone {
+        command.env("CARGO_TARGET_DIR", cache(&this).join("native"));
+    }
+    Ok(command)
 }
 
 /// Small first; names would be two fifths of a component.
@@ -114,7 +147,12 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let this = Crate::of(folder)?;
     let toolchain = Toolchain::find(options.install)?;
     let mut command = toolchain.build();
-    for_components(&mut command, &this.target);
+    let target = if this.alone {
+        cache(&this)
+    } else {
+        this.target.clone()
+    };
+    for_components(&mut command, &target);
     command.current_dir(folder);
     let (artifacts, warnings) = cargo::build(command, progress)?;
     let module = artifacts.iter().find_map(|a| a.module(&this.name));

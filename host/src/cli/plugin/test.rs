@@ -370,18 +370,20 @@ async fn describes(project: &Project, wasm: &[u8]) -> anyhow::Result<((String, V
 
 /// Runs the author's own tests, in the way of the language.
 async fn native(project: &Project) -> anyhow::Result<((), String)> {
-    let Some((program, arguments)) = runner(&project.folder, project.language) else {
+    let Some(command) = runner(&project.folder, project.language)? else {
         return Ok(((), "there are none".into()));
     };
-    let words = format!("{program} {}", arguments.join(" "));
-    let output = Command::new(program)
-        .args(arguments)
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = [program].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|w| w.to_string_lossy()).collect();
+    let words = words.join(" ");
+    let output = Command::from(command)
         .current_dir(&project.folder)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()
         .await
-        .with_context(|| format!("running `{words}`: is {program} installed?"))?;
+        .with_context(|| format!("running `{words}`: is it installed?"))?;
     if output.status.success() {
         return Ok(((), words));
     }
@@ -394,17 +396,22 @@ async fn native(project: &Project) -> anyhow::Result<((), String)> {
 }
 
 /// What runs the tests of a folder, where it has some.
-fn runner(folder: &Path, language: Language) -> Option<(&'static str, &'static [&'static str])> {
+fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
     let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
-    match language {
-        Language::Rust => Some(("cargo", &["test", "--quiet"])),
-        Language::JavaScript => has(&["test", "tests"]).then_some(("node", &["--test"])),
-        Language::Python => has(&["tests", "test"]).then_some((
-            "python3",
-            &["-m", "unittest", "discover", "--start-directory", "tests"],
-        )),
-        Language::Go => Some(("go", &["test", "./..."])),
-    }
+    let (program, arguments): (_, &[&str]) = match language {
+        Language::Rust => {
+            let mut command = ostler_builder::rust::test(folder)?;
+            command.arg("--quiet");
+            return Ok(Some(command));
+        }
+        Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
+        Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
+        Language::Go => ("go", &["test", "./..."]),
+        Language::JavaScript | Language::Python => return Ok(None),
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(arguments);
+    Ok(Some(command))
 }
 
 #[cfg(test)]
