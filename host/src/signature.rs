@@ -260,3 +260,5 @@ mod base64_bytes {
     }
 }
 
+#[cfg(test)]
+mod tests;

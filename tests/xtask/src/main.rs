@@ -11,6 +11,7 @@ mod demo;
 mod paths;
 mod process;
 mod progress;
+mod registry;
 mod suite;
 mod toolchain;
 
