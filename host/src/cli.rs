@@ -46,7 +46,7 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
-    /// Write, test and look at plugins.
+    /// Write, test, publish and look at plugins.
     #[command(subcommand)]
     Plugin(plugin::Plugin),
     /// Print what a shell needs to complete commands.

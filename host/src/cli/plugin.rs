@@ -1,12 +1,15 @@
-//! `ostler plugin`: what authors of plugins do.
+//! `ostler plugin`: what authors and administrators do with plugins.
 
 mod build;
 mod dev;
 mod inspect;
 mod new;
 mod project;
+mod push;
+mod registry;
 mod stage;
 mod test;
+mod verify;
 
 use clap::Subcommand;
 
@@ -25,6 +28,10 @@ pub enum Plugin {
     Dev(dev::Dev),
     /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
     Inspect(inspect::Inspect),
+    /// Push a component to an OCI registry, and sign it.
+    Push(push::Push),
+    /// Verify a component: its digest, who has signed it, and whether it fits this host.
+    Verify(verify::Verify),
 }
 
 impl Plugin {
@@ -34,7 +41,7 @@ impl Plugin {
             Self::Dev(_) => Some(LogFormat::Pretty),
             // What is wrong stands in its table. Who wants to know more says so.
             Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
-            Self::New(_) | Self::Build(_) | Self::Inspect(_) => None,
+            Self::New(_) | Self::Build(_) | Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
         }
     }
 
@@ -46,6 +53,8 @@ impl Plugin {
             Self::Test(test) => test.run().await,
             Self::Dev(dev) => dev.run().await,
             Self::Inspect(inspect) => inspect.run().await,
+            Self::Push(push) => push.run().await,
+            Self::Verify(verify) => verify.run().await,
         }
     }
 }
