@@ -11,7 +11,9 @@ func missing(name string) string {
 
 // KubernetesGet:
 // One object; none when there is none. Errors: denied, invalid, unavailable, budget.
-var KubernetesGet = func(ref ObjectRef, options KubernetesGetOptions) (*[]byte, *Error) { panic(missing("KubernetesGet")) }
+var KubernetesGet = func(ref ObjectRef, options KubernetesGetOptions) (*[]byte, *Error) {
+	panic(missing("KubernetesGet"))
+}
 
 // KubernetesList:
 // Objects of a kind, ordered by namespace and name. Errors: as `get`.
@@ -22,7 +24,9 @@ var KubernetesList = func(gvk Gvk, options KubernetesListOptions) (KubernetesPag
 // KubernetesRequireReady:
 // An object whose Ready condition is True for its current generation and
 // which is not being deleted; otherwise `not-ready`, also when there is none.
-var KubernetesRequireReady = func(ref ObjectRef) ([]byte, *Error) { panic(missing("KubernetesRequireReady")) }
+var KubernetesRequireReady = func(ref ObjectRef) ([]byte, *Error) {
+	panic(missing("KubernetesRequireReady"))
+}
 
 // KubernetesApply:
 // Server-side apply of the fields given; the field manager is the plugin's.
@@ -40,13 +44,17 @@ var KubernetesCreate = func(object []byte, options KubernetesWriteOptions) ([]by
 
 // KubernetesDelete:
 // Deletes; an object that is gone already is no error. Errors: denied, conflict, unavailable, budget.
-var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Error { panic(missing("KubernetesDelete")) }
+var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Error {
+	panic(missing("KubernetesDelete"))
+}
 
 // ReferencesHold:
 // Holds an object for as long as this one uses it. The set is declared
 // afresh in each reconcile: what is not held again is let go. The host
 // keeps the finalizers that encode it. Errors: denied, not-found, unsupported.
-var ReferencesHold = func(ref ObjectRef) *Error { panic(missing("ReferencesHold")) }
+var ReferencesHold = func(ref ObjectRef) *Error {
+	panic(missing("ReferencesHold"))
+}
 
 // HttpSend:
 // Sends one request. Any HTTP status is an answer, not an error; a 401 is
@@ -60,12 +68,16 @@ var ReferencesHold = func(ref ObjectRef) *Error { panic(missing("ReferencesHold"
 // The credentials, what they are made of, and the substituted secrets with their
 // former values are masked in an answer, as far as the host has come to know them
 // since it started; of the credentials' passwords those of 8 characters or more.
-var HttpSend = func(request HttpRequest) (HttpResponse, *Error) { panic(missing("HttpSend")) }
+var HttpSend = func(request HttpRequest) (HttpResponse, *Error) {
+	panic(missing("HttpSend"))
+}
 
 // HttpSendAll:
 // Sends them side by side within the upstream's limits; answers in order. More
 // than 64 are not sent: each is answered with `budget`.
-var HttpSendAll = func(requests []HttpRequest) []Result[HttpResponse, Error] { panic(missing("HttpSendAll")) }
+var HttpSendAll = func(requests []HttpRequest) []Result[HttpResponse, Error] {
+	panic(missing("HttpSendAll"))
+}
 
 // HttpSecretDigest:
 // A digest of a Secret's key that changes when the value does and tells
@@ -83,7 +95,9 @@ var HttpSecretDigest = func(namespace *string, secret string, key string) (*stri
 // reconcile that succeeds doesn't subscribe again, with the object, or with
 // this host's leading. Needs the grant of a GET. Errors: denied, not-found,
 // invalid, unavailable (also when the upstream has too many streams).
-var HttpSubscribe = func(subscription HttpSubscription) *Error { panic(missing("HttpSubscribe")) }
+var HttpSubscribe = func(subscription HttpSubscription) *Error {
+	panic(missing("HttpSubscribe"))
+}
 
 // HttpReadEvents:
 // Reads an event stream through to its end and gives the last events of it;
@@ -91,23 +105,31 @@ var HttpSubscribe = func(subscription HttpSubscription) *Error { panic(missing("
 // it started, and the credentials, are masked, but not one that is split over two
 // events. While it reads it is one of the upstream's requests in flight. Wakes
 // nobody. Errors: denied, not-found, invalid, throttled, unavailable.
-var HttpReadEvents = func(query HttpEventQuery) (HttpEventTail, *Error) { panic(missing("HttpReadEvents")) }
+var HttpReadEvents = func(query HttpEventQuery) (HttpEventTail, *Error) {
+	panic(missing("HttpReadEvents"))
+}
 
 // MessagingPublish:
 // Publishes and waits for the broker's confirmation. Errors: denied,
 // not-found (broker), throttled, unavailable, unsupported.
-var MessagingPublish = func(broker string, message MessagingMessage) *Error { panic(missing("MessagingPublish")) }
+var MessagingPublish = func(broker string, message MessagingMessage) *Error {
+	panic(missing("MessagingPublish"))
+}
 
 // StatusCheckpoint:
 // Writes these status fields now, merged into the status, before an effect
 // that must happen once. The reconcile may go on when it has succeeded.
 // Errors: conflict, invalid, unavailable, budget.
-var StatusCheckpoint = func(fields []byte) *Error { panic(missing("StatusCheckpoint")) }
+var StatusCheckpoint = func(fields []byte) *Error {
+	panic(missing("StatusCheckpoint"))
+}
 
 // EventsEmit:
 // `reason` is CamelCase, `note` one sentence, never a secret. Never fails:
 // an event that can't be written is counted and dropped.
-var EventsEmit = func(type_ EventsEventType, reason string, note string) { panic(missing("EventsEmit")) }
+var EventsEmit = func(type_ EventsEventType, reason string, note string) {
+	panic(missing("EventsEmit"))
+}
 
 // LogWrite:
 // Writes one line. Fields are key and value.
@@ -118,30 +140,46 @@ var LogWrite = func(level LogLevel, message string, fields []struct {
 
 // MetricsCounter:
 // Adds to a counter. Names are `[a-z][a-z0-9_]*`; others are dropped.
-var MetricsCounter = func(name string, delta uint64) { panic(missing("MetricsCounter")) }
+var MetricsCounter = func(name string, delta uint64) {
+	panic(missing("MetricsCounter"))
+}
 
 // MetricsGauge:
 // Sets a gauge.
-var MetricsGauge = func(name string, value float64) { panic(missing("MetricsGauge")) }
+var MetricsGauge = func(name string, value float64) {
+	panic(missing("MetricsGauge"))
+}
 
 // ClockNow:
 // Milliseconds since the Unix epoch.
-var ClockNow = func() uint64 { panic(missing("ClockNow")) }
+var ClockNow = func() uint64 {
+	panic(missing("ClockNow"))
+}
 
 // ClockRemaining:
 // Milliseconds left for this call, 0 when the host is draining: end early.
-var ClockRemaining = func() uint64 { panic(missing("ClockRemaining")) }
+var ClockRemaining = func() uint64 {
+	panic(missing("ClockRemaining"))
+}
 
 // ConfigGet:
 // One JSON object, `{}` without a configuration.
-var ConfigGet = func() []byte { panic(missing("ConfigGet")) }
+var ConfigGet = func() []byte {
+	panic(missing("ConfigGet"))
+}
 
 // MemoGet is of the contract.
-var MemoGet = func(key string) *[]byte { panic(missing("MemoGet")) }
+var MemoGet = func(key string) *[]byte {
+	panic(missing("MemoGet"))
+}
 
 // MemoPut:
 // Errors: budget (with the limit in bytes).
-var MemoPut = func(key string, value []byte) *Error { panic(missing("MemoPut")) }
+var MemoPut = func(key string, value []byte) *Error {
+	panic(missing("MemoPut"))
+}
 
 // MemoRemove is of the contract.
-var MemoRemove = func(key string) { panic(missing("MemoRemove")) }
+var MemoRemove = func(key string) {
+	panic(missing("MemoRemove"))
+}

@@ -610,10 +610,10 @@ impl<'a> Generator<'a> {
             function.name,
             core_parameters.join(", "),
         )?;
-        let panics = format!("panic(missing(\"{name}\"))");
+        let panics = format!("\n\tpanic(missing(\"{name}\"))\n");
         write!(
             self.native,
-            "{docs}var {name} = func({parameters}) {results} {{ {panics} }}\n\n"
+            "{docs}var {name} = func({parameters}) {results} {{{panics}}}\n\n"
         )?;
         Ok(())
     }

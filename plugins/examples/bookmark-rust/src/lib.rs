@@ -28,6 +28,7 @@ pub struct BookmarkSpec {
 
 /// What was seen.
 #[ostler_sdk::api]
+#[derive(Default)]
 pub struct BookmarkStatus {
     /// The HTTP status.
     pub http_status: Option<u16>,
