@@ -3,10 +3,15 @@
 
 pub mod cargo;
 pub mod component;
+pub mod contract;
+pub mod go;
+pub mod javascript;
 pub mod manifest;
 pub mod progress;
+pub mod python;
 pub mod rust;
 pub mod toolchain;
+pub mod tools;
 
 use std::{
     fmt, fs,
@@ -132,7 +137,9 @@ pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -
     let manifest = manifest::section(folder)?;
     let made = match language {
         Language::Rust => rust::make(folder, options, progress)?,
-        other => bail!("{}: building {other} is not there yet", folder.display()),
+        Language::JavaScript => javascript::make(folder, options, progress)?,
+        Language::Python => python::make(folder, options, progress)?,
+        Language::Go => go::make(folder, options, progress)?,
     };
     let mut wasm = made.wasm;
     if let Some(manifest) = manifest {

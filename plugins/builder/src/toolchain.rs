@@ -179,16 +179,7 @@ fn install() -> Result<()> {
         "Installing {} (to build for WebAssembly)",
         DEBIAN_PACKAGES.join(" ")
     ));
-    for arguments in [
-        &["update"][..],
-        &[
-            &["install", "--yes", "--no-install-recommends"],
-            &DEBIAN_PACKAGES[..],
-        ]
-        .concat(),
-    ] {
-        apt_get(arguments).with_context(by_hand)?;
-    }
+    apt_install(&DEBIAN_PACKAGES).with_context(by_hand)?;
     if !debian_is_complete() {
         bail!(
             "the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}",
@@ -196,6 +187,12 @@ fn install() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Installs packages of Debian.
+pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
+    apt_get(&["update"])?;
+    apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 /// What a person can do where nothing can be done here.
