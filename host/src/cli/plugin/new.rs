@@ -34,6 +34,38 @@ pub struct New {
 enum Language {
     /// A crate.
     Rust,
+    /// An npm package.
+    #[value(alias = "javascript")]
+    Js,
+    /// A Python project.
+    Python,
+    /// A Go module.
+    Go,
+}
+
+impl Language {
+    /// Its own files, the first of them the source.
+    fn files(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Rust => &[
+                ("src/lib.rs", include_str!("templates/rust/lib.rs")),
+                ("Cargo.toml", include_str!("templates/rust/Cargo.toml.in")),
+                ("tests/reconcile.rs", include_str!("templates/rust/test.rs")),
+            ],
+            Self::Js => &[
+                ("index.js", include_str!("templates/js/index.js")),
+                ("package.json", include_str!("templates/js/package.json")),
+            ],
+            Self::Python => &[
+                ("main.py", include_str!("templates/python/main.py")),
+                ("pyproject.toml", include_str!("templates/python/pyproject.toml")),
+            ],
+            Self::Go => &[
+                ("main.go", include_str!("templates/go/main.go.in")),
+                ("go.mod", include_str!("templates/go/go.mod.in")),
+            ],
+        }
+    }
 }
 
 /// A kind, as kubectl writes it.
@@ -136,12 +168,7 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// A project's files, by language.
-const RUST: &[(&str, &str)] = &[
-    ("Cargo.toml", include_str!("templates/rust/Cargo.toml.in")),
-    ("src/lib.rs", include_str!("templates/rust/lib.rs")),
-    ("tests/reconcile.rs", include_str!("templates/rust/test.rs")),
-];
+/// What projects of all languages have.
 const SHARED: &[(&str, &str)] = &[
     ("plugin.yaml", include_str!("templates/shared/plugin.yaml")),
     (
@@ -166,8 +193,13 @@ impl New {
                 folder.display()
             );
         }
-        let sdk = Sdk::find(self.sdk.as_deref(), &folder)?;
-        let files = self.files(&sdk.dependency(&folder)?);
+        // The others' is in `ostler` itself.
+        let sdk = match self.language {
+            Language::Rust => Some(Sdk::find(self.sdk.as_deref(), &folder)?),
+            _ => None,
+        };
+        let dependency = sdk.as_ref().map(|sdk| sdk.dependency(&folder)).transpose()?;
+        let files = self.files(&dependency.unwrap_or_default());
         for (path, text) in &files {
             let path = folder.join(path);
             let parent = path.parent().context("a file in a folder")?;
@@ -175,7 +207,9 @@ impl New {
                 .and_then(|()| fs::write(&path, text))
                 .with_context(|| format!("writing {}", path.display()))?;
         }
-        sdk.lock(&folder)?;
+        if let Some(sdk) = sdk {
+            sdk.lock(&folder)?;
+        }
         let shown = folder.display();
         println!("{shown}: a plugin that reconciles {}", self.kind);
         for (path, _) in &files {
@@ -189,9 +223,8 @@ impl New {
     fn files(&self, sdk: &str) -> Vec<(String, String)> {
         let Kind { kind, version, group } = &self.kind;
         let (singular, plural) = (kind.to_lowercase(), plural(kind));
-        let (own, source) = match self.language {
-            Language::Rust => (RUST, "src/lib.rs"),
-        };
+        let own = self.language.files();
+        let source = own[0].0;
         let fill = |text: &str| {
             text.replace("<<kind>>", kind)
                 .replace("<<name>>", &self.name)
@@ -204,7 +237,13 @@ impl New {
                 .replace("<<sdk>>", sdk)
         };
         let files = own.iter().chain(SHARED);
-        files.map(|(path, text)| (fill(path), fill(text))).collect()
+        let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
+        if self.language == Language::Rust {
+            // A test of the project holds it to this.
+            let crds = files.iter_mut().filter(|(path, _)| path.starts_with("crds/"));
+            crds.for_each(|(_, text)| text.insert_str(0, "# Generated from the Rust types.\n"));
+        }
+        files
     }
 }
 
@@ -349,8 +388,9 @@ mod tests {
                     .iter()
                     .any(|(path, _)| path == "crds/example.dev_greetings.yaml")
             );
-            let lines = files[1].1.lines().count();
-            assert!(lines <= 60, "{} has {lines} lines", files[1].0);
+            let (source, text) = &files[0];
+            let lines = text.lines().count();
+            assert!(lines <= 60, "{source} has {lines} lines");
         }
     }
 

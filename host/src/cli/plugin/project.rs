@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ostler_builder::{Language, manifest};
 use serde_json::{Value, json};
 
-use crate::{grants::Grants, key::Gvk};
+use crate::{grants::Grants, key::Gvk, manifest::Manifest};
 
 /// A plugin's folder.
 pub struct Project {
@@ -84,7 +84,8 @@ impl Project {
 
     /// What it asks for, granted.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
-        granted(&self.folder, plugin, &self.asks)
+        let text = json!({ "plugins": { plugin: self.asks } }).to_string();
+        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
     /// An error unless every kind that the component reconciles is defined here.
@@ -117,29 +118,17 @@ impl Project {
 /// What a folder's `plugin.yaml` asks for.
 pub fn asks(folder: &Path) -> anyhow::Result<Value> {
     let file = folder.join(manifest::FILE);
-    let Some(section) = manifest::section(folder)? else {
-        bail!(
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!(
             "{}: not there: it says what the plugin asks for; begin with `asks: {{}}`",
             file.display()
-        );
+        ),
+        Err(e) => return Err(e).with_context(|| format!("reading {}", file.display())),
     };
-    let manifest: Value = serde_json::from_slice(&section)?;
-    let asks = manifest.get("asks").cloned().unwrap_or(json!({}));
-    granted(folder, "plugin", &asks)?;
-    Ok(asks)
-}
-
-/// Asks have the form of grants.
-fn granted(folder: &Path, plugin: &str, asks: &Value) -> anyhow::Result<Grants> {
-    let text = json!({ "plugins": { plugin: asks } }).to_string();
-    let file = folder.join(manifest::FILE).display().to_string();
-    // The place would be one in a text that nobody has written.
-    Grants::parse(&text, &file).map_err(|e| anyhow::anyhow!("{file}: asks: {}", first_line(&e, &file)))
-}
-
-fn first_line(error: &str, file: &str) -> String {
-    let error = error.trim_start_matches(file).trim_start_matches(": ");
-    error.lines().next().unwrap_or(error).to_owned()
+    let parsed = Manifest::parse(&text, &file.display().to_string());
+    let manifest = parsed.map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(serde_json::to_value(&manifest.asks)?)
 }
 
 /// The objects of a folder's files, in order of their names.
@@ -220,11 +209,11 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
             ),
             (
                 &[("Cargo.toml", ""), ("plugin.yaml", "asks: [")],
-                ["plugin.yaml", "not YAML"],
+                ["plugin.yaml", "line 1"],
             ),
             (
                 &[("Cargo.toml", ""), ("plugin.yaml", "asks: {kubernets: []}")],
-                ["plugin.yaml: asks", "kubernets"],
+                ["plugin.yaml", "kubernets"],
             ),
             (
                 &[sound[0], sound[1], ("samples/x.yaml", "kind: X\n---\n")],

@@ -406,7 +406,7 @@ fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::proce
         }
         Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
         Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
-        Language::Go => ("go", &["test", "./..."]),
+        Language::Go => return Ok(Some(ostler_builder::go::test(folder)?)),
         Language::JavaScript | Language::Python => return Ok(None),
     };
     let mut command = std::process::Command::new(program);
