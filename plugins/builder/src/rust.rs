@@ -61,6 +61,7 @@ impl Crate {
     }
 
     fn find(manifest: &Path, metadata: Metadata) -> Result<Self> {
+        let alone = metadata.packages.len() == 1;
         let package = metadata
             .packages
             .into_iter()
@@ -99,22 +100,6 @@ pub fn for_components(command: &mut Command, target: &Path) {
     }
 }
 
-/// Where crates are built that are no part of a checkout, all in one place: what they depend on is built once for all of
-/// them. `$OSTLER_BUILD_CACHE`, or one in the user's cache, or (where there is no user) their own target folder.
-#[must_use]
-pub fn cache(this: &Crate) -> PathBuf {
-    let of = |name: &str| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
-    of("OSTLER_BUILD_CACHE")
-        .or_else(|| of("CARGO_TARGET_DIR"))
-        .or_else(|| of("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))
-        .or_else(|| of("HOME").map(|home| home.join(".cache/ostler")))
-        .unwrap_or_else(|| this.target.clone())
-}
-
 /// `cargo test` of the crate in a folder, built in the same place.
 ///
 /// # Errors
@@ -124,7 +109,7 @@ pub fn test(folder: &Path) -> Result<Command> {
     let mut command = cargo::command();
     command.arg("test").current_dir(folder);
     if this.alone {
-        command.env("CARGO_TARGET_DIR", cache(&this).join("native"));
+        command.env("CARGO_TARGET_DIR", crate::cache(&this.target).join("native"));
     }
     Ok(command)
 }
@@ -148,7 +133,7 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let toolchain = Toolchain::find(options.install)?;
     let mut command = toolchain.build();
     let target = if this.alone {
-        cache(&this)
+        crate::cache(&this.target)
     } else {
         this.target.clone()
     };
