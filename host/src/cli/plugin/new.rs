@@ -25,7 +25,7 @@ pub struct New {
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// The SDK, or a checkout of Ostler that has it; found where this is run, or `ostler` is, in a checkout.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
 
