@@ -284,6 +284,21 @@ impl Test {
             if let Some(object) = stage.get(key).await? {
                 uids.push(object["metadata"]["uid"].clone());
             }
+        }
+        let owned = async |gvk: &Gvk| -> anyhow::Result<usize> {
+            let objects = stage.list(gvk).await?;
+            let owned = objects.iter().filter(|o| {
+                let owners = o["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+                owners.into_iter().any(|owner| uids.contains(&owner["uid"]))
+            });
+            Ok(owned.count())
+        };
+        let written = written(stage, project).await;
+        let mut children = 0;
+        for gvk in &written {
+            children += owned(gvk).await?;
+        }
+        for key in keys {
             stage.delete(key).await?;
         }
         for key in keys {
@@ -298,24 +313,15 @@ impl Test {
                 );
             }
         }
-        let mut children = 0;
-        for gvk in written(stage, project).await {
-            let of_deleted = async || -> anyhow::Result<usize> {
-                let objects = stage.list(&gvk).await?;
-                let owned = objects.iter().filter(|o| {
-                    let owners = o["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-                    owners.into_iter().any(|owner| uids.contains(&owner["uid"]))
-                });
-                Ok(owned.count())
-            };
-            children += of_deleted().await?;
-            let gone = async || matches!(of_deleted().await, Ok(0));
+        for gvk in &written {
+            let gone = async || matches!(owned(gvk).await, Ok(0));
             if !until(self.timeout, gone).await {
                 bail!("objects of kind {gvk} that belong to the deleted samples are still there");
             }
         }
         let message = match children {
-            0 => String::new(),
+            0 => "they own nothing".into(),
+            1 => "and an object of theirs".into(),
             n => format!("and {n} objects of theirs"),
         };
         Ok(((), message))
