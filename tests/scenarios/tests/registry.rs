@@ -131,9 +131,15 @@ async fn pull(store: &Store, reference: &str, policy: &Policy) -> Result<Pulled,
     store.pull(&reference, &Auth::anonymous(), policy).await
 }
 
+fn http() -> reqwest::Client {
+    // Fails only when somebody was faster, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// Writes a manifest by hand, and gives its reference.
 async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]]) -> String {
-    let http = reqwest::Client::new();
+    let http = http();
     let base = format!("http://{}/v2/{name}", registry.address());
     for bytes in blobs {
         let start = http
@@ -407,7 +413,7 @@ mod real {
                 registry.address()
             )
         };
-        let http = reqwest::Client::new();
+        let http = http();
         let copied = http
             .get(sig(&good))
             .header("accept", MANIFEST)
@@ -467,7 +473,7 @@ mod real {
         let pushed = desk.json(&["push", "greeting.wasm", &tag]);
         let base = format!("http://{}/v2/plugins/greeting", registry.address());
         let get = async |path: String| {
-            let answer = reqwest::Client::new()
+            let answer = http()
                 .get(path)
                 .header("accept", MANIFEST)
                 .send()
