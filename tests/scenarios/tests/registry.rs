@@ -248,7 +248,7 @@ mod real {
                 vec!["push", "greeting.wasm", &tag, "--sign", "ours.pub"],
                 "the key ours.pub: no PEM PRIVATE KEY",
             ),
-            (vec!["verify", &tag, "--key", "ours.pub"], "has no 1"),
+            (vec!["verify", &tag, "--key", "ours.pub"], "has no tag 1"),
             (
                 vec!["verify", "greeting.wasm", "--key", "ours.pub"],
                 "give --signature",
@@ -335,6 +335,11 @@ mod real {
             .await
             .expect_err("not theirs");
         assert!(error.is_transient(), "{error}");
+        let told = pull(&store(&cache), pinned, &theirs.optional())
+            .await
+            .expect("from the cache");
+        let unknown = told.unsigned.expect("it says so").to_string();
+        assert!(unknown.contains("could not be found out"), "{unknown}");
         let error = pull(&store(&desk.at("empty")), pinned, &ours)
             .await
             .expect_err("nothing there");
