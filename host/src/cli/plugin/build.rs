@@ -12,11 +12,12 @@ use crate::{cli::ask::Output, contract};
 
 /// Arguments of `ostler plugin build`.
 #[derive(Args)]
+#[command(after_help = "Exit codes: 0 it is built, 1 it is not (and why), 2 wrong arguments")]
 pub struct Build {
     /// The plugin's folder.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Where to write the component; target/NAME.wasm (dist/NAME.wasm where there is no target/) without it.
+    /// Where to write the component; target/NAME.wasm without it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Install what is missing for it, where the machine's package manager has it.

@@ -40,6 +40,7 @@ const SOURCES: [&str; 13] = [
 
 /// Arguments of `ostler plugin dev`.
 #[derive(Args)]
+#[command(after_help = "Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it could not run, 2 wrong arguments")]
 pub struct Dev {
     /// The plugin's folder.
     #[arg(default_value = ".")]

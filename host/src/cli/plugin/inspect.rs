@@ -115,7 +115,8 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
 /// Asks the component itself, where it can do nothing.
 async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     let limits = Limits::default();
-    let engine = Engine::new(1, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
+    // Of room for one call a component with several modules takes more.
+    let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
     let plugin = load(&engine.into(), wasm, None, &Grants::default(), &limits).await?;
     found.name = plugin.name().to_string();
     found.version.clone_from(&plugin.version);

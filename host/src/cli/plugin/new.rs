@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
+#[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
 pub struct New {
     /// Its name: letters a-z, digits and dashes.
     #[arg(value_parser = name)]
