@@ -2,8 +2,10 @@
 
 mod ask;
 mod compile;
+mod completion;
 mod dev;
 mod explain;
+mod plugin;
 mod record;
 mod replay;
 mod run;
@@ -53,6 +55,11 @@ enum Command {
     Record(record::Record),
     /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
     Replay(replay::Replay),
+    /// Write, test, publish and look at plugins.
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
+    /// Print what a shell needs to complete commands.
+    Completion(completion::Completion),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -66,6 +73,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
+            Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
         }
     }
@@ -167,6 +175,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,
         Command::Compile(compile) => compile.run()?,
+        Command::Plugin(plugin) => plugin.run().await?,
+        Command::Completion(completion) => completion.run(),
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
         }
@@ -217,13 +227,7 @@ async fn serve(
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: common.workers.max(1),
-    };
-    let address = admin
+    let address = admin(&host, common.workers.max(1))
         .serve(common.admin)
         .await
         .with_context(|| format!("the admin address {}", common.admin))?;
@@ -244,6 +248,16 @@ async fn serve(
         () = host.drain(common.grace_period) => Ok(()),
         _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
         _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
+}
+
+/// The admin server of a host.
+fn admin(host: &Host, workers: u32) -> Admin {
+    Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers,
     }
 }
 

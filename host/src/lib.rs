@@ -31,10 +31,12 @@ pub mod capabilities;
 pub mod contract;
 pub mod engine;
 pub mod grants;
+pub mod oci;
 pub mod plugin;
 pub mod rbac;
 pub mod reload;
 pub mod replay;
+pub mod signature;
 pub mod tape;
 pub mod upstream;
 

@@ -1,0 +1,218 @@
+//! The same example in four languages: whatever can be seen of it is the same.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+};
+use ostler::{grants::Grants, key::Gvk, router::Cause};
+use ostler_test_harness::{Lab, probe::config_map, scenarios};
+use serde_json::{Value, json};
+
+scenarios!(rust, javascript, python, go);
+
+async fn rust(lab: Lab) {
+    lives("bookmark-rust", lab).await;
+}
+
+async fn javascript(lab: Lab) {
+    lives("bookmark-js", lab).await;
+}
+
+async fn python(lab: Lab) {
+    lives("bookmark-python", lab).await;
+}
+
+async fn go(lab: Lab) {
+    lives("bookmark-go", lab).await;
+}
+
+const PAGE: &str = "Grüße, 世界 🦀 <&> \"\\\n";
+
+/// An upstream that answers as it is told, and knows what it was asked.
+#[derive(Clone, Default)]
+struct Pages(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    answers: BTreeMap<String, (u16, String)>,
+    asked: Vec<String>,
+}
+
+impl Pages {
+    /// Listens; gives its URL.
+    async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let router = Router::new().fallback(answer).with_state(self.clone());
+        tokio::spawn(async { axum::serve(listener, router).await });
+        url
+    }
+
+    fn answers(&self, what: &str, status: u16, body: &str) {
+        let mut told = self.0.lock().expect("lock");
+        told.answers.insert(what.into(), (status, body.into()));
+    }
+
+    fn asked(&self, what: &str) -> usize {
+        let told = self.0.lock().expect("lock");
+        told.asked.iter().filter(|asked| *asked == what).count()
+    }
+}
+
+async fn answer(State(pages): State<Pages>, request: Request) -> (StatusCode, String) {
+    let what = format!("{} {}", request.method(), request.uri());
+    let mut told = pages.0.lock().expect("lock");
+    told.asked.push(what.clone());
+    let (status, body) = told.answers.get(&what).cloned().unwrap_or_default();
+    (
+        StatusCode::from_u16(status).unwrap_or(StatusCode::NOT_FOUND),
+        body,
+    )
+}
+
+fn bookmarks() -> Gvk {
+    Gvk::new("examples.ostler.dev", "v1alpha1", "Bookmark")
+}
+
+fn bookmark(lab: &Lab, name: &str, path: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": name, "namespace": lab.namespace},
+        "spec": {"title": format!("Ünïcode {name}"), "upstream": "pages", "path": path, "every": 1}})
+}
+
+/// What a person sees of an object, without times and numbers of versions.
+async fn seen(lab: &Lab, name: &str) -> Value {
+    let object = lab.get(&bookmarks(), name).await.expect("there");
+    let child = lab.get(&config_map(), name).await.unwrap_or_default();
+    let mut status = object["status"].clone();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        let condition = condition.as_object_mut().expect("an object");
+        condition.retain(|field, _| field != "lastTransitionTime");
+    }
+    let owner = &child["metadata"]["ownerReferences"][0];
+    json!({"status": status, "finalizers": object["metadata"]["finalizers"], "data": child["data"],
+        "owner": [owner["kind"], owner["name"], owner["controller"]]})
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1})
+}
+
+async fn lives(plugin: &str, mut lab: Lab) {
+    let grants = format!(
+        "plugins:\n  {plugin}:\n    kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]\n    \
+         upstreams: [{{methods: [GET, DELETE], paths: [/*]}}]\n    events: true\n"
+    );
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    lab.install(&[&format!("examples/{plugin}")]);
+    lab.apply(bookmark(&lab, "home", "/home?a=b")).await;
+    lab.start_host().await;
+
+    // There is no upstream: it waits, and its coming wakes it.
+    lab.condition(&bookmarks(), "home", "Ready", "False", "NotFound")
+        .await;
+    let (pages, kind) = (Pages::default(), bookmarks());
+    pages.answers("GET /home?a=b", 200, PAGE);
+    lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "pages", "namespace": lab.namespace}, "spec": {"url": pages.start().await}}))
+        .await;
+    lab.ready(&kind, "home").await;
+    let kept = json!({
+        "status": {
+            "conditions": [
+                condition("Ready", "True", "Kept", "Ünïcode home is kept"),
+                condition("Reachable", "True", "Answered", "GET /home?a=b was answered with 200"),
+            ],
+            "observedGeneration": 1, "httpStatus": 200, "bytes": PAGE.len(),
+        },
+        "finalizers": ["examples.ostler.dev/bookmark"],
+        "data": {"title": "Ünïcode home", "page": PAGE},
+        "owner": ["Bookmark", "home", true],
+    });
+    assert_eq!(seen(&lab, "home").await, kept);
+
+    // It polls, and writes nothing as long as nothing changes.
+    let (writes, asked) = (lab.api_writes(), pages.asked("GET /home?a=b"));
+    lab.until("it has polled", async || {
+        pages.asked("GET /home?a=b") >= asked + 2
+    })
+    .await;
+    assert_eq!(lab.api_writes(), writes);
+    assert!(lab.causes(&kind, "home").contains(&Cause::Poll));
+
+    // Another answer is kept; one that is none is told, and what was kept stays.
+    pages.answers("GET /home?a=b", 200, "new");
+    lab.until("the page is followed", async || {
+        seen(&lab, "home").await["data"]["page"] == "new"
+    })
+    .await;
+    pages.answers("GET /home?a=b", 500, "no");
+    lab.condition(&kind, "home", "Reachable", "False", "UnexpectedAnswer")
+        .await;
+    let broken = seen(&lab, "home").await;
+    let said = "GET /home?a=b was answered with 500";
+    for expected in [
+        condition("Ready", "False", "UnexpectedAnswer", said),
+        condition("Reachable", "False", "UnexpectedAnswer", said),
+        condition("Reconciling", "True", "UnexpectedAnswer", said),
+    ] {
+        let conditions = broken["status"]["conditions"].as_array().expect("conditions");
+        assert!(conditions.contains(&expected), "{expected} is not in {broken}");
+    }
+    assert_eq!(broken["data"]["page"], "new");
+    pages.answers("GET /home?a=b", 200, PAGE);
+    lab.ready(&kind, "home").await;
+    assert_eq!(seen(&lab, "home").await, kept);
+
+    // What is wrong and stays wrong is parked: nobody is asked, and it goes as it came.
+    lab.apply(bookmark(&lab, "wrong", "no-slash")).await;
+    lab.condition(&kind, "wrong", "Stalled", "True", "InvalidPath")
+        .await;
+    let wrong = seen(&lab, "wrong").await;
+    let refused = condition(
+        "Ready",
+        "False",
+        "InvalidPath",
+        "spec.path: no-slash does not start with /",
+    );
+    let conditions = wrong["status"]["conditions"].as_array().expect("conditions");
+    assert!(conditions.contains(&refused), "{refused} is not in {wrong}");
+    assert_eq!(wrong["data"], Value::Null);
+    lab.delete(&kind, "wrong").await;
+    lab.gone(&kind, "wrong").await;
+
+    // It stays until its upstream has let it go; then its child goes, too.
+    pages.answers("DELETE /home?a=b", 503, "not now");
+    lab.delete(&kind, "home").await;
+    lab.until("the upstream is told", async || {
+        pages.asked("DELETE /home?a=b") > 0
+    })
+    .await;
+    lab.condition(&kind, "home", "Ready", "False", "UnexpectedAnswer")
+        .await;
+    pages.answers("DELETE /home?a=b", 204, "");
+    lab.gone(&kind, "home").await;
+    lab.gone(&config_map(), "home").await;
+    lab.until("its farewell is an event", async || {
+        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+        events
+            .iter()
+            .any(|e| e["reason"] == "Forgotten" && e["message"] == "Ünïcode home is forgotten")
+    })
+    .await;
+    let traps = lab.host().ledger().all();
+    let traps: Vec<_> = traps
+        .iter()
+        .flat_map(|facts| &facts.errors)
+        .filter(|e| e.reason.starts_with("Plugin"))
+        .collect();
+    assert!(traps.is_empty(), "{traps:?}");
+}
