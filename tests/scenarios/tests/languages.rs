@@ -1,8 +1,13 @@
-//! The same example in four languages: whatever can be seen of it is the same.
+//! The same example in four languages: whatever can be seen of it is the same. And what each costs:
+//! `cargo test --release -p ostler-scenarios --test languages -- figures --ignored --nocapture`.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -10,8 +15,16 @@ use axum::{
     extract::{Request, State},
     http::StatusCode,
 };
-use ostler::{grants::Grants, key::Gvk, router::Cause};
-use ostler_test_harness::{Lab, probe::config_map, scenarios};
+use ostler::{
+    bindings::{reconciler, types},
+    capabilities::{Call, Terms},
+    contract,
+    engine::{Compiled, Engine, Inspector, Limits},
+    grants::Grants,
+    key::Gvk,
+    router::Cause,
+};
+use ostler_test_harness::{Lab, component_bytes, probe::config_map, scenarios, workspace};
 use serde_json::{Value, json};
 
 scenarios!(rust, javascript, python, go);
@@ -191,4 +204,104 @@ async fn lives(plugin: &str, mut lab: Lab) {
     let traps = lab.host().ledger().all();
     let traps: Vec<_> = traps.iter().flat_map(|facts| &facts.errors).filter(|e| e.reason.starts_with("Plugin")).collect();
     assert!(traps.is_empty(), "{traps:?}");
+}
+
+/// What a component is measured with: one that computes for seconds is no failure here.
+fn limits() -> Limits {
+    Limits {
+        cpu: Duration::from_secs(60),
+        ..Limits::default()
+    }
+}
+
+/// One reconcile without a host around: what it asks is denied, so that only the component is measured.
+async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
+    let terms = Terms {
+        plugin: "measured".into(),
+        grants: Grants::default().of("measured"),
+        config: b"{}".to_vec(),
+        limits: limits(),
+    };
+    let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": "home", "namespace": "default"},
+        "spec": {"title": "Home", "upstream": "pages", "path": "/home", "every": 1}});
+    let request = reconciler::Request {
+        object: object.to_string().into_bytes(),
+        ref_: types::ObjectRef {
+            gvk: types::Gvk {
+                group: "examples.ostler.dev".into(),
+                version: "v1alpha1".into(),
+                kind: "Bookmark".into(),
+            },
+            cluster: None,
+            namespace: Some("default".into()),
+            name: "home".into(),
+        },
+        attempt: 0,
+        causes: vec!["change".into()],
+    };
+    let began = Instant::now();
+    let (answer, _) = engine.reconcile(compiled, Call::new(Arc::new(terms), None), request, false).await;
+    let took = began.elapsed();
+    let failure = answer.expect("it does not trap").expect_err("all is denied");
+    assert_eq!(failure.reason, "PermissionDenied", "{failure:?}");
+    took
+}
+
+/// Lines that are neither empty nor a comment.
+fn lines(file: &str) -> usize {
+    let text = std::fs::read_to_string(workspace().join("plugins/examples").join(file)).expect("the source");
+    let lines = text.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#')).count()
+}
+
+#[tokio::test]
+#[ignore = "measures: see the top of this file"]
+async fn figures() {
+    const CALLS: usize = 200;
+    println!("| language | component | lines | cold compile | call | ×Rust | linear memory |");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    let mut rust: Option<Duration> = None;
+    for (language, name, source) in [
+        ("Rust", "bookmark-rust", "bookmark-rust/src/lib.rs"),
+        ("Go", "bookmark-go", "bookmark-go/main.go"),
+        ("JavaScript", "bookmark-js", "bookmark-js/index.js"),
+        ("Python", "bookmark-python", "bookmark-python/main.py"),
+    ] {
+        let wasm = component_bytes(&format!("examples/{name}"));
+        let wasi = contract::inspect(&wasm).expect("a plugin").wasi;
+        let engine = Engine::new(2, limits().memory, None, None).expect("an engine");
+        let began = Instant::now();
+        let compiled = engine.compile(&wasm, wasi).expect("compiles");
+        let compile = began.elapsed();
+        let mut took = Vec::new();
+        for _ in 0..CALLS {
+            took.push(call(&engine, &compiled).await);
+        }
+        took.sort();
+        let median = took[CALLS / 2];
+        let first = *rust.get_or_insert(median);
+        // Another engine: one that can be looked into is slower.
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = seen.clone();
+        let inspector = Inspector::new(move |memory| {
+            counted.fetch_add(memory.len(), Ordering::Relaxed);
+        });
+        let cache = ostler::engine::Cache {
+            directory: workspace().join("target/compiled"),
+            compiler: None,
+        };
+        let engine = Engine::new(2, limits().memory, Some(cache), Some(inspector)).expect("an engine");
+        let compiled = engine.compile(&wasm, wasi).expect("compiles");
+        call(&engine, &compiled).await;
+        println!(
+            "| {language} | {:.2} MB | {} | {:.1} s | {:.2} ms | {:.0} | {:.1} MB |",
+            wasm.len() as f64 / 1e6,
+            lines(source),
+            compile.as_secs_f64(),
+            median.as_secs_f64() * 1e3,
+            median.as_secs_f64() / first.as_secs_f64(),
+            seen.load(Ordering::Relaxed) as f64 / 1e6,
+        );
+    }
 }
