@@ -40,7 +40,10 @@ const SDK: [(&str, &str); 6] = [
 pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Made> {
     let path = folder.join("go.mod");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let module = text.lines().find_map(|line| line.strip_prefix("module ")).map(str::trim);
+    let module = text
+        .lines()
+        .find_map(|line| line.strip_prefix("module "))
+        .map(str::trim);
     let name = module.and_then(|module| module.rsplit('/').next());
     let Some(name) = name else {
         bail!("{}: it has no line `module NAME`", path.display());
@@ -77,13 +80,27 @@ pub fn workspace(place: &Workplace) -> Result<std::path::PathBuf> {
 fn compile(place: &Workplace, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
     progress("go build");
     let module = place.folder.join("module.wasm");
-    let mut build = command("go", &["build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o"]);
+    let mut build = command(
+        "go",
+        &[
+            "build",
+            "-buildmode=c-shared",
+            "-trimpath",
+            "-ldflags=-s -w",
+            "-o",
+        ],
+    );
     build
         .arg(&module)
         .arg(".")
         .current_dir(&place.source)
         .env("GOWORK", workspace(place)?)
-        .envs([("GOOS", "wasip1"), ("GOARCH", "wasm"), ("GOFLAGS", "-buildvcs=false"), ("CGO_ENABLED", "0")]);
+        .envs([
+            ("GOOS", "wasip1"),
+            ("GOARCH", "wasm"),
+            ("GOFLAGS", "-buildvcs=false"),
+            ("CGO_ENABLED", "0"),
+        ]);
     place.run(build)?;
     progress("making a component of it");
     encode(&fs::read(&module)?).with_context(|| format!("making a component of {}", place.name))

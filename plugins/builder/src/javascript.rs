@@ -14,10 +14,22 @@ use crate::{
 const COMPILER: &str = "componentize-qjs@0.4.5";
 
 const SDK: [(&str, &str); 4] = [
-    ("node_modules/ostler/index.js", include_str!("../../sdk-js/index.js")),
-    ("node_modules/ostler/runtime.js", include_str!("../../sdk-js/runtime.js")),
-    ("node_modules/ostler/index.d.ts", include_str!("../../sdk-js/index.d.ts")),
-    ("node_modules/ostler/package.json", include_str!("../../sdk-js/package.json")),
+    (
+        "node_modules/ostler/index.js",
+        include_str!("../../sdk-js/index.js"),
+    ),
+    (
+        "node_modules/ostler/runtime.js",
+        include_str!("../../sdk-js/runtime.js"),
+    ),
+    (
+        "node_modules/ostler/index.d.ts",
+        include_str!("../../sdk-js/index.d.ts"),
+    ),
+    (
+        "node_modules/ostler/package.json",
+        include_str!("../../sdk-js/package.json"),
+    ),
 ];
 
 #[derive(Deserialize)]
@@ -85,7 +97,14 @@ fn compile(
         .arg(compiler.join("node_modules/componentize-qjs/bin/componentize-qjs"))
         .arg("--wit")
         .arg(place.wit()?)
-        .args(["--world", crate::contract::WORLD, "--sync", "--opt-size", "--stub-wasi", "--module-root"])
+        .args([
+            "--world",
+            crate::contract::WORLD,
+            "--sync",
+            "--opt-size",
+            "--stub-wasi",
+            "--module-root",
+        ])
         .arg(&stage)
         .arg("--js")
         .arg(stage.join(&package.main))
@@ -100,6 +119,12 @@ fn compile(
 
 fn npm(folder: &Path) -> Command {
     let mut npm = Command::new("npm");
-    npm.current_dir(folder).args(["install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]);
+    npm.current_dir(folder).args([
+        "install",
+        "--no-package-lock",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+    ]);
     npm
 }

@@ -56,7 +56,10 @@ fn compile(place: &Workplace, options: &Options, progress: &mut dyn FnMut(&str))
     if place.source.join("requirements.txt").is_file() {
         progress("installing requirements.txt from PyPI");
         // Modules in C would be for this machine, not for the component.
-        let mut pip = pip(&compiler, &["--no-compile", "--target", ".", "-r", "requirements.txt"]);
+        let mut pip = pip(
+            &compiler,
+            &["--no-compile", "--target", ".", "-r", "requirements.txt"],
+        );
         pip.current_dir(&stage);
         place.run(pip)?;
     }
@@ -79,7 +82,8 @@ fn compile(place: &Workplace, options: &Options, progress: &mut dyn FnMut(&str))
 
 fn pip(venv: &Path, arguments: &[&str]) -> Command {
     let mut pip = Command::new(venv.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(arguments);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args(arguments);
     pip
 }
 

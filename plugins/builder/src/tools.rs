@@ -31,7 +31,9 @@ impl Workplace {
     /// # Errors
     /// When the folder isn't there.
     pub fn of(source: &Path, name: &str) -> Result<Self> {
-        let source = source.canonicalize().with_context(|| source.display().to_string())?;
+        let source = source
+            .canonicalize()
+            .with_context(|| source.display().to_string())?;
         let target = target(&source);
         Ok(Self {
             folder: target.join("plugins").join(name),
@@ -84,8 +86,12 @@ impl Workplace {
     pub fn unless_current(&self, tools: &[&str], make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let mut hash = Sha256::new();
         let files = sources(&self.source)?;
-        let files = files.iter().map(|(path, bytes)| (path.as_os_str().as_encoded_bytes(), &bytes[..]));
-        let contract = contract::FILES.iter().map(|(name, text)| (name.as_bytes(), text.as_bytes()));
+        let files = files
+            .iter()
+            .map(|(path, bytes)| (path.as_os_str().as_encoded_bytes(), &bytes[..]));
+        let contract = contract::FILES
+            .iter()
+            .map(|(name, text)| (name.as_bytes(), text.as_bytes()));
         let tools = tools.iter().map(|text| (&b""[..], text.as_bytes()));
         for (name, bytes) in files.chain(contract).chain(tools) {
             for part in [name, bytes] {
@@ -137,7 +143,8 @@ impl Workplace {
     pub fn run(&self, command: Command) -> Result<String> {
         run(command).map_err(|e| {
             let stage = format!("{}/", self.folder.join("stage").display());
-            e.context(format!("building {}", self.source.display())).replaced(&stage)
+            e.context(format!("building {}", self.source.display()))
+                .replaced(&stage)
         })
     }
 }
@@ -189,7 +196,11 @@ pub fn run(mut command: Command) -> Result<String> {
 pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()> {
     let there = || {
         let mut command = Command::new(program[0]);
-        let command = command.args(&program[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let command = command
+            .args(&program[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
     if there() {
@@ -210,7 +221,9 @@ pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()>
 
 /// The target folder: of the checkout the plugin is in, where there is one.
 fn target(source: &Path) -> PathBuf {
-    let checkout = source.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    let checkout = source
+        .ancestors()
+        .find(|folder| folder.join("Cargo.lock").is_file());
     match (checkout, std::env::var_os("CARGO_TARGET_DIR")) {
         (Some(checkout), Some(target)) => checkout.join(target),
         (Some(checkout), None) => checkout.join("target"),
@@ -277,15 +290,24 @@ mod tests {
         }
         let place = Workplace::of(folder.path(), "some").unwrap();
         let stage = place.stage(&[("sdk/b.js", "more")]).unwrap();
-        let mut found: Vec<_> = sources(&stage).unwrap().into_iter().map(|(path, _)| path).collect();
+        let mut found: Vec<_> = sources(&stage)
+            .unwrap()
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect();
         found.sort();
         assert_eq!(found, ["index.js", "lib/a.js", "sdk/b.js"].map(PathBuf::from));
     }
 
     #[test]
     fn a_tool_that_is_missing_is_named_with_its_packages() {
-        let said = require(&["no-such-program", "--version"], &["no-such"], false).unwrap_err().to_string();
-        assert!(said.contains("no-such-program") && said.contains("apt-get install no-such"), "{said}");
+        let said = require(&["no-such-program", "--version"], &["no-such"], false)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.contains("no-such-program") && said.contains("apt-get install no-such"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -293,7 +315,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = Workplace::of(folder.path(), "some").unwrap();
         let mut command = Command::new("sh");
-        let said = format!("echo {}/stage/main.py:3: wrong >&2; exit 1", place.folder.display());
+        let said = format!(
+            "echo {}/stage/main.py:3: wrong >&2; exit 1",
+            place.folder.display()
+        );
         command.args(["-c", &said]);
         let said = format!("{:#}", place.run(command).unwrap_err());
         assert!(said.contains("\nmain.py:3: wrong"), "{said}");

@@ -59,7 +59,9 @@ pub fn generate() -> Result<BTreeMap<&'static str, String>> {
     Ok(BTreeMap::from([
         (
             "types.go",
-            format!("{HEADER}// Package wit is the contract between plugin and host.\n{PACKAGE}{RESULT}{types}"),
+            format!(
+                "{HEADER}// Package wit is the contract between plugin and host.\n{PACKAGE}{RESULT}{types}"
+            ),
         ),
         ("abi.go", abi_head + &abi),
         ("native.go", tag("!wasip1") + NATIVE + &native),
@@ -214,7 +216,11 @@ impl<'a> Generator<'a> {
                 TypeDefKind::List(item) => format!("[]{}", self.go(item)?),
                 TypeDefKind::Option(some) => format!("*{}", self.go(some)?),
                 TypeDefKind::Result(r) => {
-                    format!("Result[{}, {}]", self.go_of(r.ok.as_ref())?, self.go_of(r.err.as_ref())?)
+                    format!(
+                        "Result[{}, {}]",
+                        self.go_of(r.ok.as_ref())?,
+                        self.go_of(r.err.as_ref())?
+                    )
                 }
                 TypeDefKind::Tuple(tuple) => {
                     let mut fields = Vec::new();
@@ -336,7 +342,10 @@ impl<'a> Generator<'a> {
     }
 
     fn size(&self, ty: &Type) -> (usize, usize) {
-        (self.sizes.size(ty).size_wasm32(), self.sizes.align(ty).align_wasm32())
+        (
+            self.sizes.size(ty).size_wasm32(),
+            self.sizes.align(ty).align_wasm32(),
+        )
     }
 
     /// A statement that stores `value` at `address`.
@@ -385,7 +394,10 @@ impl<'a> Generator<'a> {
                 writeln!(store, "\tstore(p, v)")?;
             }
             TypeDefKind::Option(some) => {
-                let offset = self.sizes.payload_offset(wit_parser::Int::U8, [None, Some(some)]).size_wasm32();
+                let offset = self
+                    .sizes
+                    .payload_offset(wit_parser::Int::U8, [None, Some(some)])
+                    .size_wasm32();
                 let at = format!("p+{offset}");
                 let (inner, set) = (self.load(some, &at)?, self.store(some, &at, "*v")?);
                 writeln!(
@@ -399,7 +411,10 @@ impl<'a> Generator<'a> {
             }
             TypeDefKind::Result(result) => {
                 let cases = [result.ok.as_ref(), result.err.as_ref()];
-                let offset = self.sizes.payload_offset(wit_parser::Int::U8, cases).size_wasm32();
+                let offset = self
+                    .sizes
+                    .payload_offset(wit_parser::Int::U8, cases)
+                    .size_wasm32();
                 let at = format!("p+{offset}");
                 let (mut ok, mut set_ok) = (String::new(), String::new());
                 if let Some(ty) = cases[0] {
@@ -466,8 +481,19 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    fn fields(&mut self, types: &[Type], names: &[String], load: &mut String, store: &mut String) -> Result<()> {
-        let offsets: Vec<_> = self.sizes.field_offsets(types).iter().map(|(at, _)| at.size_wasm32()).collect();
+    fn fields(
+        &mut self,
+        types: &[Type],
+        names: &[String],
+        load: &mut String,
+        store: &mut String,
+    ) -> Result<()> {
+        let offsets: Vec<_> = self
+            .sizes
+            .field_offsets(types)
+            .iter()
+            .map(|(at, _)| at.size_wasm32())
+            .collect();
         for ((ty, name), offset) in types.iter().zip(names).zip(offsets) {
             let at = format!("p+{offset}");
             let value = format!("v.{name}");
@@ -491,7 +517,12 @@ impl<'a> Generator<'a> {
             Shape::Kind(_, TypeDefKind::Enum(_)) => flat.push(format!("uint32({value})")),
             Shape::Kind(_, TypeDefKind::Record(record)) => {
                 for field in &record.fields {
-                    self.flatten(&field.ty, &format!("{value}.{}", pascal(&field.name)), before, flat)?;
+                    self.flatten(
+                        &field.ty,
+                        &format!("{value}.{}", pascal(&field.name)),
+                        before,
+                        flat,
+                    )?;
                 }
             }
             Shape::Kind(_, TypeDefKind::Tuple(tuple)) => {
@@ -517,7 +548,11 @@ impl<'a> Generator<'a> {
             Shape::String | Shape::Bytes | Shape::Kind(_, TypeDefKind::List(_)) => {
                 self.functions(ty)?;
                 let (address, count) = (self.fresh("address"), self.fresh("count"));
-                writeln!(before, "\t{address}, {count} := lower{}({value})", self.mangled(ty)?)?;
+                writeln!(
+                    before,
+                    "\t{address}, {count} := lower{}({value})",
+                    self.mangled(ty)?
+                )?;
                 flat.extend([address, count]);
             }
             Shape::Kind(_, other) => bail!("{} as a parameter is not supported", other.as_str()),
@@ -554,7 +589,12 @@ impl<'a> Generator<'a> {
                 record.size.size_wasm32(),
                 record.align.align_wasm32()
             )?;
-            let offsets: Vec<_> = self.sizes.field_offsets(&types).iter().map(|(at, _)| at.size_wasm32()).collect();
+            let offsets: Vec<_> = self
+                .sizes
+                .field_offsets(&types)
+                .iter()
+                .map(|(at, _)| at.size_wasm32())
+                .collect();
             for (parameter, offset) in function.params.iter().zip(offsets) {
                 let store = self.store(&parameter.ty, &format!("p+{offset}"), &camel(&parameter.name))?;
                 writeln!(before, "\t{store}")?;
@@ -572,7 +612,10 @@ impl<'a> Generator<'a> {
                 Shape::Kind(_, TypeDefKind::Result(r)) => {
                     let err = self.go_of(r.err.as_ref())?;
                     match &r.ok {
-                        Some(ok) => (format!("({}, *{err})", self.go(ok)?), "\treturn r.Ok, r.Err\n".into()),
+                        Some(ok) => (
+                            format!("({}, *{err})", self.go(ok)?),
+                            "\treturn r.Ok, r.Err\n".into(),
+                        ),
                         None => (format!("*{err}"), "\treturn r.Err\n".into()),
                     }
                 }
@@ -598,8 +641,12 @@ impl<'a> Generator<'a> {
                 };
             }
         }
-        let core_parameters: Vec<_> =
-            signature.params.iter().enumerate().map(|(i, ty)| format!("a{i} {}", core(*ty))).collect();
+        let core_parameters: Vec<_> = signature
+            .params
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| format!("a{i} {}", core(*ty)))
+            .collect();
         let core_result = signature.results.first().map_or("", |ty| core(*ty));
         let mut docs = String::new();
         comment(&mut docs, "", &name, &function.docs);
@@ -633,11 +680,20 @@ impl<'a> Generator<'a> {
             let (go_name, go_result) = (pascal(&function.name), self.go(result)?);
             let (mut parameters, mut loads, mut arguments) = (Vec::new(), String::new(), Vec::new());
             let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
-            let offsets: Vec<_> = self.sizes.field_offsets(&types).iter().map(|(at, _)| at.size_wasm32()).collect();
+            let offsets: Vec<_> = self
+                .sizes
+                .field_offsets(&types)
+                .iter()
+                .map(|(at, _)| at.size_wasm32())
+                .collect();
             for (parameter, offset) in function.params.iter().zip(offsets) {
                 let local = camel(&parameter.name);
                 parameters.push(format!("{local} {}", self.go(&parameter.ty)?));
-                writeln!(loads, "\t{local} := {}", self.load(&parameter.ty, &format!("p+{offset}"))?)?;
+                writeln!(
+                    loads,
+                    "\t{local} := {}",
+                    self.load(&parameter.ty, &format!("p+{offset}"))?
+                )?;
                 arguments.push(local);
             }
             comment(&mut methods, "\t", &go_name, &function.docs);
@@ -691,7 +747,9 @@ fn comment(out: &mut String, indent: &str, name: &str, docs: &Docs) {
 fn pascal(name: &str) -> String {
     let parts = name.split('-').map(|part| {
         let mut letters = part.chars();
-        letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+        letters.next().map_or(String::new(), |first| {
+            first.to_uppercase().chain(letters).collect()
+        })
     });
     parts.collect()
 }
