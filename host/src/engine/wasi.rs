@@ -18,11 +18,7 @@ mod tests {
         p2::bindings::{
             cli::environment,
             filesystem::preopens,
-            sockets::{
-                instance_network,
-                network::{IpAddressFamily, IpSocketAddress, Ipv4SocketAddress},
-                tcp, tcp_create_socket,
-            },
+            sockets::{network::IpAddressFamily, tcp_create_socket, udp_create_socket},
         },
         sockets::WasiSocketsView,
     };
@@ -57,19 +53,10 @@ mod tests {
         assert!(arguments.is_empty(), "{arguments:?}");
         let folders = preopens::Host::get_directories(&mut state.filesystem()).expect("an answer");
         assert!(folders.is_empty());
-        // Somebody listens, so that a connection would come about.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let address = IpSocketAddress::Ipv4(Ipv4SocketAddress {
-            port,
-            address: (127, 0, 0, 1),
-        });
-        let network = instance_network::Host::instance_network(&mut state.sockets()).expect("an answer");
-        let socket = tcp_create_socket::Host::create_tcp_socket(&mut state.sockets(), IpAddressFamily::Ipv4);
-        if let Ok(socket) = socket {
-            let refused =
-                tcp::HostTcpSocket::start_connect(&mut state.sockets(), socket, network, address).await;
-            assert!(refused.is_err(), "it may connect");
-        }
+        let tcp = tcp_create_socket::Host::create_tcp_socket(&mut state.sockets(), IpAddressFamily::Ipv4);
+        assert!(tcp.is_err(), "a TCP socket");
+        let udp =
+            udp_create_socket::Host::create_udp_socket(&mut state.sockets(), IpAddressFamily::Ipv4).await;
+        assert!(udp.is_err(), "a UDP socket");
     }
 }

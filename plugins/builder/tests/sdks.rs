@@ -16,7 +16,10 @@ fn folder(name: &str) -> PathBuf {
 
 fn go(arguments: &[&str], folder: &Path, workspace: &Path) {
     let mut command = Command::new("go");
-    command.args(arguments).current_dir(folder).env("GOWORK", workspace);
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .env("GOWORK", workspace);
     run(command).unwrap();
 }
 
