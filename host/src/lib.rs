@@ -34,7 +34,9 @@ pub mod grants;
 pub mod oci;
 pub mod plugin;
 pub mod reload;
+pub mod replay;
 pub mod signature;
+pub mod tape;
 pub mod upstream;
 
 pub mod conditions;
