@@ -32,6 +32,7 @@ pub mod contract;
 pub mod engine;
 pub mod grants;
 pub mod plugin;
+pub mod rbac;
 pub mod reload;
 pub mod replay;
 pub mod tape;
@@ -47,10 +48,14 @@ pub mod election;
 pub mod gate;
 pub mod lease;
 pub mod lifecycle;
+pub mod limits;
+pub mod manifest;
 
 pub mod admin;
 pub mod cli;
 pub mod facts;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;
