@@ -34,6 +34,8 @@ pub mod grants;
 pub mod plugin;
 pub mod rbac;
 pub mod reload;
+pub mod replay;
+pub mod tape;
 pub mod upstream;
 
 pub mod conditions;

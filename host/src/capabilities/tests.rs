@@ -296,6 +296,7 @@ impl World {
             metrics: Arc::default(),
             gate: Gate::default(),
             reach: Reach::new(&[]),
+            tapes: Arc::default(),
         };
         Self {
             listener,
