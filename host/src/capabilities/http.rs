@@ -241,11 +241,16 @@ impl Call {
 
     /// Whether the component may name a Secret; gives it.
     fn may_name(&self, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
-        let own = self.subject().map(|key| key.namespace.clone()).unwrap_or_default();
+        let own = self
+            .subject()
+            .map(|key| key.namespace.clone())
+            .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own);
         for (field, value) in [("namespace", namespace), ("name", name)] {
             if value.is_empty() || !segment(value) {
-                return Err(Error::Invalid(format!("{field} `{value}` of the secret is not a name")));
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the secret is not a name"
+                )));
             }
         }
         self.allow(&Access::Secret { namespace, name })?;

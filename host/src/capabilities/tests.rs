@@ -465,7 +465,10 @@ async fn a_secret_in_a_body_is_refused_without_its_grant() {
     };
     let mut call = world.call(everything(), &Need::Secrets.without());
     let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
-    assert!(matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")), "{answer:?}");
+    assert!(
+        matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")),
+        "{answer:?}"
+    );
     let mut call = world.call(everything(), &everything());
     let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
     assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
