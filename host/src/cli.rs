@@ -4,11 +4,17 @@ mod ask;
 mod compile;
 mod dev;
 mod explain;
+mod plan;
 mod run;
 mod status;
 mod table;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -44,6 +50,8 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
+    /// Plan: what reconciling would change, as a diff; nothing is written.
+    Plan(plan::Plan),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -57,7 +65,16 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Crds | Self::Compile(_) => None,
+            Self::Status(_) | Self::Explain(_) | Self::Plan(_) | Self::Crds | Self::Compile(_) => None,
+        }
+    }
+
+    /// The exit code of an error.
+    fn failure(&self) -> ExitCode {
+        match self {
+            // 1 is for a plan that changes something, as `kubectl diff` has it.
+            Self::Plan(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
         }
     }
 }
@@ -108,13 +125,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
-pub fn main() -> std::process::ExitCode {
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    let failure = cli.command.failure();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("ostler: no runtime: {e}");
-            return std::process::ExitCode::FAILURE;
+            return failure;
         }
     };
     // Fails only when somebody was faster, which is as good.
@@ -131,16 +149,17 @@ pub fn main() -> std::process::ExitCode {
         ended
     });
     match ended {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(e) => {
             eprintln!("ostler: {e:#}");
-            std::process::ExitCode::FAILURE
+            failure
         }
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
-    match command {
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        Command::Plan(plan) => return plan.run().await,
         Command::Run(run) => run.run().await,
         Command::Dev(dev) => dev.run().await,
         Command::Status(status) => status.run().await,
@@ -150,7 +169,18 @@ async fn run(command: Command) -> anyhow::Result<()> {
             print!("{}", crate::upstream::crd_yaml());
             Ok(())
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The grants of a file; none without one.
+fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
+    let Some(path) = file else {
+        return Ok(Grants::default());
+    };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading the grants {}", path.display()))?;
+    Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
 /// Runs a host until a signal, or an error, ends it.
@@ -159,14 +189,7 @@ async fn serve(
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
-    let grants = match &common.grants {
-        None => Grants::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("reading the grants {}", path.display()))?;
-            Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))?
-        }
-    };
+    let grants = grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugins,
         grants,

@@ -52,5 +52,6 @@ pub mod facts;
 pub mod host;
 pub mod memo;
 pub mod metrics;
+pub mod plan;
 pub mod telemetry;
 pub mod time;

@@ -1,0 +1,796 @@
+//! What would be otherwise: between the host and the API server, in a plan.
+//!
+//! Each write is tried as a dry run, so that defaults, admission, validation and conflicts are the server's own.
+//! What it came to is kept here, and found by every read from then on. The server knows nothing of what is only
+//! planned, so a second write of an object is tried as everything together that was planned for it; what can't be
+//! tried at all is worked out here, and said to be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::{Arc, Mutex, OnceLock, Weak},
+};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    merge::{bare, deleting, delta, follow, held, merge, same, set},
+    target::Target,
+};
+use crate::{
+    capabilities::Services,
+    cluster::{ApiError, Cluster, parse},
+    dependencies::Dependency,
+    key::{Gvk, ObjectRef},
+    object::{Labels, Object},
+    scope::Form,
+    selector::Selector,
+    store::{Put, Query},
+    upstream,
+    watch::Origin,
+};
+
+/// Versions of what is only planned: newer than anything live.
+const PLANNED: u64 = 1 << 62;
+
+/// A write on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// The HTTP method.
+    pub method: &'static str,
+    /// Path and query.
+    pub path: &'a str,
+    /// Of the body.
+    pub content_type: &'static str,
+    /// What is sent.
+    pub body: &'a [u8],
+}
+
+/// One object that is touched.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    target: Target,
+    /// As the server has it; none when it does not.
+    pub live: Option<Value>,
+    /// As it would be; none when it would be gone.
+    pub planned: Option<Value>,
+    /// What the server answered last to what each manager applied.
+    applied: BTreeMap<String, Value>,
+    /// On whose behalf it was written.
+    pub by: BTreeSet<String>,
+    /// What the server was not asked about, and why.
+    pub unchecked: BTreeSet<String>,
+    /// Whether some of it rests on an answer that nobody gave.
+    pub guess: bool,
+}
+
+impl Entry {
+    fn new(target: &Target, live: Option<Value>) -> Self {
+        Self {
+            target: target.clone(),
+            planned: live.clone(),
+            live,
+            applied: BTreeMap::new(),
+            by: BTreeSet::new(),
+            unchecked: BTreeSet::new(),
+            guess: false,
+        }
+    }
+
+    /// Whether there is anything to tell.
+    pub fn changed(&self) -> bool {
+        match (&self.live, &self.planned) {
+            (Some(live), Some(planned)) => !same(live, planned),
+            (live, planned) => live.is_some() != planned.is_some(),
+        }
+    }
+
+    /// The object's name; none where it neither is nor would be.
+    pub fn key(&self) -> Option<ObjectRef> {
+        self.planned.as_ref().or(self.live.as_ref()).map(key)
+    }
+}
+
+/// A request to an upstream that is not sent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Request {
+    /// The object whose reconcile asks for it.
+    pub by: String,
+    /// Namespace and name of the Upstream.
+    pub upstream: String,
+    /// The HTTP method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// The body, with placeholders; JSON where it is some.
+    pub body: Value,
+    /// Whether it rests on an earlier answer that nobody gave.
+    pub guess: bool,
+}
+
+/// An Event that is not written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct News {
+    /// The object it is about.
+    pub about: String,
+    /// `Normal` or `Warning`.
+    pub kind: String,
+    /// Its reason.
+    pub reason: String,
+    /// Its note.
+    pub note: String,
+}
+
+/// What came of one reconcile, as far as the plan is concerned.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ran {
+    /// It rests on an answer that nobody gave.
+    pub guess: bool,
+    /// Somebody else changed what it wrote.
+    pub conflict: bool,
+}
+
+/// Who writes now.
+#[derive(Default)]
+struct Run {
+    by: String,
+    subject: Option<ObjectRef>,
+    ran: Ran,
+    written: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By path.
+    entries: BTreeMap<String, Entry>,
+    version: u64,
+    run: Run,
+    /// Objects that rest on an answer that nobody gave.
+    guessed: HashSet<ObjectRef>,
+    requests: Vec<Request>,
+    news: Vec<News>,
+}
+
+/// The overlay of one plan.
+#[derive(Default)]
+pub struct Overlay {
+    state: Mutex<State>,
+    /// What is to be told of what changes.
+    world: OnceLock<Weak<Services>>,
+}
+
+/// What the overlay has of a collection.
+pub struct Collected {
+    names: HashSet<(String, String)>,
+    /// The objects that would be in it, as JSON.
+    pub objects: Vec<String>,
+}
+
+impl Collected {
+    /// Whether an object of the server is here, too, and is not to be seen as it is there.
+    pub fn hides(&self, item: &str) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Item {
+            metadata: Meta,
+        }
+        #[derive(serde::Deserialize)]
+        struct Meta {
+            name: String,
+            #[serde(default)]
+            namespace: String,
+        }
+        let item: Result<Item, _> = serde_json::from_str(item);
+        item.is_ok_and(|i| self.names.contains(&(i.metadata.namespace, i.metadata.name)))
+    }
+}
+
+impl Overlay {
+    /// Tells these from now on.
+    pub fn tell(&self, services: &Arc<Services>) {
+        let _ = self.world.set(Arc::downgrade(services));
+    }
+
+    /// From now on writes are on behalf of this object, or of what else `by` says.
+    pub fn begin(&self, by: &str, subject: Option<ObjectRef>) {
+        let run = Run {
+            by: by.to_owned(),
+            subject,
+            ..Run::default()
+        };
+        self.with(|state| state.run = run);
+    }
+
+    /// The reconcile has ended, having read this.
+    pub fn end(&self, reads: &[Dependency]) -> Ran {
+        self.with(|state| {
+            let run = std::mem::take(&mut state.run);
+            let mut ran = run.ran;
+            let foreign = |key: &&ObjectRef| Some(*key) != run.subject.as_ref();
+            ran.guess |= state.guessed.iter().filter(foreign).any(|guessed| {
+                reads.iter().any(|read| match read {
+                    Dependency::Object(key, _) => key == guessed,
+                    Dependency::List(list) => {
+                        list.gvk == guessed.gvk
+                            && (list.namespace.is_empty() || list.namespace == guessed.namespace)
+                    }
+                })
+            });
+            if ran.guess {
+                for path in &run.written {
+                    let Some(entry) = state.entries.get_mut(path) else {
+                        continue;
+                    };
+                    entry.guess = true;
+                    state.guessed.extend(entry.key());
+                }
+            }
+            ran
+        })
+    }
+
+    /// A request to an upstream that may change something: noted, and answered as if it had been done.
+    pub fn request(&self, upstream: &upstream::UpstreamObject, request: &upstream::Request) -> upstream::Response {
+        let body = request.body.as_deref().unwrap_or_default();
+        let body = match serde_json::from_slice(body) {
+            Ok(json) => json,
+            Err(_) if body.is_empty() => Value::Null,
+            Err(_) => match std::str::from_utf8(body) {
+                Ok(text) => text.into(),
+                Err(_) => format!("{} bytes", body.len()).into(),
+            },
+        };
+        self.with(|state| {
+            let request = Request {
+                by: state.run.by.clone(),
+                upstream: format!("{}/{}", upstream.namespace, upstream.name),
+                method: request.method.clone(),
+                path: request.path_and_query.clone(),
+                body,
+                guess: state.run.ran.guess,
+            };
+            state.run.ran.guess = true;
+            // Asked for again by a later reconcile, it is still the same.
+            let alike = |r: &Request| Request { guess: request.guess, ..r.clone() } == request;
+            if !state.requests.iter().any(alike) {
+                state.requests.push(request);
+            }
+        });
+        upstream::Response {
+            status: 200,
+            headers: vec![
+                ("content-type".into(), "application/json".into()),
+                ("x-ostler-plan".into(), "assumed".into()),
+            ],
+            body: b"{}".to_vec(),
+        }
+    }
+
+    /// All that changes, in order of the paths.
+    pub fn changes(&self) -> Vec<Entry> {
+        self.with(|state| state.entries.values().filter(|e| e.changed()).cloned().collect())
+    }
+
+    /// All objects it has, changed or not, as they would be.
+    pub fn planned(&self) -> Vec<Value> {
+        self.with(|state| state.entries.values().filter_map(|e| e.planned.clone()).collect())
+    }
+
+    /// The uids of objects that exist in the plan alone.
+    pub fn uids(&self) -> Vec<String> {
+        let uid = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
+        self.with(|state| {
+            let new = state.entries.values().filter_map(|e| {
+                let planned = e.planned.as_ref().and_then(uid);
+                planned.filter(|planned| e.live.as_ref().and_then(uid).as_ref() != Some(planned))
+            });
+            new.collect()
+        })
+    }
+
+    /// Requests and Events, in their order.
+    pub fn noted(&self) -> (Vec<Request>, Vec<News>) {
+        self.with(|state| (state.requests.clone(), state.news.clone()))
+    }
+
+    /// What a GET of this path gives; none where the server is to be asked.
+    pub fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
+        let target = Target::parse(path)?;
+        let path = target.object(&target.name);
+        self.with(|state| {
+            let entry = state.entries.get(&path)?;
+            Some(match &entry.planned {
+                Some(planned) => Ok(planned.to_string().into()),
+                None => Err(missing(&target)),
+            })
+        })
+    }
+
+    /// What is here of the collection that a list asks for; none where that is nothing.
+    pub fn collected(&self, path: &str) -> Option<Collected> {
+        let list = Target::parse(path)?;
+        let selector = list.parameter("labelSelector").map(Selector::parse);
+        let selector = selector.and_then(Result::ok);
+        let selected = |object: &Value| {
+            let labels = object["metadata"]["labels"].as_object();
+            let labels: Labels = labels
+                .into_iter()
+                .flatten()
+                .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)))
+                .collect();
+            selector.as_ref().is_none_or(|s| s.matches(&labels))
+        };
+        self.with(|state| {
+            let entries = state.entries.values().filter(|e| list.has(&e.target));
+            let mut collected = Collected {
+                names: HashSet::new(),
+                objects: Vec::new(),
+            };
+            for entry in entries {
+                let Target { namespace, name, .. } = &entry.target;
+                collected.names.insert((namespace.clone(), name.clone()));
+                let planned = entry.planned.iter().filter(|p| selected(p));
+                collected.objects.extend(planned.map(Value::to_string));
+            }
+            (!collected.names.is_empty()).then_some(collected)
+        })
+    }
+
+    /// Takes a write and answers as the server would have.
+    pub async fn write(&self, cluster: &Cluster, write: Write<'_>) -> Result<Bytes, ApiError> {
+        let nowhere = || ApiError::Garbage(format!("{} names no object", write.path));
+        let target = Target::parse(write.path).ok_or_else(nowhere)?;
+        let body: Value = parse(write.body)?;
+        if target.is_event() {
+            return Ok(self.event(body));
+        }
+        let done = match (write.method, write.content_type) {
+            ("POST", _) => self.create(cluster, &target, &write, &body).await,
+            ("DELETE", _) => self.delete(cluster, &target, &write, body).await,
+            ("PATCH", kind) if kind.contains("apply") => self.apply(cluster, &target, &write, &body).await,
+            _ => self.patch(cluster, &target, &write, body).await,
+        };
+        if done.as_ref().is_err_and(|e| e.code() == 409) {
+            self.with(|state| state.run.ran.conflict = true);
+        }
+        done
+    }
+
+    fn event(&self, mut event: Value) -> Bytes {
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let about = ObjectRef::new(
+            Gvk::from_api_version(text("/involvedObject/apiVersion"), text("/involvedObject/kind")),
+            text("/involvedObject/namespace"),
+            text("/involvedObject/name"),
+        );
+        let news = News {
+            about: about.to_string(),
+            kind: text("/type").into(),
+            reason: text("/reason").into(),
+            note: text("/message").into(),
+        };
+        // A count that goes up is no news.
+        if !news.reason.is_empty() {
+            self.with(|state| {
+                if !state.news.contains(&news) {
+                    state.news.push(news);
+                }
+            });
+        }
+        event["metadata"]["resourceVersion"] = "1".into();
+        event.to_string().into()
+    }
+
+    async fn create(
+        &self,
+        cluster: &Cluster,
+        target: &Target,
+        write: &Write<'_>,
+        body: &Value,
+    ) -> Result<Bytes, ApiError> {
+        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+        let mut entry = match name {
+            "" => Entry::new(target, None),
+            name => self.entry(cluster, &target.collection(), name).await?.0,
+        };
+        if entry.planned.is_some() && self.knows(&entry.target) {
+            return Err(status(
+                409,
+                "AlreadyExists",
+                format!("{} {name:?} already exists", target.plural),
+            ));
+        }
+        let gone = entry.live.is_some() && entry.planned.is_none();
+        let answer = match gone {
+            // There, it is there still.
+            true => Err("the object of this name that would be gone is there still".into()),
+            false => self.asked(target, cluster.dry_run(*write).await)?,
+        };
+        let new = match answer {
+            Ok(answer) => answer,
+            Err(why) => {
+                entry.unchecked.insert(why);
+                self.fresh(body)
+            }
+        };
+        entry.target.name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        entry.planned = None;
+        Ok(self.settle(entry, new))
+    }
+
+    async fn apply(
+        &self,
+        cluster: &Cluster,
+        target: &Target,
+        write: &Write<'_>,
+        body: &Value,
+    ) -> Result<Bytes, ApiError> {
+        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let manager = target.parameter("fieldManager").unwrap_or_default().to_owned();
+        let gone = entry.live.is_some() && entry.planned.is_none();
+        let answer = match gone {
+            true => Err("the object of this name that would be gone is there still".into()),
+            false => self.asked(target, cluster.dry_run(*write).await)?,
+        };
+        let new = match (answer, entry.planned.clone()) {
+            (Ok(answer), Some(before)) if touched => {
+                // The server has answered about the object as it is live: what this manager's word changes there,
+                // since its last, it changes here.
+                let from = entry.applied.get(&manager).or(entry.live.as_ref());
+                if from.is_none() {
+                    let why = "whether field managers are in conflict, while the object is only planned";
+                    entry.unchecked.insert(why.into());
+                }
+                let mut new = before.clone();
+                merge(&mut new, &delta(from.unwrap_or(&json!({})), &answer));
+                follow(&before, &mut new);
+                entry.applied.insert(manager, answer);
+                new
+            }
+            (Ok(answer), _) => {
+                entry.applied.insert(manager, answer.clone());
+                answer
+            }
+            (Err(why), before) => {
+                entry.unchecked.insert(why);
+                match before {
+                    Some(before) => {
+                        let mut new = before.clone();
+                        merge(&mut new, body);
+                        follow(&before, &mut new);
+                        new
+                    }
+                    None => self.fresh(body),
+                }
+            }
+        };
+        Ok(self.settle(entry, new))
+    }
+
+    async fn patch(
+        &self,
+        cluster: &Cluster,
+        target: &Target,
+        write: &Write<'_>,
+        mut body: Value,
+    ) -> Result<Bytes, ApiError> {
+        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let Some(before) = entry.planned.clone() else {
+            return Err(missing(target));
+        };
+        if !touched {
+            let new = match self.asked(target, cluster.dry_run(*write).await)? {
+                Ok(answer) => answer,
+                Err(why) => {
+                    entry.unchecked.insert(why);
+                    let mut new = before.clone();
+                    merge(&mut new, &body);
+                    follow(&before, &mut new);
+                    new
+                }
+            };
+            return Ok(self.settle_and_sweep(cluster, entry, new).await);
+        }
+        preconditions(target, &before, &mut body)?;
+        let mut wanted = before.clone();
+        merge(&mut wanted, &body);
+        let tried = match (&entry.live, &*target.subresource) {
+            (Some(live), "status") => {
+                let patch = json!({"status": delta(&live["status"], &wanted["status"])}).to_string();
+                self.asked(target, cluster.dry_run(Write { body: patch.as_bytes(), ..*write }).await)?
+            }
+            (Some(live), _) => {
+                let patch = delta(live, &wanted).to_string();
+                self.asked(target, cluster.dry_run(Write { body: patch.as_bytes(), ..*write }).await)?
+            }
+            (None, "status") => Err("the status of what is only planned".into()),
+            (None, _) => {
+                let path = target.collection();
+                let object = bare(&wanted).to_string();
+                let create = Write {
+                    method: "POST",
+                    path: &path,
+                    content_type: "application/json",
+                    body: object.as_bytes(),
+                };
+                self.asked(target, cluster.dry_run(create).await)?
+            }
+        };
+        let mut new = wanted;
+        match tried {
+            Ok(answer) if target.subresource == "status" => {
+                set(&mut new, "status", answer.get("status").cloned());
+            }
+            Ok(mut answer) => {
+                // Through this door no status is written, but where it has none of its own.
+                if body.get("status").is_none() || answer.get("status").is_none() {
+                    set(&mut answer, "status", new.get("status").cloned());
+                }
+                new = answer;
+            }
+            Err(why) => drop(entry.unchecked.insert(why)),
+        }
+        follow(&before, &mut new);
+        Ok(self.settle_and_sweep(cluster, entry, new).await)
+    }
+
+    async fn delete(
+        &self,
+        cluster: &Cluster,
+        target: &Target,
+        write: &Write<'_>,
+        mut options: Value,
+    ) -> Result<Bytes, ApiError> {
+        let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
+        let Some(before) = entry.planned.clone() else {
+            return Err(missing(target));
+        };
+        if touched {
+            let uid = options["preconditions"]["uid"].as_str();
+            if let Some(uid) = uid.filter(|uid| before["metadata"]["uid"] != **uid) {
+                let why = format!("the UID in the precondition ({uid}) does not match the UID in record");
+                return Err(status(409, "Conflict", why));
+            }
+        } else {
+            options["dryRun"] = json!(["All"]);
+            let body = options.to_string();
+            let tried = cluster.dry_run(Write { body: body.as_bytes(), ..*write }).await;
+            if let Err(why) = self.asked(target, tried)? {
+                entry.unchecked.insert(why);
+            }
+        }
+        let orphans = options["propagationPolicy"] == "Orphan";
+        let new = doomed(&before);
+        let (object, gone) = (new.clone(), !held(&new));
+        let answer = self.settle(entry, new);
+        if gone && !orphans {
+            self.sweep(cluster, &object).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Keeps a new state; what it owned goes with an object that goes.
+    async fn settle_and_sweep(&self, cluster: &Cluster, entry: Entry, new: Value) -> Bytes {
+        let gone = deleting(&new) && !held(&new);
+        let object = new.clone();
+        let answer = self.settle(entry, new);
+        if gone && let Err(e) = self.sweep(cluster, &object).await {
+            tracing::warn!("what it owns is not followed: {e}");
+        }
+        answer
+    }
+
+    /// What the garbage collector would take with an object, as far as the plan has seen it.
+    async fn sweep(&self, cluster: &Cluster, owner: &Value) -> Result<(), ApiError> {
+        let mut owners = vec![owner.clone()];
+        while let Some(owner) = owners.pop() {
+            let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
+            for owned in self.owned(uid) {
+                let resource = cluster.resource(&owned.gvk).await?;
+                let (mut entry, _) = self
+                    .entry(cluster, &resource.collection(&owned.namespace), &owned.name)
+                    .await?;
+                let Some(before) = &entry.planned else { continue };
+                let new = doomed(before);
+                if !held(&new) {
+                    owners.push(new.clone());
+                }
+                entry.by.insert("the garbage collector".into());
+                self.settle(entry, new);
+            }
+        }
+        Ok(())
+    }
+
+    /// The objects that nobody but this one owns.
+    fn owned(&self, uid: &str) -> Vec<ObjectRef> {
+        let Some(world) = self.world.get().and_then(Weak::upgrade) else {
+            return Vec::new();
+        };
+        let mut owned = BTreeSet::new();
+        for (scope, _) in world.informers.scopes() {
+            for (key, object) in world.store.list(&scope, &Query::default()) {
+                let object = object.value();
+                let owners = object["metadata"]["ownerReferences"].as_array();
+                let mut owners = owners.into_iter().flatten().peekable();
+                if owners.peek().is_some() && owners.all(|owner| owner["uid"] == uid) {
+                    owned.insert(key);
+                }
+            }
+        }
+        owned.into_iter().collect()
+    }
+
+    /// An object as it would be, and whether it is here already; else as the server has it now.
+    async fn entry(&self, cluster: &Cluster, collection: &str, name: &str) -> Result<(Entry, bool), ApiError> {
+        let path = format!("{collection}/{name}");
+        if let Some(entry) = self.with(|state| state.entries.get(&path).cloned()) {
+            return Ok((entry, true));
+        }
+        let live = match cluster.live(&path).await {
+            Ok(bytes) => Some(parse(&bytes)?),
+            Err(e) if e.code() == 404 => None,
+            Err(e) => return Err(e),
+        };
+        let target = Target::parse(&path).ok_or_else(|| ApiError::Garbage(format!("{path} names no object")))?;
+        Ok((Entry::new(&target, live), false))
+    }
+
+    /// The server's answer to a dry run; why there is none, where it can't give one. Anything else it says is the
+    /// answer that the write would get.
+    fn asked(&self, target: &Target, answer: Result<Bytes, ApiError>) -> Result<Result<Value, String>, ApiError> {
+        let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
+        match answer {
+            Ok(bytes) => parse(&bytes).map(Ok),
+            Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => Ok(Err(message)),
+            Err(e) if e.code() == 404 && namespace().is_some_and(|n| self.knows(&n)) => {
+                Ok(Err(format!("its namespace {} is only planned", target.namespace)))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn knows(&self, target: &Target) -> bool {
+        let path = target.object(&target.name);
+        self.with(|state| state.entries.contains_key(&path))
+    }
+
+    /// A new object, as far as that can be known without the server.
+    fn fresh(&self, object: &Value) -> Value {
+        let mut new = bare(object);
+        let version = self.with(|state| {
+            state.version += 1;
+            state.version
+        });
+        new["metadata"]["uid"] = format!("planned-{version}").into();
+        new["metadata"]["creationTimestamp"] = crate::time::now_rfc3339().into();
+        new["metadata"]["generation"] = 1.into();
+        new
+    }
+
+    /// Keeps a new state, tells who reads it, and gives the answer.
+    fn settle(&self, mut entry: Entry, mut new: Value) -> Bytes {
+        set(&mut new["metadata"], "managedFields", None);
+        if let Some(live) = &mut entry.live {
+            set(&mut live["metadata"], "managedFields", None);
+        }
+        let path = entry.target.object(&entry.target.name);
+        let gone = deleting(&new) && !held(&new);
+        let by = self.with(|state| {
+            if !gone && !state.entries.contains_key(&path) && entry.live.as_ref().is_some_and(|l| same(l, &new)) {
+                return None;
+            }
+            state.version += 1;
+            new["metadata"]["resourceVersion"] = (PLANNED + state.version).to_string().into();
+            entry.planned = (!gone).then(|| new.clone());
+            entry.by.insert(state.run.by.clone());
+            if state.run.ran.guess {
+                entry.guess = true;
+                state.guessed.insert(key(&new));
+            }
+            state.run.written.insert(path.clone());
+            state.entries.insert(path, entry);
+            Some(state.run.subject.clone())
+        });
+        let answer: Bytes = new.to_string().into();
+        if let Some(by) = by {
+            self.changed(&new, &answer, gone, by.as_ref());
+        }
+        answer
+    }
+
+    /// Makes known what no watch will tell of.
+    fn changed(&self, new: &Value, json: &[u8], gone: bool, by: Option<&ObjectRef>) {
+        let Some(world) = self.world.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let key = key(new);
+        let Ok((_, object)) = Object::parse(&key.gvk, json) else {
+            return;
+        };
+        if gone {
+            let scopes = world.informers.scopes().into_iter();
+            for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
+                if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
+                    world.router.changed(&change, Origin::Watched, None);
+                }
+            }
+            return;
+        }
+        // What is written comes into the store by its answer, but for metadata, and for deletions.
+        let form = match object.deleting() {
+            true => Form::Whole,
+            false => Form::Metadata,
+        };
+        if let Put::News(change) = world.store.put(&key, object, form) {
+            world.router.changed(&change, Origin::Watched, by);
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().expect("lock"))
+    }
+}
+
+/// What names an object.
+fn key(object: &Value) -> ObjectRef {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    ObjectRef::new(
+        Gvk::from_api_version(text("/apiVersion"), text("/kind")),
+        text("/metadata/namespace"),
+        text("/metadata/name"),
+    )
+}
+
+/// An object whose deletion is asked for.
+fn doomed(before: &Value) -> Value {
+    let mut new = before.clone();
+    if let Some(finalizers) = new["metadata"]["finalizers"].as_array_mut() {
+        // The garbage collector's own: it is played here.
+        finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
+    }
+    if !deleting(&new) {
+        new["metadata"]["deletionTimestamp"] = crate::time::now_rfc3339().into();
+        new["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        if let Some(generation) = new["metadata"]["generation"].as_i64() {
+            new["metadata"]["generation"] = (generation + 1).into();
+        }
+    }
+    new
+}
+
+/// Checks what a patch asks of the object's bookkeeping, and takes it out.
+fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(), ApiError> {
+    let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return Ok(());
+    };
+    if let Some(uid) = metadata.remove("uid")
+        && uid != before["metadata"]["uid"]
+    {
+        let why = format!("{} {:?} is invalid: metadata.uid: field is immutable", target.plural, target.name);
+        return Err(status(422, "Invalid", why));
+    }
+    if let Some(version) = metadata.remove("resourceVersion")
+        && version != before["metadata"]["resourceVersion"]
+    {
+        let why = format!(
+            "Operation cannot be fulfilled on {} {:?}: the object has been modified",
+            target.plural, target.name
+        );
+        return Err(status(409, "Conflict", why));
+    }
+    Ok(())
+}
+
+fn missing(target: &Target) -> ApiError {
+    status(404, "NotFound", format!("{} {:?} not found", target.plural, target.name))
+}
+
+fn status(code: u16, reason: &str, message: String) -> ApiError {
+    ApiError::Status {
+        code,
+        reason: reason.into(),
+        message,
+        retry_after: None,
+    }
+}
