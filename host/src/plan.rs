@@ -59,6 +59,9 @@ use crate::{
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
 const ROUNDS: u32 = 10;
 
+/// Attempts when others are faster.
+const ATTEMPTS: u32 = 3;
+
 /// How long a list may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -89,7 +92,7 @@ pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyh
     let mut report = Report::default();
     world.watch(&mut report.notes).await?;
     let chosen = world.choose(wish, &intended, &mut report.notes).await?;
-    world.hooks(&mut report.notes).await;
+    world.hooks(&chosen, &mut report.notes).await;
     for key in &chosen {
         world.services.router.add(key, Priority::Normal, Cause::Start);
     }
@@ -445,11 +448,12 @@ impl World {
         Ok(())
     }
 
-    async fn hooks(&self, notes: &mut Vec<String>) {
+    /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
+    async fn hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
         for plugin in self.registry.serving() {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = self.hooks.once(&plugin).await {
+            if let Err(why) = self.hooks.once(&plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -484,7 +488,7 @@ impl World {
         self.overlay.begin(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.step(work).await;
         let ran = self.overlay.end(&reads);
-        if step == Step::Fails && ran.conflict && round < ROUNDS {
+        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.effects.read(key, key).await {
                 tracing::debug!(object = %key, "not read again: {e}");

@@ -1,5 +1,7 @@
 //! How a change is shown: as YAML, without what tells nothing, and without secrets.
 
+use std::collections::HashSet;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value};
 use similar::TextDiff;
@@ -52,9 +54,6 @@ impl Shown {
 
     /// A text as it may be shown.
     pub fn text(&self, text: &str) -> String {
-        if text.parse::<Timestamp>().is_ok_and(|at| at >= self.since) {
-            return "<now>".into();
-        }
         let mut text = text.to_owned();
         for secret in &self.secrets {
             if text.contains(secret) {
@@ -82,9 +81,28 @@ impl Shown {
         }
     }
 
+    /// The same with the times that are those of the plan called so; a time that is in `live` is none.
+    fn timeless(&self, value: &Value, live: &HashSet<&str>) -> Value {
+        match value {
+            Value::String(text) if !live.contains(&**text) => match text.parse::<Timestamp>() {
+                Ok(at) if at >= self.since => "<now>".into(),
+                _ => value.clone(),
+            },
+            Value::Array(items) => items.iter().map(|item| self.timeless(item, live)).collect(),
+            Value::Object(fields) => {
+                let field = |(name, value): (&String, &Value)| (name.clone(), self.timeless(value, live));
+                Value::Object(fields.iter().map(field).collect())
+            }
+            other => other.clone(),
+        }
+    }
+
     /// Both states of an object as they may be shown: of a Secret's data only that it differs.
     pub fn states(&self, live: Option<&Value>, planned: Option<&Value>) -> (Option<Value>, Option<Value>) {
-        let mut both = [live, planned].map(|state| state.map(seen));
+        let mut known = HashSet::new();
+        live.into_iter().for_each(|live| texts(live, &mut known));
+        let planned = planned.map(|planned| self.timeless(planned, &known));
+        let mut both = [live, planned.as_ref()].map(|state| state.map(seen));
         let secret = both
             .iter()
             .flatten()
@@ -95,6 +113,16 @@ impl Shown {
         }
         let [live, planned] = both.map(|state| state.map(|state| self.value(&state)));
         (live, planned)
+    }
+}
+
+/// All texts in a value.
+fn texts<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
+    match value {
+        Value::String(text) => drop(found.insert(text)),
+        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| texts(field, found)),
+        _ => {}
     }
 }
 
@@ -214,9 +242,14 @@ mod tests {
         let shown = shown(&["hunter2-hunter2", "tiny"], &["0-1"]);
         let value = json!({"a": ["x hunter2-hunter2 y", "aHVudGVyMi1odW50ZXIy", "tiny"],
             "hold-0-1": "2026-02-01T00:00:00Z", "b": "2025-02-01T00:00:00Z", "n": 1});
+        let (_, new) = shown.states(None, Some(&value));
         assert_eq!(
-            shown.value(&value),
+            new.expect("planned"),
             json!({"a": ["x *** y", "***", "tiny"], "hold-<uid>": "<now>", "b": "2025-02-01T00:00:00Z", "n": 1})
         );
+        // A time that is there already is none of the plan's, however new it is.
+        let (live, planned) = shown.states(Some(&value), Some(&value));
+        assert_eq!(live, planned);
+        assert_eq!(live.expect("live")["hold-<uid>"], "2026-02-01T00:00:00Z");
     }
 }

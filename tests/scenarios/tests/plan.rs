@@ -33,6 +33,8 @@ scenarios!(
     a_missing_grant_is_told,
     what_the_server_refuses_is_refused,
     no_write_gets_out,
+    hooks_are_planned,
+    what_is_not_checked_is_marked,
     the_chain_is_planned_from_files,
     on_the_command_line,
 );
@@ -128,8 +130,8 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
             "@@ -1,6 +1,6 @@",
             " apiVersion: v1",
             " data:",
-            "-  v: '1'",
-            "+  v: '2'",
+            "-  v: \"1\"",
+            "+  v: \"2\"",
             " kind: ConfigMap",
             " metadata:",
             "   name: child",
@@ -140,7 +142,7 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
     // The spec of the file, and the status as the host would write it.
     let diff = &object.diff;
     assert!(diff.contains("-  generation: 1\n+  generation: 2\n"), "{diff}");
-    assert!(diff.contains("-  - '{\"v\":\"1\"}'\n+  - '{\"v\":\"2\"}'\n"), "{diff}");
+    assert!(diff.contains(r#"-  - "{\"v\":\"1\"}""#) && diff.contains(r#"+  - "{\"v\":\"2\"}""#), "{diff}");
     assert!(diff.contains("+  observedGeneration: 2\n"), "{diff}");
     assert_eq!(snapshot(&lab).await, before);
 }
@@ -305,8 +307,8 @@ async fn a_secret_is_never_shown(lab: Lab) {
     let text = report.text() + &serde_json::to_string(&report).expect("JSON");
     let namespace = &lab.namespace;
     assert!(text.contains(&format!("Secret/{namespace}/s is changed")), "{text}");
-    assert!(text.contains("-  word: '*** (before)'\n+  word: '*** (after)'"), "{text}");
-    assert!(text.contains("+  v: '***'"), "{text}");
+    assert!(text.contains("-  word: \"*** (before)\"\n+  word: \"*** (after)\""), "{text}");
+    assert!(text.contains("+  v: \"***\""), "{text}");
     for secret in ["tell-nobody-000", "unchanged-0000"] {
         assert!(!text.contains(secret), "{text}");
     }
@@ -422,6 +424,7 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
         };
         assert!(report.changes.iter().any(created), "{kind}: {text}");
     }
+    println!("{text}");
     // Of the Instance everything is known: Concourse was asked, and logged in to.
     let of = |kind: &str| report.objects.iter().find(|o| o.object.starts_with(kind)).expect("looked at");
     assert_eq!((of("Instance/").verdict, of("Instance/").guess), (Verdict::Done, false), "{text}");
@@ -433,6 +436,46 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
     }
     assert_eq!(snapshot(&lab).await, before);
     assert!(lab.concourse.team("platform").is_none());
+}
+
+/// What a new build does to stored objects before it reconciles them; and where it can't.
+async fn hooks_are_planned(mut lab: Lab) {
+    let grants = format!("{GRANTS}{}", process::MORE_GRANTS);
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    lab.install(&["tests/lifecycle"]);
+    let beat = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
+        "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}});
+    lab.apply(beat).await;
+    let report = planned(&lab, wish(&lab)).await;
+    let diff: String = report.changes.iter().map(|c| &*c.diff).collect();
+    assert!(diff.contains("+    tests.ostler.dev/upgrades: \"1\""), "{diff}");
+    // It was reconciled after that.
+    assert!(diff.contains("+  upgrades: \"1\""), "{diff}");
+    let config = json!({"failure": "as told"}).to_string();
+    std::fs::write(lab.settings.plugins.join("lifecycle.yaml"), config).expect("written");
+    let report = planned(&lab, wish(&lab)).await;
+    assert!(!report.changed(), "{}", report.text());
+    let text = report.text();
+    assert!(text.contains("the objects of lifecycle would wait: initialize: unavailable: as told"), "{text}");
+}
+
+/// In a namespace that is only planned the server can't be asked, and that is said.
+async fn what_is_not_checked_is_marked(lab: Lab) {
+    lab.install(&["tests/probe"]);
+    let new = format!("{}-new", lab.namespace);
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new}});
+    let mut object = probe(&lab, "p", json!([write("apply", "child", "1")]), json!([]));
+    object["metadata"]["namespace"] = json!(new);
+    let files = [namespace, object].map(|object| ("file.yaml".to_owned(), object)).to_vec();
+    let wish = Wish { namespace: Some(new.clone()), files, ..wish(&lab) };
+    let report = planned(&lab, wish).await;
+    let text = report.text();
+    let why = format!("#   not checked by the API server: its namespace {new} is only planned");
+    assert_eq!(text.matches(&why).count(), 2, "{text}");
+    assert!(report.objects.iter().all(|o| o.verdict == Verdict::Done), "{text}");
+    // What can be checked is.
+    let namespace = report.changes.iter().find(|c| c.object.starts_with("Namespace/"));
+    assert!(namespace.is_some_and(|c| c.unchecked.is_empty()), "{text}");
 }
 
 fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
@@ -474,7 +517,7 @@ async fn on_the_command_line(mut lab: Lab) {
     let file = file.to_str().expect("a path");
     let (code, out, error) = said(&run(&["-f", file]));
     assert_eq!((code, &*error), (Some(1), ""), "{out}");
-    assert!(out.contains("-  v: '1'\n+  v: '2'\n") && !out.contains('\x1b'), "{out}");
+    assert!(out.contains("-  v: \"1\"\n+  v: \"2\"\n") && !out.contains('\x1b'), "{out}");
     let (code, out, _) = said(&run(&["-f", file, "-o", "json"]));
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, &report["changes"][0]["action"]), (Some(1), &json!("update")));
