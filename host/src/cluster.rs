@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -134,6 +134,8 @@ pub struct Cluster {
     away: Arc<AtomicBool>,
     /// In a plan, what would be otherwise.
     overlay: Option<Arc<Overlay>>,
+    /// How long an answer may take.
+    patience: Duration,
 }
 
 impl Cluster {
@@ -146,6 +148,7 @@ impl Cluster {
             gate: Gate::default(),
             away: Arc::default(),
             overlay: None,
+            patience: PATIENCE,
         }
     }
 
@@ -316,11 +319,17 @@ impl Cluster {
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
         if self.overlay.is_some() {
+            if path.contains("sendInitialEvents") {
+                // A streamed list knows nothing of what is planned: pages do.
+                return Err(status_error(400, None, b""));
+            }
             // A plan is made for the world as it was listed: what it changes itself it tells itself.
             std::future::pending::<()>().await;
         }
         let header = form.map(|f| ("accept", f.accept()));
-        let response = self.respond("GET", path, header, Vec::new()).await?;
+        let response = self
+            .in_time(self.respond("GET", path, header, Vec::new()))
+            .await?;
         Ok(response.into_body())
     }
 
@@ -385,9 +394,12 @@ impl Cluster {
         header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let response = self.respond(method, path, header, body).await?;
-        let body = response.into_body().collect().await;
-        Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+        self.in_time(async {
+            let response = self.respond(method, path, header, body).await?;
+            let body = response.into_body().collect().await;
+            Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+        })
+        .await
     }
 
     async fn respond(
@@ -430,7 +442,20 @@ impl Cluster {
     }
 }
 
+/// A connection that has died without a word must not keep an object in flight for ever. The API server itself ends
+/// what takes it longer than a minute.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 impl Cluster {
+    async fn in_time<T>(&self, request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let answered = tokio::time::timeout(self.patience, request).await;
+        answered.unwrap_or_else(|_| {
+            let silent = ApiError::Unreachable(format!("no answer within {:?}", self.patience));
+            self.told(Some(&silent));
+            Err(silent)
+        })
+    }
+
     /// Says when the server goes away and when it is back.
     fn told(&self, error: Option<&ApiError>) {
         let was = self.away.swap(error.is_some(), Ordering::Relaxed);
@@ -502,4 +527,30 @@ fn innermost(error: &dyn std::error::Error) -> String {
         cause = next;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_is_not_waited_for_for_ever() {
+        let silent = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
+        });
+        let cluster = Cluster {
+            patience: Duration::from_millis(10),
+            ..Cluster::new(Client::new(silent, "default"))
+        };
+        for error in [
+            cluster.get("/api/v1").await.expect_err("no answer"),
+            cluster.watch("/api/v1/pods", None).await.expect_err("no answer"),
+            cluster
+                .patch("/x", Patch::Merge, Vec::new())
+                .await
+                .expect_err("no answer"),
+        ] {
+            assert!(error.to_string().contains("no answer within 10ms"), "{error}");
+        }
+    }
 }

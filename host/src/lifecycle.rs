@@ -89,7 +89,10 @@ impl Hooks {
         }
         if let Some(term) = self.services.gate.term() {
             let done = (plugin.digest.clone(), term);
-            self.done.lock().expect("lock").insert(plugin.name().clone(), done);
+            self.done
+                .lock()
+                .expect("lock")
+                .insert(plugin.name().clone(), done);
         }
         Ok(())
     }

@@ -270,9 +270,18 @@ impl World {
     }
 
     async fn as_in_file(&self, wish: &Wish, mut object: Value) -> anyhow::Result<ObjectRef> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
-        for (field, value) in [("apiVersion", api_version), ("kind", kind), ("metadata.name", name)] {
+        for (field, value) in [
+            ("apiVersion", api_version),
+            ("kind", kind),
+            ("metadata.name", name),
+        ] {
             if value.is_empty() {
                 bail!("{field} is missing: every document must be a Kubernetes object");
             }
@@ -289,7 +298,13 @@ impl World {
             object["metadata"]["namespace"] = namespace.into();
         }
         set(&mut object, "status", None);
-        for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"] {
+        for field in [
+            "creationTimestamp",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+            "uid",
+        ] {
             set(&mut object["metadata"], field, None);
         }
         let written = self.write(&key, &resource, &object).await;
@@ -314,18 +329,30 @@ impl World {
         let server_side = |m: &Value| m["manager"] == "kubectl" && m["operation"] == "Apply";
         if managers.into_iter().flatten().any(server_side) {
             let path = format!("{path}?fieldManager=kubectl&force=true");
-            return self.cluster.patch(&path, Patch::Apply, body(object)).await.map(drop);
+            return self
+                .cluster
+                .patch(&path, Patch::Apply, body(object))
+                .await
+                .map(drop);
         }
         let last = &live["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
         let last: Option<Value> = last.as_str().and_then(|text| serde_json::from_str(text).ok());
         let patch = three_way(last.as_ref(), object, &live);
         let path = format!("{path}?fieldManager=kubectl-client-side-apply");
-        self.cluster.patch(&path, Patch::Merge, body(&patch)).await.map(drop)
+        self.cluster
+            .patch(&path, Patch::Merge, body(&patch))
+            .await
+            .map(drop)
     }
 
     /// Lists what the plugins reconcile.
     async fn watch(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
-        let Services { router, informers, reach, .. } = &*self.services;
+        let Services {
+            router,
+            informers,
+            reach,
+            ..
+        } = &*self.services;
         for plugin in self.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {
@@ -375,7 +402,9 @@ impl World {
         // Anything may read what no plugin reconciles.
         if wish.objects.is_empty() && (foreign || intended.is_empty()) {
             if foreign {
-                notes.push("files have objects that no plugin reconciles: all that may read them is planned".into());
+                notes.push(
+                    "files have objects that no plugin reconciles: all that may read them is planned".into(),
+                );
             }
             chosen.extend(self.all(wish, &serving).await);
         }
@@ -470,7 +499,9 @@ impl World {
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
             if *round > ROUNDS {
-                notes.push(format!("{key} is woken again and again: given up after {ROUNDS} reconciles"));
+                notes.push(format!(
+                    "{key} is woken again and again: given up after {ROUNDS} reconciles"
+                ));
                 router.forget(&key);
                 continue;
             }

@@ -146,13 +146,19 @@ fn read(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::R
         }
         _ => std::fs::read_to_string(path).with_context(|| name.clone())?,
     };
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
     for document in documents {
         match document {
             Value::Null => {}
             Value::Object(list) if list.get("kind").is_some_and(|kind| kind == "List") => {
                 let items = list.get("items").and_then(Value::as_array);
-                objects.extend(items.into_iter().flatten().map(|item| (name.clone(), item.clone())));
+                objects.extend(
+                    items
+                        .into_iter()
+                        .flatten()
+                        .map(|item| (name.clone(), item.clone())),
+                );
             }
             object => objects.push((name.clone(), object)),
         }

@@ -218,10 +218,8 @@ mod tests {
                 "metadata": {"name": "s", "uid": "1", "annotations": {"note": "kept",
                     "kubectl.kubernetes.io/last-applied-configuration": "all of it"}}})
         };
-        let (live, planned) = shown(&[], &[]).states(
-            Some(&secret("key", "b25lb25l")),
-            Some(&secret("key", "dHdvdHdv")),
-        );
+        let (live, planned) =
+            shown(&[], &[]).states(Some(&secret("key", "b25lb25l")), Some(&secret("key", "dHdvdHdv")));
         let (live, planned) = (live.expect("live"), planned.expect("planned"));
         assert_eq!(live["data"], json!({"same": "***", "key": "*** (before)"}));
         assert_eq!(planned["data"], json!({"same": "***", "key": "*** (after)"}));

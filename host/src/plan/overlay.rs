@@ -230,7 +230,11 @@ impl Overlay {
     }
 
     /// A request to an upstream that may change something: noted, and answered as if it had been done.
-    pub fn request(&self, upstream: &upstream::UpstreamObject, request: &upstream::Request) -> upstream::Response {
+    pub fn request(
+        &self,
+        upstream: &upstream::UpstreamObject,
+        request: &upstream::Request,
+    ) -> upstream::Response {
         let body = request.body.as_deref().unwrap_or_default();
         let body = match serde_json::from_slice(body) {
             Ok(json) => json,
@@ -251,7 +255,12 @@ impl Overlay {
             };
             state.run.ran.guess = true;
             // Asked for again by a later reconcile, it is still the same.
-            let alike = |r: &Request| Request { guess: request.guess, ..r.clone() } == request;
+            let alike = |r: &Request| {
+                Request {
+                    guess: request.guess,
+                    ..r.clone()
+                } == request
+            };
             if !state.requests.iter().any(alike) {
                 state.requests.push(request);
             }
@@ -497,11 +506,27 @@ impl Overlay {
         let tried = match (&entry.live, &*target.subresource) {
             (Some(live), "status") => {
                 let patch = json!({"status": delta(&live["status"], &wanted["status"])}).to_string();
-                self.asked(target, cluster.dry_run(Write { body: patch.as_bytes(), ..*write }).await)?
+                self.asked(
+                    target,
+                    cluster
+                        .dry_run(Write {
+                            body: patch.as_bytes(),
+                            ..*write
+                        })
+                        .await,
+                )?
             }
             (Some(live), _) => {
                 let patch = delta(live, &wanted).to_string();
-                self.asked(target, cluster.dry_run(Write { body: patch.as_bytes(), ..*write }).await)?
+                self.asked(
+                    target,
+                    cluster
+                        .dry_run(Write {
+                            body: patch.as_bytes(),
+                            ..*write
+                        })
+                        .await,
+                )?
             }
             (None, "status") => Err("the status of what is only planned".into()),
             (None, _) => {
@@ -554,7 +579,12 @@ impl Overlay {
         } else {
             options["dryRun"] = json!(["All"]);
             let body = options.to_string();
-            let tried = cluster.dry_run(Write { body: body.as_bytes(), ..*write }).await;
+            let tried = cluster
+                .dry_run(Write {
+                    body: body.as_bytes(),
+                    ..*write
+                })
+                .await;
             if let Err(why) = self.asked(target, tried)? {
                 entry.unchecked.insert(why);
             }
@@ -622,7 +652,12 @@ impl Overlay {
     }
 
     /// An object as it would be, and whether it is here already; else as the server has it now.
-    async fn entry(&self, cluster: &Cluster, collection: &str, name: &str) -> Result<(Entry, bool), ApiError> {
+    async fn entry(
+        &self,
+        cluster: &Cluster,
+        collection: &str,
+        name: &str,
+    ) -> Result<(Entry, bool), ApiError> {
         let path = format!("{collection}/{name}");
         if let Some(entry) = self.with(|state| state.entries.get(&path).cloned()) {
             return Ok((entry, true));
@@ -632,17 +667,24 @@ impl Overlay {
             Err(e) if e.code() == 404 => None,
             Err(e) => return Err(e),
         };
-        let target = Target::parse(&path).ok_or_else(|| ApiError::Garbage(format!("{path} names no object")))?;
+        let target =
+            Target::parse(&path).ok_or_else(|| ApiError::Garbage(format!("{path} names no object")))?;
         Ok((Entry::new(&target, live), false))
     }
 
     /// The server's answer to a dry run; why there is none, where it can't give one. Anything else it says is the
     /// answer that the write would get.
-    fn asked(&self, target: &Target, answer: Result<Bytes, ApiError>) -> Result<Result<Value, String>, ApiError> {
+    fn asked(
+        &self,
+        target: &Target,
+        answer: Result<Bytes, ApiError>,
+    ) -> Result<Result<Value, String>, ApiError> {
         let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
         match answer {
             Ok(bytes) => parse(&bytes).map(Ok),
-            Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => Ok(Err(message)),
+            Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => {
+                Ok(Err(message))
+            }
             Err(e) if e.code() == 404 && namespace().is_some_and(|n| self.knows(&n)) => {
                 Ok(Err(format!("its namespace {} is only planned", target.namespace)))
             }
@@ -677,7 +719,10 @@ impl Overlay {
         let path = entry.target.object(&entry.target.name);
         let gone = deleting(&new) && !held(&new);
         let by = self.with(|state| {
-            if !gone && !state.entries.contains_key(&path) && entry.live.as_ref().is_some_and(|l| same(l, &new)) {
+            if !gone
+                && !state.entries.contains_key(&path)
+                && entry.live.as_ref().is_some_and(|l| same(l, &new))
+            {
                 return None;
             }
             state.version += 1;
@@ -734,7 +779,12 @@ impl Overlay {
 
 /// What names an object.
 fn key(object: &Value) -> ObjectRef {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let text = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     ObjectRef::new(
         Gvk::from_api_version(text("/apiVersion"), text("/kind")),
         text("/metadata/namespace"),
@@ -767,7 +817,10 @@ fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(
     if let Some(uid) = metadata.remove("uid")
         && uid != before["metadata"]["uid"]
     {
-        let why = format!("{} {:?} is invalid: metadata.uid: field is immutable", target.plural, target.name);
+        let why = format!(
+            "{} {:?} is invalid: metadata.uid: field is immutable",
+            target.plural, target.name
+        );
         return Err(status(422, "Invalid", why));
     }
     if let Some(version) = metadata.remove("resourceVersion")
@@ -783,7 +836,11 @@ fn preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(
 }
 
 fn missing(target: &Target) -> ApiError {
-    status(404, "NotFound", format!("{} {:?} not found", target.plural, target.name))
+    status(
+        404,
+        "NotFound",
+        format!("{} {:?} not found", target.plural, target.name),
+    )
 }
 
 fn status(code: u16, reason: &str, message: String) -> ApiError {

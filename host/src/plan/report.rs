@@ -181,7 +181,11 @@ impl Report {
                 Action::Update => "changed",
                 Action::Delete => "deleted",
             };
-            say(&format!("# {} is {action} by {}", change.object, change.by.join(", ")));
+            say(&format!(
+                "# {} is {action} by {}",
+                change.object,
+                change.by.join(", ")
+            ));
             if change.guess {
                 say("#   a guess: it rests on answers to requests that were not sent");
             }

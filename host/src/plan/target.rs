@@ -108,7 +108,12 @@ mod tests {
     #[test]
     fn paths_name_objects_and_collections() {
         for (path, collection, name, subresource) in [
-            ("/api/v1/namespaces/a/pods/b", "/api/v1/namespaces/a/pods", "b", ""),
+            (
+                "/api/v1/namespaces/a/pods/b",
+                "/api/v1/namespaces/a/pods",
+                "b",
+                "",
+            ),
             ("/api/v1/namespaces/a", "/api/v1/namespaces", "a", ""),
             ("/api/v1/namespaces/a/status", "/api/v1/namespaces", "a", "status"),
             ("/api/v1/pods?limit=5", "/api/v1/pods", "", ""),

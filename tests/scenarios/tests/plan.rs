@@ -28,6 +28,7 @@ scenarios!(
     a_second_write_builds_on_the_first,
     a_deletion_is_planned_with_its_cleanup,
     what_is_planned_is_read,
+    a_long_list_has_what_is_planned,
     a_new_build_says_what_it_would_change,
     a_secret_is_never_shown,
     a_missing_grant_is_told,
@@ -103,8 +104,19 @@ async fn settled(lab: &mut Lab, steps: Value, cleanup: Value) {
 async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
-    for objects in [vec![], vec!["probe/p".to_owned()], vec!["Probes.tests.ostler.dev/p".to_owned()]] {
-        let report = planned(&lab, Wish { objects, ..wish(&lab) }).await;
+    for objects in [
+        vec![],
+        vec!["probe/p".to_owned()],
+        vec!["Probes.tests.ostler.dev/p".to_owned()],
+    ] {
+        let report = planned(
+            &lab,
+            Wish {
+                objects,
+                ..wish(&lab)
+            },
+        )
+        .await;
         assert!(!report.changed(), "{}", report.text());
         assert_eq!(report.text(), "");
         assert_eq!(report.objects.len(), 1, "{:?}", report.objects);
@@ -117,7 +129,14 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let before = snapshot(&lab).await;
     let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
-    let report = planned(&lab, Wish { files: file(edited), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(edited),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let [child, object] = &report.changes[..] else {
         panic!("two changes: {}", report.text());
     };
@@ -142,7 +161,10 @@ async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
     // The spec of the file, and the status as the host would write it.
     let diff = &object.diff;
     assert!(diff.contains("-  generation: 1\n+  generation: 2\n"), "{diff}");
-    assert!(diff.contains(r#"-  - "{\"v\":\"1\"}""#) && diff.contains(r#"+  - "{\"v\":\"2\"}""#), "{diff}");
+    assert!(
+        diff.contains(r#"-  - "{\"v\":\"1\"}""#) && diff.contains(r#"+  - "{\"v\":\"2\"}""#),
+        "{diff}"
+    );
     assert!(diff.contains("+  observedGeneration: 2\n"), "{diff}");
     assert_eq!(snapshot(&lab).await, before);
 }
@@ -156,11 +178,22 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
     let grants = "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}";
     lab.settings.grants = Grants::parse(grants, "grants.yaml").expect("grants");
     let before = snapshot(&lab).await;
-    let report = planned(&lab, Wish { files: file(probe(&lab, "p", steps, json!([]))), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(probe(&lab, "p", steps, json!([]))),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let namespace = &lab.namespace;
     let found: Vec<(&str, Action)> = report.changes.iter().map(|c| (&*c.object, c.action)).collect();
-    let names = ["ConfigMap", "Probe", "Probe"].into_iter().zip(["child", "inner", "p"]);
-    let names: Vec<String> = names.map(|(kind, name)| format!("{kind}/{namespace}/{name}")).collect();
+    let names = ["ConfigMap", "Probe", "Probe"]
+        .into_iter()
+        .zip(["child", "inner", "p"]);
+    let names: Vec<String> = names
+        .map(|(kind, name)| format!("{kind}/{namespace}/{name}"))
+        .collect();
     let expected: Vec<(&str, Action)> = names.iter().map(|n| (&**n, Action::Create)).collect();
     assert_eq!(found, expected, "{}", report.text());
     let at = |name: &str| {
@@ -172,14 +205,25 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
     assert_eq!(child["metadata"]["ownerReferences"][0]["uid"], "<uid>");
     // Finalizers as the host would put them, and a status that has waited for the other.
     for one in [&inner, &p] {
-        assert_eq!(one["metadata"]["finalizers"], json!(["tests.ostler.dev/probe"]), "{one}");
+        assert_eq!(
+            one["metadata"]["finalizers"],
+            json!(["tests.ostler.dev/probe"]),
+            "{one}"
+        );
         assert_eq!(one["status"]["phase"], "Ready", "{one}");
         assert_eq!(one["status"]["conditions"][0]["lastTransitionTime"], "<now>");
     }
     assert_eq!(p["status"]["seen"], json!(["present", "present"]));
-    assert!(report.objects.iter().all(|o| o.verdict == Verdict::Done), "{:?}", report.objects);
+    assert!(
+        report.objects.iter().all(|o| o.verdict == Verdict::Done),
+        "{:?}",
+        report.objects
+    );
     // What it says does not differ from one time to the next.
-    let again = Wish { files: file(probe(&lab, "p", p["spec"]["steps"].clone(), json!([]))), ..wish(&lab) };
+    let again = Wish {
+        files: file(probe(&lab, "p", p["spec"]["steps"].clone(), json!([]))),
+        ..wish(&lab)
+    };
     assert_eq!(planned(&lab, again).await.text(), report.text());
     assert_eq!(snapshot(&lab).await, before);
 }
@@ -188,16 +232,33 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
 /// manager gives up goes.
 async fn a_second_write_builds_on_the_first(mut lab: Lab) {
     let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "1", "b": "2"}});
-    settled(&mut lab, json!([{"do": "apply", "object": both.to_string()}]), json!([])).await;
-    let one = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "3"}});
+    settled(
+        &mut lab,
+        json!([{"do": "apply", "object": both.to_string()}]),
+        json!([]),
+    )
+    .await;
+    let one =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "3"}});
     let steps = json!([{"do": "hold", "kind": "ConfigMap", "name": "child"},
         {"do": "apply", "object": one.to_string()},
         {"do": "get", "kind": "ConfigMap", "name": "child"}]);
-    let report = planned(&lab, Wish { files: file(probe(&lab, "p", steps, json!([]))), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(probe(&lab, "p", steps, json!([]))),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let child = report.changes.iter().find(|c| c.object.ends_with("/child"));
     let child = child.and_then(|c| c.planned.clone()).expect("planned");
     assert_eq!(child["data"], json!({"a": "3"}), "{}", report.text());
-    assert_eq!(child["metadata"]["finalizers"].as_array().map(Vec::len), Some(1), "{child}");
+    assert_eq!(
+        child["metadata"]["finalizers"].as_array().map(Vec::len),
+        Some(1),
+        "{child}"
+    );
     let p = report.changes.iter().find(|c| c.object.ends_with("/p"));
     let p = p.and_then(|c| c.planned.clone()).expect("planned");
     assert_eq!(p["status"]["seen"][2], r#"{"a":"3"}"#, "{}", report.text());
@@ -208,7 +269,15 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     settled(&mut lab, steps, json!([write("force", "left", "behind")])).await;
     let before = snapshot(&lab).await;
     let objects = vec!["probe/p".to_owned()];
-    let report = planned(&lab, Wish { objects: objects.clone(), delete: true, ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            objects: objects.clone(),
+            delete: true,
+            ..wish(&lab)
+        },
+    )
+    .await;
     let found: Vec<(&str, Action)> = report
         .changes
         .iter()
@@ -216,7 +285,11 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
         .collect();
     assert_eq!(
         found,
-        [("child", Action::Delete), ("left", Action::Create), ("p", Action::Delete)],
+        [
+            ("child", Action::Delete),
+            ("left", Action::Create),
+            ("p", Action::Delete)
+        ],
         "{}",
         report.text()
     );
@@ -224,11 +297,27 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     assert_eq!(snapshot(&lab).await, before);
     // A cleanup that does not end keeps it.
     lab.probe("p", json!([]), json!([{"do": "yield"}])).await;
-    let report = planned(&lab, Wish { objects, delete: true, ..wish(&lab) }).await;
-    let p = report.changes.iter().find(|c| c.object.ends_with("/p")).expect("it");
+    let report = planned(
+        &lab,
+        Wish {
+            objects,
+            delete: true,
+            ..wish(&lab)
+        },
+    )
+    .await;
+    let p = report
+        .changes
+        .iter()
+        .find(|c| c.object.ends_with("/p"))
+        .expect("it");
     assert_eq!(p.action, Action::Update);
     assert!(p.diff.contains("+  deletionTimestamp: <now>\n"), "{}", p.diff);
-    assert!(report.text().contains("/p waits: AsTold: a step says so"), "{}", report.text());
+    assert!(
+        report.text().contains("/p waits: AsTold: a step says so"),
+        "{}",
+        report.text()
+    );
 }
 
 /// Lists and reads of others see what is planned, deletions included.
@@ -238,9 +327,21 @@ async fn what_is_planned_is_read(lab: Lab) {
     let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
         "data": {"v": "1"}});
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
-    let writer = probe(&lab, "a", json!([list, {"do": "apply", "object": labelled.to_string()}, list]), json!([]));
-    let reader = probe(&lab, "b", json!([list, {"do": "metadata", "kind": "ConfigMap", "name": "new"}]), json!([]));
-    let files = [writer, reader].map(|object| ("file.yaml".to_owned(), object)).to_vec();
+    let writer = probe(
+        &lab,
+        "a",
+        json!([list, {"do": "apply", "object": labelled.to_string()}, list]),
+        json!([]),
+    );
+    let reader = probe(
+        &lab,
+        "b",
+        json!([list, {"do": "metadata", "kind": "ConfigMap", "name": "new"}]),
+        json!([]),
+    );
+    let files = [writer, reader]
+        .map(|object| ("file.yaml".to_owned(), object))
+        .to_vec();
     let report = planned(&lab, Wish { files, ..wish(&lab) }).await;
     let seen = |name: &str| {
         let change = report.changes.iter().find(|c| c.object.ends_with(name));
@@ -252,20 +353,53 @@ async fn what_is_planned_is_read(lab: Lab) {
     assert_ne!(seen("/b")[1], "absent");
 }
 
+/// More objects than fit a page, and one more that is planned.
+async fn a_long_list_has_what_is_planned(lab: Lab) {
+    const COUNT: usize = 520;
+    lab.install(&["tests/probe"]);
+    let names: Vec<String> = (0..COUNT).map(|n| format!("m{n:03}")).collect();
+    futures::future::join_all(names.iter().map(|name| lab.map(name, "x", "1"))).await;
+    let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
+        "data": {"v": "1"}});
+    let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
+    let steps = json!([{"do": "apply", "object": labelled.to_string()}, list]);
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(probe(&lab, "p", steps, json!([]))),
+            ..wish(&lab)
+        },
+    )
+    .await;
+    let p = report.changes.iter().find(|c| c.object.ends_with("/p"));
+    let p = p.and_then(|c| c.planned.clone()).expect("planned");
+    let seen = p["status"]["seen"][1].as_str().unwrap_or_default();
+    assert_eq!(seen, format!("{},new", names.join(",")), "{}", report.text());
+}
+
 /// The build before knows another way: here the same with a note, whose objects are as they should be, and one that
 /// does not load.
 async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let same = lab.path().join("same.wasm");
     std::fs::write(&same, rebuilt(&component_bytes("tests/probe"), "another build")).expect("written");
-    let report = planned(&lab, Wish { builds: vec![same.clone()], ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            builds: vec![same.clone()],
+            ..wish(&lab)
+        },
+    )
+    .await;
     assert_eq!(report.text(), "");
     assert_eq!(report.objects.len(), 1);
     // The words of a step are in the component: one that knows no `apply` refuses it.
     let other = lab.path().join("other.wasm");
     let mut bytes = component_bytes("tests/probe");
     let said = b"a step says so";
-    let places: Vec<usize> = (0..bytes.len() - said.len()).filter(|at| bytes[*at..].starts_with(said)).collect();
+    let places: Vec<usize> = (0..bytes.len() - said.len())
+        .filter(|at| bytes[*at..].starts_with(said))
+        .collect();
     assert!(!places.is_empty(), "the component has its words");
     for at in places {
         bytes[at..at + said.len()].copy_from_slice(b"A STEP SAID SO");
@@ -278,15 +412,38 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     drop(lab.host.take());
     let before = planned(&lab, wish(&lab)).await;
     assert!(!before.changed(), "{}", before.text());
-    let report = planned(&lab, Wish { builds: vec![other], ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            builds: vec![other],
+            ..wish(&lab)
+        },
+    )
+    .await;
     let [change] = &report.changes[..] else {
         panic!("one change: {}", report.text());
     };
-    assert!(change.diff.contains("-    message: a step says so"), "{}", change.diff);
-    assert!(change.diff.contains("+    message: A STEP SAID SO"), "{}", change.diff);
+    assert!(
+        change.diff.contains("-    message: a step says so"),
+        "{}",
+        change.diff
+    );
+    assert!(
+        change.diff.contains("+    message: A STEP SAID SO"),
+        "{}",
+        change.diff
+    );
     let broken = lab.path().join("broken.wasm");
     std::fs::write(&broken, b"no component").expect("written");
-    let refused = plan(lab.client.clone(), settings(&lab), &Wish { builds: vec![broken], ..wish(&lab) }).await;
+    let refused = plan(
+        lab.client.clone(),
+        settings(&lab),
+        &Wish {
+            builds: vec![broken],
+            ..wish(&lab)
+        },
+    )
+    .await;
     let why = format!("{:#}", refused.expect_err("it is none"));
     assert!(why.contains("broken.wasm"), "{why}");
 }
@@ -300,14 +457,28 @@ async fn a_secret_is_never_shown(lab: Lab) {
     };
     lab.apply(secret("tell-nobody-0000")).await;
     // A guest that may read Secrets hands one on: in its status, and in a ConfigMap.
-    let leak = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leak"}, "data": {"v": WORD}});
+    let leak =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leak"}, "data": {"v": WORD}});
     let steps = json!([{"do": "get", "kind": "Secret", "name": "s"}, {"do": "apply", "object": leak.to_string()},
         {"do": "force", "object": secret(WORD).to_string()}]);
-    let report = planned(&lab, Wish { files: file(probe(&lab, "p", steps, json!([]))), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(probe(&lab, "p", steps, json!([]))),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let text = report.text() + &serde_json::to_string(&report).expect("JSON");
     let namespace = &lab.namespace;
-    assert!(text.contains(&format!("Secret/{namespace}/s is changed")), "{text}");
-    assert!(text.contains("-  word: \"*** (before)\"\n+  word: \"*** (after)\""), "{text}");
+    assert!(
+        text.contains(&format!("Secret/{namespace}/s is changed")),
+        "{text}"
+    );
+    assert!(
+        text.contains("-  word: \"*** (before)\"\n+  word: \"*** (after)\""),
+        "{text}"
+    );
     assert!(text.contains("+  v: \"***\""), "{text}");
     for secret in ["tell-nobody-000", "unchanged-0000"] {
         assert!(!text.contains(secret), "{text}");
@@ -318,15 +489,32 @@ async fn a_secret_is_never_shown(lab: Lab) {
 
 async fn a_missing_grant_is_told(mut lab: Lab) {
     lab.install(&["tests/probe"]);
-    lab.settings.grants =
-        Grants::parse("plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}}", "grants.yaml")
-            .expect("grants");
+    lab.settings.grants = Grants::parse(
+        "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}}",
+        "grants.yaml",
+    )
+    .expect("grants");
     let object = probe(&lab, "p", json!([write("apply", "child", "1")]), json!([]));
-    let report = planned(&lab, Wish { files: file(object), ..wish(&lab) }).await;
-    assert_eq!(report.changes.len(), 1, "nothing but what the host says of it: {}", report.text());
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(object),
+            ..wish(&lab)
+        },
+    )
+    .await;
+    assert_eq!(
+        report.changes.len(),
+        1,
+        "nothing but what the host says of it: {}",
+        report.text()
+    );
     assert_eq!(report.objects[0].verdict, Verdict::Parked);
     let text = report.text();
-    assert!(text.contains("/p fails, until something changes: PermissionDenied: "), "{text}");
+    assert!(
+        text.contains("/p fails, until something changes: PermissionDenied: "),
+        "{text}"
+    );
     assert!(text.contains("verbs: [apply]"), "{text}");
 }
 
@@ -335,16 +523,35 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
     // In a file it is the person's mistake.
     let mut wrong = probe(&lab, "p", json!([]), json!([]));
     wrong["spec"]["steps"] = json!("none");
-    let refused = plan(lab.client.clone(), settings(&lab), &Wish { files: file(wrong), ..wish(&lab) }).await;
+    let refused = plan(
+        lab.client.clone(),
+        settings(&lab),
+        &Wish {
+            files: file(wrong),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let why = format!("{:#}", refused.expect_err("the schema does not allow it"));
     assert!(why.contains("file.yaml") && why.contains("spec.steps"), "{why}");
     // By a plugin it is the plugin's.
-    let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_A_Name"}, "data": {}});
+    let config =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_A_Name"}, "data": {}});
     let steps = json!([{"do": "apply", "object": config.to_string()}]);
-    let report = planned(&lab, Wish { files: file(probe(&lab, "p", steps, json!([]))), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(probe(&lab, "p", steps, json!([]))),
+            ..wish(&lab)
+        },
+    )
+    .await;
     assert_eq!(report.objects[0].verdict, Verdict::Parked, "{}", report.text());
     assert!(report.text().contains("RFC 1123"), "{}", report.text());
-    let missing = Wish { objects: vec!["probe/none".into()], ..wish(&lab) };
+    let missing = Wish {
+        objects: vec!["probe/none".into()],
+        ..wish(&lab)
+    };
     let missing = plan(lab.client.clone(), settings(&lab), &missing).await;
     assert!(format!("{:#}", missing.expect_err("it is not there")).contains("does not exist"));
 }
@@ -358,14 +565,25 @@ async fn no_write_gets_out(lab: Lab) {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
     let there = format!("{maps}/there");
     let patch = json!({"data": {"v": "2"}}).to_string().into_bytes();
-    let refused = |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::Deposed(_))), "{result:?}");
+    let refused =
+        |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::Deposed(_))), "{result:?}");
     refused(cluster.create(&maps, object.clone().into_bytes()).await);
-    refused(cluster.create(&format!("{maps}?dryRun=None"), object.clone().into_bytes()).await);
+    refused(
+        cluster
+            .create(&format!("{maps}?dryRun=None"), object.clone().into_bytes())
+            .await,
+    );
     refused(cluster.patch(&there, Patch::Merge, patch.clone()).await);
     refused(cluster.delete(&there, b"{}".to_vec()).await);
     // The server would not look at the query of this one.
-    refused(cluster.delete(&format!("{there}?dryRun=All"), b"{}".to_vec()).await);
-    let tried = cluster.patch(&format!("{there}?dryRun=All"), Patch::Merge, patch).await;
+    refused(
+        cluster
+            .delete(&format!("{there}?dryRun=All"), b"{}".to_vec())
+            .await,
+    );
+    let tried = cluster
+        .patch(&format!("{there}?dryRun=All"), Patch::Merge, patch)
+        .await;
     assert!(tried.is_ok(), "{tried:?}");
     let options = json!({"dryRun": ["All"]}).to_string().into_bytes();
     let tried = cluster.delete(&there, options).await;
@@ -382,7 +600,14 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
     let before = snapshot(&lab).await;
     let mut team = lab.team();
     team["spec"]["roles"][0]["users"] = json!(["local:test", "local:somebody-new"]);
-    let report = planned(&lab, Wish { files: file(team), ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        Wish {
+            files: file(team),
+            ..wish(&lab)
+        },
+    )
+    .await;
     let [request] = &report.requests[..] else {
         panic!("one request: {}", report.text());
     };
@@ -390,13 +615,19 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
         (&*request.method, &*request.path),
         ("PUT", "/api/v1/teams/platform")
     );
-    assert!(request.body.to_string().contains("local:somebody-new"), "{request:?}");
+    assert!(
+        request.body.to_string().contains("local:somebody-new"),
+        "{request:?}"
+    );
     assert!(!request.guess);
     let text = report.text();
     assert!(text.contains("+ PUT /api/v1/teams/platform\n"), "{text}");
     assert!(!text.contains(PASSWORD), "{text}");
     let change = report.changes.iter().find(|c| c.object.starts_with("Team/"));
-    assert!(change.is_some_and(|c| c.guess), "its status rests on the answer: {text}");
+    assert!(
+        change.is_some_and(|c| c.guess),
+        "its status rests on the answer: {text}"
+    );
     let counters = lab.concourse.counters();
     assert!(counters.reads > 0, "it is really read");
     assert_eq!(counters.writes, 0);
@@ -426,10 +657,26 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
     }
     println!("{text}");
     // Of the Instance everything is known: Concourse was asked, and logged in to.
-    let of = |kind: &str| report.objects.iter().find(|o| o.object.starts_with(kind)).expect("looked at");
-    assert_eq!((of("Instance/").verdict, of("Instance/").guess), (Verdict::Done, false), "{text}");
+    let of = |kind: &str| {
+        report
+            .objects
+            .iter()
+            .find(|o| o.object.starts_with(kind))
+            .expect("looked at")
+    };
+    assert_eq!(
+        (of("Instance/").verdict, of("Instance/").guess),
+        (Verdict::Done, false),
+        "{text}"
+    );
     // The Team is written, and what comes after that is a guess.
-    assert!(report.requests.iter().any(|r| r.method == "PUT" && r.path.starts_with("/api/v1/teams/")), "{text}");
+    assert!(
+        report
+            .requests
+            .iter()
+            .any(|r| r.method == "PUT" && r.path.starts_with("/api/v1/teams/")),
+        "{text}"
+    );
     assert!(of("Team/").guess && of("Pipeline/").guess, "{text}");
     for secret in [lab.concourse.password(), "registry-pass-0001"] {
         assert!(!text.contains(secret), "{text}");
@@ -456,7 +703,10 @@ async fn hooks_are_planned(mut lab: Lab) {
     let report = planned(&lab, wish(&lab)).await;
     assert!(!report.changed(), "{}", report.text());
     let text = report.text();
-    assert!(text.contains("the objects of lifecycle would wait: initialize: unavailable: as told"), "{text}");
+    assert!(
+        text.contains("the objects of lifecycle would wait: initialize: unavailable: as told"),
+        "{text}"
+    );
 }
 
 /// In a namespace that is only planned the server can't be asked, and that is said.
@@ -466,13 +716,22 @@ async fn what_is_not_checked_is_marked(lab: Lab) {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new}});
     let mut object = probe(&lab, "p", json!([write("apply", "child", "1")]), json!([]));
     object["metadata"]["namespace"] = json!(new);
-    let files = [namespace, object].map(|object| ("file.yaml".to_owned(), object)).to_vec();
-    let wish = Wish { namespace: Some(new.clone()), files, ..wish(&lab) };
+    let files = [namespace, object]
+        .map(|object| ("file.yaml".to_owned(), object))
+        .to_vec();
+    let wish = Wish {
+        namespace: Some(new.clone()),
+        files,
+        ..wish(&lab)
+    };
     let report = planned(&lab, wish).await;
     let text = report.text();
     let why = format!("#   not checked by the API server: its namespace {new} is only planned");
     assert_eq!(text.matches(&why).count(), 2, "{text}");
-    assert!(report.objects.iter().all(|o| o.verdict == Verdict::Done), "{text}");
+    assert!(
+        report.objects.iter().all(|o| o.verdict == Verdict::Done),
+        "{text}"
+    );
     // What can be checked is.
     let namespace = report.changes.iter().find(|c| c.object.starts_with("Namespace/"));
     assert!(namespace.is_some_and(|c| c.unchecked.is_empty()), "{text}");
@@ -482,7 +741,13 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
     let file = lab.path().join("plan-grants.yaml");
     std::fs::write(&file, grants).expect("written");
     Command::new(process::binary())
-        .args(["plan", "--allow-network", "127.0.0.1", "--namespace", &lab.namespace])
+        .args([
+            "plan",
+            "--allow-network",
+            "127.0.0.1",
+            "--namespace",
+            &lab.namespace,
+        ])
         .arg("--kubeconfig")
         .arg(&lab.kubeconfig)
         .arg("--plugins")
@@ -517,10 +782,16 @@ async fn on_the_command_line(mut lab: Lab) {
     let file = file.to_str().expect("a path");
     let (code, out, error) = said(&run(&["-f", file]));
     assert_eq!((code, &*error), (Some(1), ""), "{out}");
-    assert!(out.contains("-  v: \"1\"\n+  v: \"2\"\n") && !out.contains('\x1b'), "{out}");
+    assert!(
+        out.contains("-  v: \"1\"\n+  v: \"2\"\n") && !out.contains('\x1b'),
+        "{out}"
+    );
     let (code, out, _) = said(&run(&["-f", file, "-o", "json"]));
     let report: Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!((code, &report["changes"][0]["action"]), (Some(1), &json!("update")));
+    assert_eq!(
+        (code, &report["changes"][0]["action"]),
+        (Some(1), &json!("update"))
+    );
     let (code, out, error) = said(&run(&["team/none"]));
     assert_eq!((code, &*out), (Some(2), ""), "{error}");
     assert!(error.contains("they reconcile Probe"), "{error}");
