@@ -25,7 +25,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::{
-    diff::Shown,
+    diff::{LAST_APPLIED, Shown},
     merge::{set, three_way},
 };
 pub use self::{
@@ -335,9 +335,14 @@ impl World {
                 .await
                 .map(drop);
         }
-        let last = &live["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
+        let last = &live["metadata"]["annotations"][LAST_APPLIED];
         let last: Option<Value> = last.as_str().and_then(|text| serde_json::from_str(text).ok());
-        let patch = three_way(last.as_ref(), object, &live);
+        let mut object = object.clone();
+        if object["metadata"]["annotations"].is_null() {
+            // kubectl would write one: of the others only those go that the file had.
+            object["metadata"]["annotations"] = json!({});
+        }
+        let patch = three_way(last.as_ref(), &object, &live);
         let path = format!("{path}?fieldManager=kubectl-client-side-apply");
         self.cluster
             .patch(&path, Patch::Merge, body(&patch))
@@ -393,6 +398,7 @@ impl World {
         for named in &wish.objects {
             let key = self.named(wish, named, &kinds).await?;
             if wish.delete {
+                self.follow_owned(&key, &serving).await;
                 self.delete(&key).await?;
             } else if self.services.store.get(&key, Form::Whole).is_none() {
                 bail!("{key} does not exist, or its plugin's label selector leaves it out");
@@ -465,6 +471,21 @@ impl World {
             "{named:?}: no plugin here reconciles a kind of this name; they reconcile {}",
             known.join(", ")
         )
+    }
+
+    /// Lists what the plugin of an object may have made for it: that goes with it.
+    async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
+        let Services { informers, reach, .. } = &*self.services;
+        let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
+        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable()) {
+            let Ok(gvk) = self.cluster.preferred(group, kind).await else {
+                continue;
+            };
+            let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
+            if let Err(why) = informers.synced(&scope, PATIENCE).await {
+                tracing::debug!("{gvk} can't be listed: {why}");
+            }
+        }
     }
 
     async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {

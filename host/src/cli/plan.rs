@@ -1,6 +1,10 @@
 //! `ostler plan`: what reconciling would change.
 
-use std::{io::Read, path::PathBuf, process::ExitCode};
+use std::{
+    io::{Read, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -94,9 +98,14 @@ impl Plan {
             ..Settings::default()
         };
         let report = plan(kube::Client::try_from(config)?, settings, &wish).await?;
-        match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-            Output::Diff => print!("{}", painted(&report)),
+        let text = match self.output {
+            Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+            Output::Diff => painted(&report),
+        };
+        match std::io::stdout().write_all(text.as_bytes()) {
+            // Who has read enough of it.
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+            written => written?,
         }
         Ok(ExitCode::from(u8::from(report.changed())))
     }

@@ -1,7 +1,5 @@
 //! How a change is shown: as YAML, without what tells nothing, and without secrets.
 
-use std::collections::HashSet;
-
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value};
 use similar::TextDiff;
@@ -23,6 +21,9 @@ const UNSEEN: [&str; 5] = [
     "selfLink",
     "uid",
 ];
+
+/// The whole object once more, as `kubectl apply` leaves it.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Makes values fit to be shown.
 #[derive(Clone, Debug)]
@@ -81,16 +82,23 @@ impl Shown {
         }
     }
 
-    /// The same with the times that are those of the plan called so; a time that is in `live` is none.
-    fn timeless(&self, value: &Value, live: &HashSet<&str>) -> Value {
+    /// The same with the times that are those of the plan called so; what is as it is live is none.
+    fn timeless(&self, value: &Value, live: Option<&Value>) -> Value {
         match value {
-            Value::String(text) if !live.contains(&**text) => match text.parse::<Timestamp>() {
+            Value::String(text) if live != Some(value) => match text.parse::<Timestamp>() {
                 Ok(at) if at >= self.since => "<now>".into(),
                 _ => value.clone(),
             },
-            Value::Array(items) => items.iter().map(|item| self.timeless(item, live)).collect(),
+            Value::Array(items) => {
+                let items = items.iter().enumerate();
+                items
+                    .map(|(at, item)| self.timeless(item, live.and_then(|l| l.get(at))))
+                    .collect()
+            }
             Value::Object(fields) => {
-                let field = |(name, value): (&String, &Value)| (name.clone(), self.timeless(value, live));
+                let field = |(name, value): (&String, &Value)| {
+                    (name.clone(), self.timeless(value, live.and_then(|l| l.get(name))))
+                };
                 Value::Object(fields.iter().map(field).collect())
             }
             other => other.clone(),
@@ -99,9 +107,7 @@ impl Shown {
 
     /// Both states of an object as they may be shown: of a Secret's data only that it differs.
     pub fn states(&self, live: Option<&Value>, planned: Option<&Value>) -> (Option<Value>, Option<Value>) {
-        let mut known = HashSet::new();
-        live.into_iter().for_each(|live| texts(live, &mut known));
-        let planned = planned.map(|planned| self.timeless(planned, &known));
+        let planned = planned.map(|planned| self.timeless(planned, live));
         let mut both = [live, planned.as_ref()].map(|state| state.map(seen));
         let secret = both
             .iter()
@@ -116,21 +122,17 @@ impl Shown {
     }
 }
 
-/// All texts in a value.
-fn texts<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
-    match value {
-        Value::String(text) => drop(found.insert(text)),
-        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
-        Value::Object(fields) => fields.values().for_each(|field| texts(field, found)),
-        _ => {}
-    }
-}
-
 fn seen(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in UNSEEN {
             metadata.remove(field);
+        }
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove(LAST_APPLIED);
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
         }
     }
     object
@@ -138,7 +140,7 @@ fn seen(object: &Value) -> Value {
 
 /// Masks the values of a Secret, as `kubectl diff` does.
 fn mask(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
-    for path in ["/data", "/stringData", "/metadata/annotations"] {
+    for path in ["/data", "/stringData"] {
         let of = |object: Option<&Value>| -> Map<String, Value> {
             let fields = object.and_then(|o| o.pointer(path)).and_then(Value::as_object);
             fields.cloned().unwrap_or_default()
@@ -149,10 +151,6 @@ fn mask(mut live: Option<&mut Value>, mut planned: Option<&mut Value>) {
                 .and_then(|o| o.pointer_mut(path))
                 .and_then(Value::as_object_mut);
             for (name, value) in fields.into_iter().flatten() {
-                // An annotation may hold the whole of it, as `kubectl apply` leaves it.
-                if path.ends_with("annotations") && !name.ends_with("last-applied-configuration") {
-                    continue;
-                }
                 *value = match other.get(name) {
                     Some(theirs) if theirs != value => format!("{MASK} ({word})").into(),
                     _ => MASK.into(),
@@ -225,8 +223,7 @@ mod tests {
         assert_eq!(planned["data"], json!({"same": "***", "key": "*** (after)"}));
         assert_eq!(
             live["metadata"],
-            json!({"name": "s", "annotations": {"note": "kept",
-                "kubectl.kubernetes.io/last-applied-configuration": "***"}})
+            json!({"name": "s", "annotations": {"note": "kept"}})
         );
         let (_, created) = shown(&[], &[]).states(None, Some(&secret("key", "dHdvdHdv")));
         assert_eq!(
