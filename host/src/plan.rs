@@ -7,7 +7,9 @@
 //! objects → queue → reconcile → effects → overlay (dry run) → store → who reads it → queue
 //! ```
 
+mod choose;
 mod diff;
+mod intent;
 mod merge;
 mod overlay;
 mod report;
@@ -22,12 +24,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use self::{
-    diff::{LAST_APPLIED, Shown},
-    merge::{set, three_way},
-};
+use self::diff::Shown;
 pub use self::{
     overlay::{News, Overlay, Request, Write},
     report::{Action, Change, Looked, Report, Verdict},
@@ -35,24 +34,24 @@ pub use self::{
 };
 use crate::{
     capabilities::Services,
-    cluster::{ApiError, Cluster, Patch, Resource, parse},
+    cluster::Cluster,
     effects::Effects,
     engine::Engine,
     events::Recorder,
     facts::Ledger,
     gate::Gate,
     host::Settings,
-    key::{Gvk, ObjectRef},
+    key::ObjectRef,
     lifecycle::Hooks,
     memo::Memo,
     metrics::Metrics,
-    plugin::{Kind, Plugin, Registry, load},
+    plugin::{Plugin, Registry, load},
     queue::{Config as QueueConfig, Priority, Queue, Work},
-    reconcile::{self, Controller, step::Step},
+    reconcile::{Controller, step::Step},
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
-    upstream::{self, Clients, Network, Streams},
+    upstream::{Clients, Network, Streams},
     watch::Informers,
 };
 
@@ -255,247 +254,6 @@ impl World {
         let plugin = load(&self.engine, wasm, config.as_deref(), grants, limits).await;
         let plugin = plugin.map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))?;
         Ok((plugin, config.is_some()))
-    }
-
-    /// Puts the objects of the files into the overlay, as the server would take them. Gives which they are.
-    async fn intend(&self, wish: &Wish) -> anyhow::Result<Vec<ObjectRef>> {
-        let mut intended = Vec::new();
-        for (file, object) in &wish.files {
-            self.overlay.begin(file, None);
-            let key = self.as_in_file(wish, object.clone()).await;
-            intended.push(key.with_context(|| file.clone())?);
-            self.overlay.end(&[]);
-        }
-        Ok(intended)
-    }
-
-    async fn as_in_file(&self, wish: &Wish, mut object: Value) -> anyhow::Result<ObjectRef> {
-        let text = |pointer: &str| {
-            object
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
-        for (field, value) in [
-            ("apiVersion", api_version),
-            ("kind", kind),
-            ("metadata.name", name),
-        ] {
-            if value.is_empty() {
-                bail!("{field} is missing: every document must be a Kubernetes object");
-            }
-        }
-        let gvk = Gvk::from_api_version(api_version, kind);
-        let resource = self.cluster.resource(&gvk).await?;
-        let namespace = match (resource.namespaced, text("/metadata/namespace")) {
-            (false, _) => String::new(),
-            (true, "") => wish.default_namespace.clone(),
-            (true, namespace) => namespace.to_owned(),
-        };
-        let key = ObjectRef::new(gvk, &namespace, name);
-        if resource.namespaced {
-            object["metadata"]["namespace"] = namespace.into();
-        }
-        set(&mut object, "status", None);
-        for field in [
-            "creationTimestamp",
-            "generation",
-            "managedFields",
-            "resourceVersion",
-            "uid",
-        ] {
-            set(&mut object["metadata"], field, None);
-        }
-        let written = self.write(&key, &resource, &object).await;
-        written.with_context(|| key.to_string())?;
-        Ok(key)
-    }
-
-    /// Writes an object as kubectl would: it is told from the object how that was made.
-    async fn write(&self, key: &ObjectRef, resource: &Resource, object: &Value) -> Result<(), ApiError> {
-        let path = resource.object(key);
-        let body = |value: &Value| value.to_string().into_bytes();
-        let live: Value = match self.cluster.get(&path).await {
-            Ok(bytes) => parse(&bytes)?,
-            Err(e) if e.code() == 404 => {
-                let collection = resource.collection(&key.namespace);
-                let path = format!("{collection}?fieldManager=kubectl-client-side-apply");
-                return self.cluster.create(&path, body(object)).await.map(drop);
-            }
-            Err(e) => return Err(e),
-        };
-        let managers = live["metadata"]["managedFields"].as_array();
-        let server_side = |m: &Value| m["manager"] == "kubectl" && m["operation"] == "Apply";
-        if managers.into_iter().flatten().any(server_side) {
-            let path = format!("{path}?fieldManager=kubectl&force=true");
-            return self
-                .cluster
-                .patch(&path, Patch::Apply, body(object))
-                .await
-                .map(drop);
-        }
-        let last = &live["metadata"]["annotations"][LAST_APPLIED];
-        let last: Option<Value> = last.as_str().and_then(|text| serde_json::from_str(text).ok());
-        let mut object = object.clone();
-        if object["metadata"]["annotations"].is_null() {
-            // kubectl would write one: of the others only those go that the file had.
-            object["metadata"]["annotations"] = json!({});
-        }
-        let patch = three_way(last.as_ref(), &object, &live);
-        let path = format!("{path}?fieldManager=kubectl-client-side-apply");
-        self.cluster
-            .patch(&path, Patch::Merge, body(&patch))
-            .await
-            .map(drop)
-    }
-
-    /// Lists what the plugins reconcile.
-    async fn watch(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
-        let Services {
-            router,
-            informers,
-            reach,
-            ..
-        } = &*self.services;
-        for plugin in self.registry.serving() {
-            let mut kinds = Vec::new();
-            for kind in &plugin.kinds {
-                match self.cluster.resource(&kind.gvk).await {
-                    Ok(_) => kinds.push(kind),
-                    Err(e @ ApiError::UnknownKind(_)) => notes.push(e.to_string()),
-                    Err(e) => return Err(e.into()),
-                }
-            }
-            let scopes: Vec<_> = kinds.iter().flat_map(|k| self.services.kind_scopes(k)).collect();
-            for scope in &scopes {
-                let synced = informers.synced(scope, PATIENCE).await;
-                synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
-            }
-            let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
-            router.assign(plugin.name(), &kinds, scopes, 1);
-        }
-        // The host itself reconciles these: those that would be new, or others.
-        if self.cluster.resource(&upstream::kind()).await.is_ok() {
-            let scopes = reach.everywhere(&upstream::kind(), None, Form::Whole);
-            router.assign(&reconcile::upstream::LANE.into(), &[upstream::kind()], scopes, 1);
-        }
-        Ok(())
-    }
-
-    /// The objects to look at.
-    async fn choose(
-        &self,
-        wish: &Wish,
-        intended: &[ObjectRef],
-        notes: &mut Vec<String>,
-    ) -> anyhow::Result<Vec<ObjectRef>> {
-        let serving = self.registry.serving();
-        let kinds: Vec<&Kind> = serving.iter().flat_map(|p| &p.kinds).collect();
-        let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
-        let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
-        let foreign = chosen.len() < intended.len();
-        for named in &wish.objects {
-            let key = self.named(wish, named, &kinds).await?;
-            if wish.delete {
-                self.follow_owned(&key, &serving).await;
-                self.delete(&key).await?;
-            } else if self.services.store.get(&key, Form::Whole).is_none() {
-                bail!("{key} does not exist, or its plugin's label selector leaves it out");
-            }
-            chosen.push(key);
-        }
-        // Anything may read what no plugin reconciles.
-        if wish.objects.is_empty() && (foreign || intended.is_empty()) {
-            if foreign {
-                notes.push(
-                    "files have objects that no plugin reconciles: all that may read them is planned".into(),
-                );
-            }
-            chosen.extend(self.all(wish, &serving).await);
-        }
-        Ok(chosen)
-    }
-
-    /// Everything the plugins reconcile; with other builds, only what these reconcile.
-    async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
-        let reports = self.registry.reports();
-        let built = |plugin: &&Arc<Plugin>| {
-            let report = reports.iter().find(|r| *r.name == **plugin.name());
-            let from = report.map(|r| PathBuf::from(&r.file)).unwrap_or_default();
-            wish.builds.is_empty() || wish.builds.contains(&from)
-        };
-        let mut all = Vec::new();
-        for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
-            for scope in self.services.kind_scopes(kind) {
-                let (scope, _) = self.services.informers.ensure(&scope);
-                let query = Query {
-                    namespace: wish.namespace.as_deref().unwrap_or_default(),
-                    labels: kind.selector.as_ref(),
-                    ..Query::default()
-                };
-                let found = self.services.store.list(&scope, &query);
-                all.extend(found.into_iter().map(|(key, _)| key));
-            }
-        }
-        all
-    }
-
-    /// The object of a `KIND/NAME`.
-    async fn named(&self, wish: &Wish, named: &str, kinds: &[&Kind]) -> anyhow::Result<ObjectRef> {
-        let Some((kind, name)) = named
-            .split_once('/')
-            .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
-        else {
-            bail!("{named:?}: KIND/NAME is needed, for example team/platform");
-        };
-        for candidate in kinds {
-            let gvk = &candidate.gvk;
-            let Ok(resource) = self.cluster.resource(gvk).await else {
-                continue;
-            };
-            let names = [&*gvk.kind, &resource.plural];
-            let full = names.map(|name| format!("{name}.{}", gvk.group));
-            let mut names = names.into_iter().chain(full.iter().map(|f| &**f));
-            if !names.any(|name| name.eq_ignore_ascii_case(kind)) {
-                continue;
-            }
-            let namespace = match resource.namespaced {
-                true => &*wish.default_namespace,
-                false => "",
-            };
-            return Ok(ObjectRef::new(gvk.clone(), namespace, name));
-        }
-        let known: Vec<&str> = kinds.iter().map(|k| &*k.gvk.kind).collect();
-        bail!(
-            "{named:?}: no plugin here reconciles a kind of this name; they reconcile {}",
-            known.join(", ")
-        )
-    }
-
-    /// Lists what the plugin of an object may have made for it: that goes with it.
-    async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
-        let Services { informers, reach, .. } = &*self.services;
-        let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
-        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable()) {
-            let Ok(gvk) = self.cluster.preferred(group, kind).await else {
-                continue;
-            };
-            let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
-            if let Err(why) = informers.synced(&scope, PATIENCE).await {
-                tracing::debug!("{gvk} can't be listed: {why}");
-            }
-        }
-    }
-
-    async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
-        self.overlay.begin("--delete", None);
-        let deleted = self.cluster.delete(&path, options.to_string().into_bytes()).await;
-        self.overlay.end(&[]);
-        deleted.with_context(|| key.to_string())?;
-        Ok(())
     }
 
     /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
