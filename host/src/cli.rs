@@ -5,9 +5,12 @@ mod compile;
 mod dev;
 mod explain;
 mod plan;
+mod record;
+mod replay;
 mod run;
 mod status;
 mod table;
+mod trace;
 
 use std::{
     net::SocketAddr,
@@ -28,7 +31,7 @@ use crate::{
     engine::Cache,
     grants::Grants,
     host::{Host, Settings},
-    lease,
+    lease, tape,
     telemetry::{self, LogFormat},
 };
 
@@ -52,6 +55,12 @@ enum Command {
     Explain(explain::Explain),
     /// Plan: what reconciling would change, as a diff; nothing is written.
     Plan(plan::Plan),
+    /// Follow the reconciles of an object live, host call by host call.
+    Trace(trace::Trace),
+    /// Record reconciles of an object, or list the recordings that the host has kept.
+    Record(record::Record),
+    /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
+    Replay(replay::Replay),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -65,7 +74,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Plan(_) | Self::Crds | Self::Compile(_) => None,
+            _ => None,
         }
     }
 
@@ -107,6 +116,15 @@ struct Common {
     /// a process of their own.
     #[arg(long)]
     cache: Option<PathBuf>,
+    /// Which reconciles are kept as recordings.
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    record: tape::Keep,
+    /// Recordings that are kept.
+    #[arg(long, default_value_t = 200)]
+    record_count: usize,
+    /// Bytes of all recordings together; one may have an eighth of them.
+    #[arg(long, default_value_t = 32 << 20)]
+    record_bytes: usize,
     /// Address of the admin server (health, facts).
     #[arg(long, default_value = "127.0.0.1:8081")]
     admin: SocketAddr,
@@ -158,19 +176,21 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let done = match command {
+    match command {
         Command::Plan(plan) => return plan.run().await,
-        Command::Run(run) => run.run().await,
-        Command::Dev(dev) => dev.run().await,
-        Command::Status(status) => status.run().await,
-        Command::Explain(explain) => explain.run().await,
-        Command::Compile(compile) => compile.run(),
+        Command::Replay(replay) => return replay.run().await,
+        Command::Run(run) => run.run().await?,
+        Command::Dev(dev) => dev.run().await?,
+        Command::Status(status) => status.run().await?,
+        Command::Explain(explain) => explain.run().await?,
+        Command::Trace(trace) => trace.run().await?,
+        Command::Record(record) => record.run().await?,
+        Command::Compile(compile) => compile.run()?,
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
-            Ok(())
         }
-    };
-    done.map(|()| ExitCode::SUCCESS)
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The grants of a file; none without one.
@@ -208,6 +228,11 @@ async fn serve(
             .map(ToString::to_string)
             .unwrap_or_default(),
         election,
+        record: tape::Settings {
+            keep: common.record,
+            count: common.record_count,
+            bytes: common.record_bytes,
+        },
         ..Settings::default()
     };
     let client = kube::Client::try_from(config)?;

@@ -553,4 +553,48 @@ mod tests {
             assert!(error.to_string().contains("no answer within 10ms"), "{error}");
         }
     }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("lock").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_said_once_and_so_is_its_end() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _quiet = tracing::subscriber::set_default(log);
+        let away = Arc::new(AtomicBool::new(true));
+        let fails = away.clone();
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            std::future::ready(match fails.load(Ordering::Relaxed) {
+                true => Err(std::io::Error::other("connection refused")),
+                false => Ok(http::Response::new(Body::empty())),
+            })
+        });
+        let cluster = Cluster::new(Client::new(service, "default"));
+        for (down, said) in [(true, 1), (true, 1), (true, 1), (false, 2), (false, 2), (true, 3)] {
+            away.store(down, Ordering::Relaxed);
+            let answer = cluster.patch("/x", Patch::Merge, Vec::new()).await;
+            if let Err(e) = &answer {
+                complain!(e, object = "x", "not written: {e}");
+            }
+            assert_eq!(answer.is_err(), down);
+            let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("text");
+            assert_eq!(text.lines().count(), said, "{text}");
+        }
+    }
 }

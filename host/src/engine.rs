@@ -23,7 +23,7 @@ use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
     bindings::{Plugin, PluginPre, reconciler, types},
-    capabilities::Call,
+    capabilities::{Call, Door},
     metrics::TrapKind,
 };
 
@@ -115,7 +115,7 @@ pub struct Compiled {
 /// What an instance's store carries.
 pub struct State {
     /// The host's side of this call.
-    pub call: Call,
+    pub door: Door,
     limits: StoreLimits,
     /// Made for components that import WASI; the others never ask.
     wasi: Option<WasiCtx>,
@@ -166,7 +166,7 @@ impl Engine {
             }
         };
         let mut linker = Linker::new(&engine);
-        Plugin::add_to_linker::<_, HasSelf<Call>>(&mut linker, |state: &mut State| &mut state.call)?;
+        Plugin::add_to_linker::<_, HasSelf<Door>>(&mut linker, |state: &mut State| &mut state.door)?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (ticking, ticked) = (stop.clone(), engine.weak());
@@ -301,7 +301,7 @@ impl Engine {
     async fn run<T>(
         &self,
         compiled: &Compiled,
-        call: Call,
+        mut call: Call,
         body: impl for<'a> FnOnce(
             &'a Self,
             &'a Compiled,
@@ -311,14 +311,20 @@ impl Engine {
         let limits = call.limits().clone();
         let wasi = compiled.wasi.then(|| {
             let mut wasi = WasiCtx::builder();
-            wasi.stdout(call.output(tracing::Level::INFO))
-                .stderr(call.output(tracing::Level::WARN));
+            // What was printed once is not printed again.
+            if !call.tape.plays() {
+                wasi.stdout(call.output(tracing::Level::INFO))
+                    .stderr(call.output(tracing::Level::WARN));
+            }
+            if let Some(surroundings) = call.tape.surroundings() {
+                surroundings.surround(&mut wasi);
+            }
             wasi.build()
         });
         let mut store = Store::new(
             &self.engine,
             State {
-                call,
+                door: Door(call),
                 limits: StoreLimitsBuilder::new()
                     .memory_size(limits.memory)
                     .table_elements(100_000)
@@ -354,7 +360,7 @@ impl Engine {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
-        let mut call = store.into_data().call;
+        let Door(mut call) = store.into_data().door;
         call.cpu = meter.used();
         (result, call)
     }

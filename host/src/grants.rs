@@ -205,6 +205,11 @@ impl PluginGrants {
         self.spec.pace
     }
 
+    /// Whether Secrets may be read by the component itself: what it says may then be one.
+    pub fn reads_secrets(&self) -> bool {
+        self.spec.secrets_are_readable
+    }
+
     /// Groups and kinds it may hold. A pattern names none.
     pub fn holdable(&self) -> impl Iterator<Item = (&str, &str)> {
         self.named(&[Verb::Hold])

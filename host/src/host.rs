@@ -31,6 +31,7 @@ use crate::{
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
+    tape::{self, Tapes},
     upstream::{self, Clients, Network, NetworkGrant, Streams},
     watch::{Informers, Synced},
 };
@@ -68,6 +69,8 @@ pub struct Settings {
     pub api_server: String,
     /// Campaigns for leadership; none leads always.
     pub election: Option<lease::Settings>,
+    /// Which reconciles are recorded.
+    pub record: tape::Settings,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -90,6 +93,7 @@ impl Default for Settings {
             cache: None,
             api_server: String::new(),
             election: None,
+            record: tape::Settings::default(),
             inspect: None,
         }
     }
@@ -172,6 +176,7 @@ impl Host {
             upstreams,
             streams,
             memo: Memo::default(),
+            tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
             gate: gate.clone(),
             reach: reach.clone(),
@@ -219,6 +224,7 @@ impl Host {
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
+        let reloader = reloader.probing(services.tapes.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
                 asking.streams.network_changed();

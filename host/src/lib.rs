@@ -33,6 +33,8 @@ pub mod engine;
 pub mod grants;
 pub mod plugin;
 pub mod reload;
+pub mod replay;
+pub mod tape;
 pub mod upstream;
 
 pub mod conditions;

@@ -51,6 +51,7 @@ use crate::{
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
+    tape::Tapes,
     upstream::{Clients, Network, Streams},
     watch::Informers,
 };
@@ -150,6 +151,7 @@ impl World {
                 .planning(move |upstream, request| noting.request(upstream, request)),
             streams: Streams::closed(),
             memo: Memo::default(),
+            tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             gate: Gate::default(),
             reach,

@@ -134,6 +134,8 @@ struct Run {
     subject: Option<ObjectRef>,
     ran: Ran,
     written: BTreeSet<String>,
+    /// The first of its requests.
+    requests: usize,
 }
 
 #[derive(Default)]
@@ -189,12 +191,14 @@ impl Overlay {
 
     /// From now on writes are on behalf of this object, or of what else `by` says.
     pub fn begin(&self, by: &str, subject: Option<ObjectRef>) {
-        let run = Run {
-            by: by.to_owned(),
-            subject,
-            ..Run::default()
-        };
-        self.with(|state| state.run = run);
+        self.with(|state| {
+            state.run = Run {
+                by: by.to_owned(),
+                subject,
+                requests: state.requests.len(),
+                ..Run::default()
+            };
+        });
     }
 
     /// The reconcile has ended, having read this.
@@ -203,7 +207,7 @@ impl Overlay {
             let run = std::mem::take(&mut state.run);
             let mut ran = run.ran;
             let foreign = |key: &&ObjectRef| Some(*key) != run.subject.as_ref();
-            ran.guess |= state.guessed.iter().filter(foreign).any(|guessed| {
+            let read = state.guessed.iter().filter(foreign).any(|guessed| {
                 reads.iter().any(|read| match read {
                     Dependency::Object(key, _) => key == guessed,
                     Dependency::List(list) => {
@@ -212,6 +216,14 @@ impl Overlay {
                     }
                 })
             });
+            if read {
+                ran.guess = true;
+                state
+                    .requests
+                    .iter_mut()
+                    .skip(run.requests)
+                    .for_each(|r| r.guess = true);
+            }
             if ran.guess {
                 for path in &run.written {
                     let Some(entry) = state.entries.get_mut(path) else {

@@ -655,7 +655,10 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
         };
         assert!(report.changes.iter().any(created), "{kind}: {text}");
     }
-    println!("{text}");
+    // What is asked before anything was guessed is known, and nothing after that.
+    let guesses: Vec<bool> = report.requests.iter().map(|r| r.guess).collect();
+    assert_eq!(guesses.first(), Some(&false), "{text}");
+    assert!(guesses.iter().skip(1).all(|guess| *guess), "{text}");
     // Of the Instance everything is known: Concourse was asked, and logged in to.
     let of = |kind: &str| {
         report
