@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -22,10 +23,12 @@ use crate::{
     key::ObjectRef,
     lease::{self, Campaign},
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
+    rbac::Reviewer,
     reconcile::{self, Controller},
     reload::Reloader,
     router::{Cause, Router},
@@ -101,7 +104,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The addresses that upstreams may have besides public ones.
-    fn allowed(&self, grants: &Grants) -> NetworkGrant {
+    pub(crate) fn allowed(&self, grants: &Grants) -> NetworkGrant {
         let mut grant = grants.network.clone();
         grant.allow.extend(&self.network);
         grant
@@ -171,6 +174,7 @@ impl Host {
             store: store.clone(),
             router: router.clone(),
             informers: informers.clone(),
+            reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams,
@@ -183,7 +187,7 @@ impl Host {
         });
         let engine = Engine::new(
             settings.workers * 2,
-            settings.limits.memory,
+            settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );
@@ -435,6 +439,19 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
         plugin.max_concurrent,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    if !shown.is_empty() {
+        let shown: Vec<_> = shown.into_iter().collect();
+        let place = match shown.contains(&"*") {
+            true => "every namespace".to_owned(),
+            false => format!("the namespaces {}", shown.join(", ")),
+        };
+        warn!(
+            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
+             host's to keep",
+            plugin.name()
+        );
+    }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
     requeue(services, plugin, cause);
     if plugin.terms.grants.holdable().next().is_some() {

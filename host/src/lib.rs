@@ -33,6 +33,7 @@ pub mod engine;
 pub mod grants;
 pub mod oci;
 pub mod plugin;
+pub mod rbac;
 pub mod reload;
 pub mod replay;
 pub mod signature;
@@ -49,12 +50,17 @@ pub mod election;
 pub mod gate;
 pub mod lease;
 pub mod lifecycle;
+pub mod limits;
+pub mod manifest;
 
 pub mod admin;
 pub mod cli;
 pub mod facts;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;
+pub mod plan;
 pub mod telemetry;
 pub mod time;

@@ -16,6 +16,7 @@ use crate::{
     engine::{Compiled, Engine, Limits, hex},
     grants::Grants,
     key::Gvk,
+    manifest,
     replay::Probe,
     selector::Selector,
 };
@@ -73,6 +74,8 @@ pub async fn load(
     limits: &Limits,
 ) -> Result<Plugin, String> {
     let inspection = contract::inspect(&wasm).map_err(|e| e.to_string())?;
+    let manifest = manifest::read(&wasm).map_err(|e| e.to_string())?;
+    let asks = manifest.map(|m| m.asks);
     let config = parse_config(config)?;
     let digest = hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
@@ -80,11 +83,14 @@ pub async fn load(
         .await
         .map_err(|e| format!("compiling stopped: {e}"))?
         .map_err(|e| format!("does not compile: {e:#}"))?;
-    let terms = |name: &str| Terms {
-        plugin: name.into(),
-        grants: grants.of(name),
-        config: config.clone(),
-        limits: limits.clone(),
+    let terms = |name: &str| {
+        let grants = grants.of(name).asking(asks.clone());
+        Terms {
+            plugin: name.into(),
+            limits: grants.limits(limits),
+            grants,
+            config: config.clone(),
+        }
     };
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
@@ -134,9 +140,8 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
-        if gvk.version.is_empty() || gvk.kind.is_empty() {
-            return Err(format!("`describe` lists a kind without version or name: {gvk}"));
-        }
+        gvk.check()
+            .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
         if let Some(finalizer) = &kind.finalizer
             && finalizer
                 .split_once('/')

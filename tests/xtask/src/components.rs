@@ -7,16 +7,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use wasmparser::{Parser, Payload};
-use wit_component::ComponentEncoder;
+use ostler_builder::{Language, Options, component, manifest, rust, toolchain::Toolchain};
 
-use crate::{cargo, paths, progress, progress::Step, toolchain, toolchain::Toolchain};
+use crate::{cargo, paths, progress, progress::Step};
 
 /// The pack whose components are to be small.
 const SMALL_PACK: &str = "concourse";
 const MAX_BYTES: usize = 200 * 1024;
 
-/// A crate that is a plugin: it says so by `[package.metadata.ostler] pack = "…"`.
+/// Where plugins in other languages than Rust are.
+const EXAMPLES: &str = "examples";
+
+/// A plugin: a crate that says so by `[package.metadata.ostler] pack = "…"`, or an example in another language.
 pub struct Guest {
     /// The package, which is also the component's name.
     pub name: String,
@@ -24,6 +26,8 @@ pub struct Guest {
     pub pack: String,
     /// Its folder.
     pub folder: PathBuf,
+    /// What it is written in.
+    pub language: Language,
 }
 
 /// A guest's component.
@@ -72,23 +76,33 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
     if guests.is_empty() {
         bail!("no such guests: a guest's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
-    let toolchain = Toolchain::find()?;
+    let (crates, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|g| g.language == Language::Rust);
     let step = Step::new("Building the components");
-    let artifacts = cargo::build(command(&toolchain, &guests)?, &step)?;
+    let mut components = build_crates(crates, &step)?;
+    for guest in others {
+        step.at(guest.name.clone());
+        components.push(build_other(guest, &step)?);
+    }
+    step.done(components.len());
+    Ok(components)
+}
+
+fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
+    if guests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let toolchain = Toolchain::find(true)?;
+    let artifacts = cargo::build(command(&toolchain, &guests)?, step)?;
     let mut components = Vec::new();
     for guest in guests {
         step.at(guest.name.clone());
-        let module = artifacts
-            .iter()
-            .filter(|artifact| artifact.target.name == guest.name.replace('-', "_"))
-            .flat_map(|artifact| &artifact.filenames)
-            .find(|file| file.extension().is_some_and(|e| e == "wasm"))
-            .with_context(|| {
-                format!(
-                    "{} makes no .wasm file: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
-                    guest.name
-                )
-            })?;
+        let module = artifacts.iter().find_map(|artifact| artifact.module(&guest.name));
+        let module = module.with_context(|| {
+            format!(
+                "{} makes no .wasm file: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
+                guest.name
+            )
+        })?;
         let component = finish(guest, module)?;
         if let Some(excess) = component.excess() {
             match &toolchain {
@@ -99,8 +113,31 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
         }
         components.push(component);
     }
-    step.done(components.len());
     Ok(components)
+}
+
+/// JavaScript, Python or Go.
+fn build_other(guest: Guest, step: &Step) -> Result<Component> {
+    let path = path(&guest.pack, &guest.name)?;
+    let options = Options {
+        out: Some(path.clone()),
+        install: true,
+    };
+    let mut progress = |what: &str| step.at(format!("{}: {what}", guest.name));
+    let built = ostler_builder::build(&guest.folder, &options, &mut progress)?;
+    Ok(Component {
+        name: guest.name,
+        pack: guest.pack,
+        path,
+        bytes: built.bytes,
+        changed: built.changed,
+    })
+}
+
+fn path(pack: &str, name: &str) -> Result<PathBuf> {
+    Ok(paths::target("components")?
+        .join(pack)
+        .join(format!("{name}.wasm")))
 }
 
 /// The guests of the workspace.
@@ -113,20 +150,35 @@ pub fn guests() -> Result<Vec<Guest>> {
                 folder: package.folder().to_owned(),
                 name: package.name,
                 pack,
+                language: Language::Rust,
             })
         })
         .collect();
+    for entry in std::fs::read_dir(paths::root().join("plugins").join(EXAMPLES))? {
+        let folder = entry?.path();
+        let language = ostler_builder::detect(&folder)?;
+        if language != Language::Rust {
+            guests.push(Guest {
+                name: folder
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+                pack: EXAMPLES.into(),
+                folder,
+                language,
+            });
+        }
+    }
     guests.sort_by(|a, b| (&a.pack, &a.name).cmp(&(&b.pack, &b.name)));
     Ok(guests)
 }
 
 fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
     let mut command = toolchain.build();
-    // A target folder of their own: another toolchain, other flags, and no waiting for the host's build.
-    // Locked, because a cargo of another version must not rewrite the lock file.
-    command
-        .args(["--profile", "component", "--lib", "--locked"])
-        .env("CARGO_TARGET_DIR", paths::target("wasm")?);
+    rust::for_components(&mut command, &paths::target_dir());
+    // A cargo of another version must not rewrite the lock file.
+    command.arg("--locked");
     for guest in guests {
         command.args(["--package", &guest.name]);
     }
@@ -134,14 +186,12 @@ fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
 }
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
-    let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let component = toolchain::optimise(module)
-        .and_then(|module| encode(&module))
-        .with_context(|| format!("making a component of {}", guest.name))?;
-    check(&guest, &component)?;
-    let path = paths::target("components")?
-        .join(&guest.pack)
-        .join(format!("{}.wasm", guest.name));
+    let mut component =
+        rust::finish(module).with_context(|| format!("making a component of {}", guest.name))?;
+    if let Some(manifest) = manifest::section(&guest.folder)? {
+        component::embed(&mut component, manifest::SECTION, &manifest);
+    }
+    let path = path(&guest.pack, &guest.name)?;
     let changed = paths::replace(&path, &component)?;
     Ok(Component {
         name: guest.name,
@@ -152,64 +202,9 @@ fn finish(guest: Guest, module: &Path) -> Result<Component> {
     })
 }
 
-/// Makes a component of a core module that carries its world (wit-bindgen puts it there).
-fn encode(module: &[u8]) -> Result<Vec<u8>> {
-    ComponentEncoder::default()
-        .validate(true)
-        .module(module)?
-        .encode()
-}
-
-/// What every pack promises: a component's imports are its capabilities.
-fn check(guest: &Guest, component: &[u8]) -> Result<()> {
-    let imports = imports(component)?;
-    if let Some(wasi) = imports.iter().find(|import| import.starts_with("wasi:")) {
-        bail!(
-            "{} imports {wasi}: plugins use the host's capabilities only",
-            guest.name
-        );
-    }
-    Ok(())
-}
-
-/// The names of what a component imports.
-fn imports(component: &[u8]) -> Result<Vec<String>> {
-    let mut imports = Vec::new();
-    for payload in Parser::new(0).parse_all(component) {
-        if let Payload::ComponentImportSection(section) = payload? {
-            for import in section {
-                imports.push(import?.name.name.to_owned());
-            }
-        }
-    }
-    Ok(imports)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_no_module_makes_no_component() {
-        assert!(encode(b"not wasm").is_err());
-        assert!(encode(b"\0asm\x01\0\0\0truncated").is_err());
-    }
-
-    #[test]
-    fn wasi_is_refused_by_name() {
-        let guest = Guest {
-            name: "some-guest".into(),
-            pack: "examples".into(),
-            folder: PathBuf::new(),
-        };
-        let empty = b"\0asm\x0d\0\x01\0";
-        check(&guest, empty).unwrap();
-        // (component (type (instance)) (import "wasi:a/b" (instance (type 0))))
-        let types = [7, 3, 1, 0x42, 0];
-        let wasi = [&empty[..], &types, &[10, 13, 1, 0, 8], b"wasi:a/b", &[5, 0]].concat();
-        let said = check(&guest, &wasi).expect_err("refused").to_string();
-        assert!(said.contains("some-guest imports wasi:a/b"), "{said}");
-    }
 
     #[test]
     fn large_components_of_the_pack_are_named_with_their_size() {

@@ -7,8 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ostler_builder::toolchain;
 
-use crate::{paths, progress, toolchain};
+use crate::{paths, progress};
 
 const PACKAGE: &str = "docker-registry";
 
