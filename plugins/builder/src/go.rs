@@ -77,6 +77,17 @@ pub fn workspace(place: &Workplace) -> Result<std::path::PathBuf> {
     Ok(place.write(".", &[("go.work", &text)])?.join("go.work"))
 }
 
+/// `go test` of the module in a folder, where it finds the SDK.
+///
+/// # Errors
+/// When the workspace can't be written.
+pub fn test(folder: &Path) -> Result<Command> {
+    let place = Workplace::of(folder, "test")?;
+    let mut command = command("go", &["test", "./..."]);
+    command.current_dir(folder).env("GOWORK", workspace(&place)?);
+    Ok(command)
+}
+
 fn compile(place: &Workplace, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
     progress("go build");
     let module = place.folder.join("module.wasm");

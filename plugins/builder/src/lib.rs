@@ -159,6 +159,20 @@ pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -
     })
 }
 
+/// Where plugins that are no part of a checkout have what can be built or installed once for all of them:
+/// `$OSTLER_BUILD_CACHE`, or a place in the user's cache; where there is no user, in their own folder.
+#[must_use]
+pub fn cache(own: &Path) -> PathBuf {
+    let of = |name: &str| {
+        let value = std::env::var_os(name);
+        value.filter(|v| !v.is_empty()).map(PathBuf::from)
+    };
+    of("OSTLER_BUILD_CACHE")
+        .or_else(|| of("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))
+        .or_else(|| of("HOME").map(|home| home.join(".cache/ostler")))
+        .unwrap_or_else(|| own.to_owned())
+}
+
 /// Writes a file so that no reader ever sees half of it; leaves it alone (and says so by `false`) when it already has
 /// these bytes.
 ///

@@ -163,7 +163,8 @@ fn linker(sysroot: &Path) -> Option<PathBuf> {
         .or_else(|| on_path("wasm-ld"))
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+/// A program in the path.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
@@ -202,7 +203,11 @@ fn by_hand() -> String {
     )
 }
 
-fn apt_get(arguments: &[&str]) -> Result<()> {
+/// Runs apt-get, as root.
+///
+/// # Errors
+/// When it fails.
+pub fn apt_get(arguments: &[&str]) -> Result<()> {
     let mut command = if rustix::process::getuid().is_root() {
         Command::new("apt-get")
     } else {

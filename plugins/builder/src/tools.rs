@@ -21,6 +21,8 @@ pub struct Workplace {
     pub target: PathBuf,
     /// For what is made on the way.
     pub folder: PathBuf,
+    /// For tools: of the checkout, or of all plugins of this user.
+    tools: PathBuf,
     /// Name of the plugin's package.
     pub name: String,
 }
@@ -34,8 +36,14 @@ impl Workplace {
         let source = source
             .canonicalize()
             .with_context(|| source.display().to_string())?;
-        let target = target(&source);
+        let (target, alone) = target(&source);
+        let tools = if alone {
+            crate::cache(&target)
+        } else {
+            target.clone()
+        };
         Ok(Self {
+            tools: tools.join("tools"),
             folder: target.join("plugins").join(name),
             name: name.to_owned(),
             source,
@@ -112,14 +120,14 @@ impl Workplace {
         Ok(wasm)
     }
 
-    /// A tool that is installed once for all plugins of this target folder; gives its folder. `install` is called
+    /// A tool that is installed once for all plugins there; gives its folder. `install` is called
     /// with an empty one.
     ///
     /// # Errors
     /// Those of `install`.
     pub fn tool(&self, name: &str, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        let tools = self.target.join("tools");
-        fs::create_dir_all(&tools).with_context(|| format!("making {}", tools.display()))?;
+        let tools = &self.tools;
+        fs::create_dir_all(tools).with_context(|| format!("making {}", tools.display()))?;
         // Of two builds at the same time one installs.
         let lock = File::create(tools.join(format!("{name}.lock")))?;
         lock.lock()?;
@@ -220,14 +228,14 @@ pub fn require(program: &[&str], packages: &[&str], install: bool) -> Result<()>
 }
 
 /// The target folder: of the checkout the plugin is in, where there is one.
-fn target(source: &Path) -> PathBuf {
+fn target(source: &Path) -> (PathBuf, bool) {
     let checkout = source
         .ancestors()
         .find(|folder| folder.join("Cargo.lock").is_file());
     match (checkout, std::env::var_os("CARGO_TARGET_DIR")) {
-        (Some(checkout), Some(target)) => checkout.join(target),
-        (Some(checkout), None) => checkout.join("target"),
-        (None, _) => source.join("target"),
+        (Some(checkout), Some(target)) => (checkout.join(target), false),
+        (Some(checkout), None) => (checkout.join("target"), false),
+        (None, _) => (source.join("target"), true),
     }
 }
 
