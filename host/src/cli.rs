@@ -2,8 +2,11 @@
 
 mod ask;
 mod compile;
+mod completion;
 mod dev;
 mod explain;
+mod plan;
+mod plugin;
 mod record;
 mod replay;
 mod run;
@@ -11,7 +14,12 @@ mod status;
 mod table;
 mod trace;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -47,12 +55,19 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
+    /// Plan: what reconciling would change, as a diff; nothing is written.
+    Plan(plan::Plan),
     /// Follow the reconciles of an object live, host call by host call.
     Trace(trace::Trace),
     /// Record reconciles of an object, or list the recordings that the host has kept.
     Record(record::Record),
     /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
     Replay(replay::Replay),
+    /// Write, test, publish and look at plugins.
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
+    /// Print what a shell needs to complete commands.
+    Completion(completion::Completion),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -66,7 +81,17 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
+            Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
+        }
+    }
+
+    /// The exit code of an error.
+    fn failure(&self) -> ExitCode {
+        match self {
+            // 1 is for a plan that changes something, as `kubectl diff` has it.
+            Self::Plan(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
         }
     }
 }
@@ -128,11 +153,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Parses the arguments and runs until a signal, or an error, ends it.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    let failure = cli.command.failure();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("ostler: no runtime: {e}");
-            return ExitCode::FAILURE;
+            return failure;
         }
     };
     // Fails only when somebody was faster, which is as good.
@@ -152,13 +178,14 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) => {
             eprintln!("ostler: {e:#}");
-            ExitCode::FAILURE
+            failure
         }
     }
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
         Command::Run(run) => run.run().await?,
         Command::Dev(dev) => dev.run().await?,
@@ -167,11 +194,23 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,
         Command::Compile(compile) => compile.run()?,
+        Command::Plugin(plugin) => plugin.run().await?,
+        Command::Completion(completion) => completion.run(),
         Command::Crds => {
             print!("{}", crate::upstream::crd_yaml());
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The grants of a file; none without one.
+fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
+    let Some(path) = file else {
+        return Ok(Grants::default());
+    };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading the grants {}", path.display()))?;
+    Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
 /// Runs a host until a signal, or an error, ends it.
@@ -180,14 +219,7 @@ async fn serve(
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
-    let grants = match &common.grants {
-        None => Grants::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("reading the grants {}", path.display()))?;
-            Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))?
-        }
-    };
+    let grants = grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugins,
         grants,
@@ -217,13 +249,7 @@ async fn serve(
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: common.workers.max(1),
-    };
-    let address = admin
+    let address = admin(&host, common.workers.max(1))
         .serve(common.admin)
         .await
         .with_context(|| format!("the admin address {}", common.admin))?;
@@ -244,6 +270,16 @@ async fn serve(
         () = host.drain(common.grace_period) => Ok(()),
         _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
         _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
+}
+
+/// The admin server of a host.
+fn admin(host: &Host, workers: u32) -> Admin {
+    Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers,
     }
 }
 

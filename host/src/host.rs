@@ -104,7 +104,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The addresses that upstreams may have besides public ones.
-    fn allowed(&self, grants: &Grants) -> NetworkGrant {
+    pub(crate) fn allowed(&self, grants: &Grants) -> NetworkGrant {
         let mut grant = grants.network.clone();
         grant.allow.extend(&self.network);
         grant

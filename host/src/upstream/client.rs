@@ -198,6 +198,11 @@ impl Client {
         waited.await.unwrap_or_else(|_| late())
     }
 
+    /// Whether a request could be sent: its path and headers may be, and what goes into its body is there.
+    pub fn check(&self, request: &Request, secrets: &dyn Secrets, former: &Former) -> Result<(), SendError> {
+        self.prepare(request, secrets, former).map(drop)
+    }
+
     fn prepare<'a>(
         &self,
         request: &'a Request,
