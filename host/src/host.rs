@@ -421,12 +421,7 @@ pub fn synced(services: &Services) -> bool {
 
 /// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
 /// One plugin has so many reconciles at the same time at most.
-fn swapped(
-    services: &Arc<Services>,
-    most: u32,
-    new: Option<&Arc<Plugin>>,
-    before: Option<&Arc<Plugin>>,
-) {
+fn swapped(services: &Arc<Services>, most: u32, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
