@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -22,15 +23,18 @@ use crate::{
     key::ObjectRef,
     lease::{self, Campaign},
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     plugin::{Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
+    rbac::Reviewer,
     reconcile::{self, Controller},
     reload::Reloader,
     router::{Cause, Router},
     scope::{Form, Reach},
     store::{Query, Store},
+    tape::{self, Tapes},
     upstream::{self, Clients, Network, NetworkGrant, Streams},
     watch::{Informers, Synced},
 };
@@ -68,6 +72,8 @@ pub struct Settings {
     pub api_server: String,
     /// Campaigns for leadership; none leads always.
     pub election: Option<lease::Settings>,
+    /// Which reconciles are recorded.
+    pub record: tape::Settings,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -90,6 +96,7 @@ impl Default for Settings {
             cache: None,
             api_server: String::new(),
             election: None,
+            record: tape::Settings::default(),
             inspect: None,
         }
     }
@@ -167,18 +174,20 @@ impl Host {
             store: store.clone(),
             router: router.clone(),
             informers: informers.clone(),
+            reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams,
             streams,
             memo: Memo::default(),
+            tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
             gate: gate.clone(),
             reach: reach.clone(),
         });
         let engine = Engine::new(
             settings.workers * 2,
-            settings.limits.memory,
+            settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );
@@ -219,6 +228,7 @@ impl Host {
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
+        let reloader = reloader.probing(services.tapes.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
                 asking.streams.network_changed();
@@ -429,6 +439,19 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
         plugin.max_concurrent,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    if !shown.is_empty() {
+        let shown: Vec<_> = shown.into_iter().collect();
+        let place = match shown.contains(&"*") {
+            true => "every namespace".to_owned(),
+            false => format!("the namespaces {}", shown.join(", ")),
+        };
+        warn!(
+            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
+             host's to keep",
+            plugin.name()
+        );
+    }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
     requeue(services, plugin, cause);
     if plugin.terms.grants.holdable().next().is_some() {

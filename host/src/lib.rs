@@ -33,8 +33,11 @@ pub mod engine;
 pub mod grants;
 pub mod oci;
 pub mod plugin;
+pub mod rbac;
 pub mod reload;
+pub mod replay;
 pub mod signature;
+pub mod tape;
 pub mod upstream;
 
 pub mod conditions;
@@ -53,6 +56,8 @@ pub mod manifest;
 pub mod admin;
 pub mod cli;
 pub mod facts;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;

@@ -17,6 +17,7 @@ use crate::{
     grants::Grants,
     key::Gvk,
     manifest,
+    replay::Probe,
     selector::Selector,
 };
 
@@ -139,9 +140,8 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
-        if gvk.version.is_empty() || gvk.kind.is_empty() {
-            return Err(format!("`describe` lists a kind without version or name: {gvk}"));
-        }
+        gvk.check()
+            .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
         if let Some(finalizer) = &kind.finalizer
             && finalizer
                 .split_once('/')
@@ -192,6 +192,8 @@ pub struct Report {
     pub hooks: String,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
+    /// What recordings said of it when it replaced the build before.
+    pub probe: Option<Probe>,
 }
 
 /// Which build of which plugin serves.
@@ -209,6 +211,7 @@ struct Slot {
     served: u64,
     refused: u64,
     hooks: String,
+    probe: Option<Probe>,
 }
 
 impl Registry {
@@ -269,6 +272,7 @@ impl Registry {
             swapped: took,
             served: served + 1,
             refused,
+            probe: None,
         };
         let before = slots.insert(file.into(), slot);
         Ok(before.and_then(|s| s.serving))
@@ -285,10 +289,24 @@ impl Registry {
             served: 0,
             refused: 0,
             hooks: String::new(),
+            probe: None,
         });
         slot.refused += 1;
         slot.seen = digest.into();
         slot.message = message;
+    }
+
+    /// The build of a file that serves.
+    pub fn of_file(&self, file: &str) -> Option<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.get(file).and_then(|s| s.serving.clone())
+    }
+
+    /// What recordings said of the build of a file that serves.
+    pub fn probed(&self, file: &str, probe: Probe) {
+        if let Some(slot) = self.slots.write().expect("lock").get_mut(file) {
+            slot.probe = Some(probe);
+        }
     }
 
     /// How far the hooks of a plugin are.
@@ -340,6 +358,7 @@ impl Registry {
                 kinds: serving
                     .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
                     .unwrap_or_default(),
+                probe: slot.probe.clone(),
             }
         };
         slots.iter().map(report).collect()

@@ -32,9 +32,11 @@ use crate::{
     object::Object,
     plugin::{Plugin, Registry},
     queue::{Next, Work},
+    rbac::{Read, Refusal},
     references,
     router::Cause,
     scope::Form,
+    tape::rolling::About,
     telemetry::{ReconcileId, SPANS},
     upstream::StreamKey,
 };
@@ -46,6 +48,8 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// Whoever wants to be called again at once is, but not without a breath.
+const SOONEST: Duration = Duration::from_millis(10);
 /// When to look again at what is about to be held.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -368,6 +372,9 @@ impl Controller {
         deleting: Option<&str>,
     ) -> End {
         let key = &work.key;
+        if let Err(end) = self.visible(plugin, key, object).await {
+            return end;
+        }
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
         let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
@@ -382,28 +389,44 @@ impl Controller {
             object: object.clone(),
             services: self.services.clone(),
         };
-        let call = Call::new(plugin.terms.clone(), Some(subject));
+        let mut call = Call::new(plugin.terms.clone(), Some(subject));
         let id = call.id;
+        call.tape = self.services.tapes.begin(key, || About {
+            id,
+            key: key.clone(),
+            object: object.clone(),
+            attempt: work.attempt,
+            causes: request.causes.clone(),
+            cleanup: deleting.is_some(),
+            terms: plugin.terms.clone(),
+            version: plugin.version.clone(),
+            digest: plugin.digest.clone(),
+        });
         debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
         Span::current().record("reconcile", tracing::field::display(id));
         let calling = Instant::now();
-        let (answer, call) = self
+        let (answer, mut call) = self
             .engine
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
+        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
         self.ledger.count(key, call.counts);
         let metrics = call.metrics.clone();
         if let Some(metrics) = &metrics {
             metrics.called(called, call.cpu);
+            metrics.used(call.bytes(), call.memory);
         }
         let result = match answer {
-            Ok(Ok(outcome)) => Answer::Outcome(outcome),
-            Ok(Err(failure)) => Answer::Failure(failure),
+            Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
+            Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
             Err(trap) => {
                 warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
                 if let Some(metrics) = &metrics {
                     metrics.trapped(trap.kind());
+                    if let Some(limit) = trap.limit() {
+                        metrics.exceeded(limit);
+                    }
                 }
                 Answer::Failure(trapped(&trap))
             }
@@ -421,13 +444,64 @@ impl Controller {
             }
             Err(end) => end,
         };
+        if let Some(recorded) = recorded {
+            let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
+            self.services.tapes.keep(recorded, bad);
+        }
         self.ledger.ended(key, failed, called, started.elapsed());
         End {
-            next: end.next,
+            next: match end.next {
+                // Nobody tells when RBAC changes.
+                Next::Park if call.forbidden => self.look_again(),
+                next => next,
+            },
             reads: Some(call.reads),
             // A failure lets go of nothing: what it is about may well be what comes next in the stream.
             follows: (!failed).then_some(call.follows),
         }
+    }
+
+    /// Whether the plugin's service account may see the object at all.
+    async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
+        let Some(account) = plugin.terms.grants.service_account() else {
+            return Ok(());
+        };
+        let read = Read {
+            verb: "get",
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+            name: &key.name,
+        };
+        match self.services.reviewer.may(account, read).await {
+            Ok(()) => Ok(()),
+            Err(Refusal::Unknown(e)) => {
+                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
+                self.ledger.failed(key, "AccessUnknown", &e.to_string());
+                Err(End::retry())
+            }
+            Err(Refusal::Forbidden(message)) => {
+                self.ledger.failed(key, "Denied", &message);
+                let failure = reconciler::Failure {
+                    resolution: reconciler::Resolution::Denied(message.clone()),
+                    reason: "Denied".into(),
+                    message,
+                    conditions: Vec::new(),
+                    status: None,
+                };
+                self.write_status(plugin.name(), key, object, &Answer::Failure(failure))
+                    .await?;
+                Err(End {
+                    next: self.look_again(),
+                    reads: None,
+                    follows: None,
+                })
+            }
+        }
+    }
+
+    fn look_again(&self) -> Next<Cause> {
+        let wait = jittered(self.settings.yield_every, JITTER);
+        Next::Yield(self.services.router.now() + wait, Cause::Retry)
     }
 
     async fn conclude(
@@ -470,7 +544,7 @@ impl Controller {
         let jitter = pace.jitter.map_or(JITTER, u32::from);
         let interval = pace.poll.unwrap_or(self.settings.poll);
         let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait, cause);
+        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
         match result {
             Answer::Outcome(outcome) => match outcome.next {
                 reconciler::Next::Settled => Next::Settled,
@@ -493,9 +567,10 @@ impl Controller {
                     Cause::Retry,
                 ),
                 reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => {
-                    Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry)
-                }
+                reconciler::Resolution::Throttled(ms) => Next::Yield(
+                    router.now() + Duration::from_millis(ms).max(SOONEST),
+                    Cause::Retry,
+                ),
             },
         }
     }
@@ -518,6 +593,7 @@ impl Controller {
             warning,
             reason,
             note,
+            None,
         );
         if sent.await {
             self.ledger.count(key, api_writes(1));
@@ -546,8 +622,8 @@ fn resolution(resolution: &reconciler::Resolution) -> &'static str {
 fn trapped(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
         Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
-        Trap::Memory(_) => "PluginOutOfMemory",
-        Trap::Other(_) => "PluginTrapped",
+        Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
+        Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

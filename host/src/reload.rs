@@ -22,10 +22,15 @@ use crate::{
     engine::{Engine, Limits, hex},
     grants::Grants,
     plugin::{Plugin, Registry, load},
+    replay::{self, Probe},
+    tape::Tapes,
 };
 
 /// A save is several events; this long after the last of them it is looked at.
 const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// How long a new build may be probed with recordings: a swap is to take 300 ms at most.
+const PROBING: Duration = Duration::from_millis(100);
 
 /// Told when a build begins to serve (with the one before it), or when a plugin is gone.
 pub type OnSwap = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
@@ -43,6 +48,7 @@ pub struct Reloader {
     limits: Limits,
     on_swap: OnSwap,
     on_grants: OnGrants,
+    tapes: Arc<Tapes>,
 }
 
 impl Reloader {
@@ -65,12 +71,38 @@ impl Reloader {
             limits,
             on_swap,
             on_grants: Box::new(|_| {}),
+            tapes: Arc::default(),
         }
     }
 
     /// The same, telling when the grants have changed.
     pub fn telling(self, on_grants: OnGrants) -> Self {
         Self { on_grants, ..self }
+    }
+
+    /// The same, probing new builds with these recordings.
+    pub fn probing(self, tapes: Arc<Tapes>) -> Self {
+        Self { tapes, ..self }
+    }
+
+    /// What recordings say of a build that is to replace another. The error says why it may not.
+    async fn probe(&self, file: &str, plugin: &Plugin) -> Result<Option<Probe>, String> {
+        let before = self.registry.of_file(file);
+        if before.is_none_or(|before| before.digest == plugin.digest) {
+            return Ok(None);
+        }
+        let recordings = self.tapes.of_plugin(plugin.name());
+        if recordings.is_empty() {
+            return Ok(None);
+        }
+        let probe = replay::probe(&self.engine, plugin, &recordings, PROBING).await;
+        match probe.trapped.first() {
+            Some(trapped) => Err(format!(
+                "it traps where the build before did not: {} (recording {}): {}",
+                trapped.object, trapped.recording, trapped.what
+            )),
+            None => Ok(Some(probe)),
+        }
     }
 
     /// Loads what is there, then follows the directory until dropped. `ready` is told after the first scan.
@@ -164,6 +196,10 @@ impl Reloader {
             Ok(plugin) => Arc::new(plugin),
             Err(message) => return self.refuse(file, &digest, message),
         };
+        let probe = match self.probe(file, &plugin).await {
+            Ok(probe) => probe,
+            Err(message) => return self.refuse(file, &digest, message),
+        };
         let took = since.map(|since| since.elapsed());
         match self.registry.serve(file, &digest, plugin.clone(), took) {
             // Somebody else's grants have changed.
@@ -183,6 +219,17 @@ impl Reloader {
                         digest = short,
                         "loaded {file}"
                     ),
+                }
+                if let Some(probe) = probe {
+                    match probe.differing.is_empty() {
+                        true => info!(plugin = name, digest = short, "{probe}"),
+                        false => warn!(
+                            plugin = name,
+                            digest = short,
+                            "other effects than before: {probe}"
+                        ),
+                    }
+                    self.registry.probed(file, probe);
                 }
                 (self.on_swap)(Some(&plugin), before.as_ref());
             }

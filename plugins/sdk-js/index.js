@@ -10,9 +10,8 @@ import memo from "ostler:plugin/memo@0.1.0";
 import metrics from "ostler:plugin/metrics@0.1.0";
 import references from "ostler:plugin/references@0.1.0";
 import status from "ostler:plugin/status@0.1.0";
+import { decode, encode } from "./runtime.js";
 
-const decode = (bytes) => decodeURIComponent(escape(Array.from(bytes, (b) => String.fromCharCode(b)).join("")));
-const encode = (text) => Uint8Array.from(unescape(encodeURIComponent(text)), (c) => c.charCodeAt(0));
 const parse = (bytes) => JSON.parse(decode(bytes));
 const json = (value) => encode(JSON.stringify(value));
 const given = (value) => value ?? null;

@@ -139,6 +139,11 @@ fn encode(module: &[u8]) -> Result<Vec<u8>> {
 /// # Errors
 /// Where it is no Go.
 pub fn formatted(text: &str) -> Result<String> {
+    // The first look breaks lines that only the second one indents.
+    gofmt(&gofmt(text)?)
+}
+
+fn gofmt(text: &str) -> Result<String> {
     let mut gofmt = Command::new("gofmt")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -6,17 +6,21 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::{
-    Made, Options,
+    Made, Options, component,
     tools::{self, Workplace},
 };
 
 /// The compiler's package. jco has it, too, as one of its engines; alone it is a tenth of the download.
 const COMPILER: &str = "componentize-qjs@0.4.5";
 
-const SDK: [(&str, &str); 3] = [
+const SDK: [(&str, &str); 4] = [
     (
         "node_modules/ostler/index.js",
         include_str!("../../sdk-js/index.js"),
+    ),
+    (
+        "node_modules/ostler/runtime.js",
+        include_str!("../../sdk-js/runtime.js"),
     ),
     (
         "node_modules/ostler/index.d.ts",
@@ -51,7 +55,8 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let package: Package =
         serde_json::from_slice(&text).with_context(|| format!("{}: no package", path.display()))?;
     let place = Workplace::of(folder, &package.name)?;
-    let versions = [COMPILER, SDK[0].1];
+    // The flags, too.
+    let versions = [COMPILER, "without WASI", SDK[0].1, SDK[1].1];
     let wasm = place.unless_current(&versions, || compile(&place, &package, options, progress))?;
     Ok(Made {
         name: package.name,
@@ -86,7 +91,7 @@ fn compile(
         place.write("stage", &SDK)?;
     }
     progress("componentize-qjs");
-    let component = place.folder.join("made.wasm");
+    let made = place.folder.join("made.wasm");
     let mut command = Command::new("node");
     command
         .arg(compiler.join("node_modules/componentize-qjs/bin/componentize-qjs"))
@@ -97,15 +102,19 @@ fn compile(
             crate::contract::WORLD,
             "--sync",
             "--opt-size",
+            "--stub-wasi",
             "--module-root",
         ])
         .arg(&stage)
         .arg("--js")
         .arg(stage.join(&package.main))
         .arg("--output")
-        .arg(&component);
+        .arg(&made);
     place.run(command)?;
-    Ok(fs::read(component)?)
+    // What the engine would ask of WASI the SDK has from the host.
+    let wasm = fs::read(made)?;
+    component::without_wasi(&wasm)?;
+    Ok(wasm)
 }
 
 fn npm(folder: &Path) -> Command {

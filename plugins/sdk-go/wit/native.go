@@ -136,7 +136,9 @@ var EventsEmit = func(type_ EventsEventType, reason string, note string) {
 var LogWrite = func(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string
-}) { panic(missing("LogWrite")) }
+}) {
+	panic(missing("LogWrite"))
+}
 
 // MetricsCounter:
 // Adds to a counter. Names are `[a-z][a-z0-9_]*`; others are dropped.

@@ -135,7 +135,9 @@ fn build_other(guest: Guest, step: &Step) -> Result<Component> {
 }
 
 fn path(pack: &str, name: &str) -> Result<PathBuf> {
-    Ok(paths::target("components")?.join(pack).join(format!("{name}.wasm")))
+    Ok(paths::target("components")?
+        .join(pack)
+        .join(format!("{name}.wasm")))
 }
 
 /// The guests of the workspace.
@@ -157,7 +159,11 @@ pub fn guests() -> Result<Vec<Guest>> {
         let language = ostler_builder::detect(&folder)?;
         if language != Language::Rust {
             guests.push(Guest {
-                name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                name: folder
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
                 pack: EXAMPLES.into(),
                 folder,
                 language,

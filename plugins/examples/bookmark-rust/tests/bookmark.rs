@@ -14,7 +14,8 @@ fn a_path_that_is_none_is_parked_before_anything_is_asked() {
     assert_eq!(failure.resolution, Resolution::Parked);
     assert_eq!(failure.message, "spec.path: no does not start with /");
     assert!(host.writes().is_empty());
-    host.cleanup(&Bookmarks, &object).expect("nothing is to be undone");
+    host.cleanup(&Bookmarks, &object)
+        .expect("nothing is to be undone");
 }
 
 /// `UPDATE_CRDS=1 cargo test -p bookmark-rust` writes the file.
