@@ -547,8 +547,8 @@ fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
 
 /// Core instances, and tables, of one component.
 const INSTANCES: u32 = 32;
-/// Linear memories of one component.
-const MEMORIES: u32 = 2;
+/// Linear memories of one component: an interpreter's, its adapter's and that of stubs. They cost addresses alone.
+const MEMORIES: u32 = 4;
 /// Elements of one table.
 const TABLE: usize = MOST_TABLE_ELEMENTS as usize;
 
