@@ -15,18 +15,26 @@ use notify::{
 };
 use ostler_builder::Options;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
 };
 
-use super::{build::build, kilobytes, project::Project, stage::Stage};
-use crate::cli::{ask::Output, table::why};
+use super::{
+    build::build,
+    kilobytes,
+    project::Project,
+    stage::{Stage, until},
+};
+use crate::{
+    cli::{ask::Output, table::why},
+    key::ObjectRef,
+};
 
 /// A save is several events; this long after the last of them it is looked at.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How long a new build may take to serve, and what it changes to be done.
+/// How long what a new build changes may take to be done.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long reconciles have to end.
 const GRACE: Duration = Duration::from_secs(5);
@@ -371,7 +379,7 @@ impl Dev {
         }
         stage.grant(project, &built.name)?;
         let before = done(stage)?;
-        let mut row = match stage.swap(&built.name, &wasm, PATIENCE).await {
+        let mut row = match stage.swap(&built.name, &wasm).await {
             Ok(report) => {
                 // The component has the last word on its name.
                 if report.name != built.name {
@@ -413,9 +421,31 @@ fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
         .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
 }
 
-/// Waits until nothing is to be done, and notes what was.
+/// Waits until the build that serves has been through every object, and notes what that was.
 async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
-    if !stage.idle(PATIENCE).await? {
+    let Ok(plugin) = stage.serving() else {
+        return Ok(());
+    };
+    let host = stage.host()?;
+    let through = async || {
+        for kind in &plugin.kinds {
+            let Ok(objects) = stage.list(&kind.gvk).await else {
+                return false;
+            };
+            let been = |object: &Value| {
+                let text = |field| object["metadata"][field].as_str().unwrap_or_default();
+                let key = ObjectRef::new(kind.gvk.clone(), text("namespace"), text("name"));
+                let facts = host.ledger().of(&key);
+                facts.is_some_and(|f| f.plugin_digest == plugin.digest)
+                    && object["status"]["observedGeneration"] == object["metadata"]["generation"]
+            };
+            if !objects.iter().all(been) {
+                return false;
+            }
+        }
+        host.services().router.idle()
+    };
+    if !until(PATIENCE, through).await {
         row.message = "still at work".into();
     }
     let now = done(stage)?;

@@ -23,6 +23,8 @@ use crate::{
 
 /// How long the API server may take to serve a kind whose CRD it has.
 const ESTABLISHED: Duration = Duration::from_secs(30);
+/// How long a build may take to serve: compiling twenty megabytes takes a slow machine minutes.
+const SERVES: Duration = Duration::from_secs(300);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// Who applies.
@@ -238,7 +240,7 @@ impl Stage {
     }
 
     /// Puts a build where the host takes it from, and waits until it serves.
-    pub async fn swap(&self, plugin: &str, wasm: &[u8], limit: Duration) -> anyhow::Result<Report> {
+    pub async fn swap(&self, plugin: &str, wasm: &[u8]) -> anyhow::Result<Report> {
         let file = format!("{plugin}.wasm");
         let report = || -> anyhow::Result<Option<Report>> {
             Ok(self
@@ -258,7 +260,7 @@ impl Stage {
                 Some(report) if report.refused > refused && !report.message.is_empty() => {
                     bail!("{}", report.message)
                 }
-                _ if began.elapsed() > limit => bail!("the new build does not serve after {limit:?}"),
+                _ if began.elapsed() > SERVES => bail!("the new build does not serve after {SERVES:?}"),
                 _ => tokio::time::sleep(LOOK).await,
             }
         }

@@ -196,7 +196,7 @@ impl Test {
             stage.configure(name, config)?;
         }
         stage.start().await?;
-        let report = stage.swap(name, wasm, self.timeout).await?;
+        let report = stage.swap(name, wasm).await?;
         // The component has the last word on its name.
         if report.name != name {
             stage.grant(project, &report.name)?;

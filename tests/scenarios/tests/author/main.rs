@@ -206,8 +206,9 @@ fn a_save_that_does_not_compile_leaves_the_build_before() {
         (&1.into(), &0.into()),
         "{second}"
     );
+    assert!(explained["plugin_digest"].is_string(), "{explained}");
     let again = terminal.json(&["explain", "swap/example", "--output", "json"]);
-    assert_ne!(again["pluginDigest"], explained["pluginDigest"], "{again}");
+    assert_ne!(again["plugin_digest"], explained["plugin_digest"], "{again}");
     println!(
         "first build {:.1} s, after a save {:.1} s, swap {} ms",
         first["buildMs"].as_f64().unwrap_or_default() / 1000.0,
