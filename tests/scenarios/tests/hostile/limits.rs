@@ -16,7 +16,7 @@ const BROKEN_BY: [(Limit, &str); 17] = [
     (Limit::Cpu, "loop"),
     (Limit::Wall, "ask"),
     (Limit::HostCalls, "call"),
-    (Limit::CallBytes, "flood"),
+    (Limit::CallBytes, "bulk"),
     (Limit::BytesOut, "bulks"),
     (Limit::BytesIn, "list"),
     (Limit::Objects, "list"),
@@ -64,7 +64,7 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
         "    kubernetes: [{kinds: [ConfigMap], verbs: [list, apply, hold]}]
     upstreams: [{}]
     events: true
-    limits: {memory: 8Mi, cpu: 200ms, wall: 3s, hostCalls: 300, callBytes: 1Mi, bytesOut: 2Mi, bytesIn: 8Ki,
+    limits: {memory: 48Mi, cpu: 200ms, wall: 3s, hostCalls: 300, callBytes: 1Mi, bytesOut: 2Mi, bytesIn: 8Ki,
       objects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
       statusBytes: 64Ki, holds: 10, subscriptions: 5, memoBytes: 64Ki}
 ",
@@ -78,7 +78,7 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     lab.start_host().await;
     assert_eq!(
         sample(&lab, "ostler_plugin_limit", Limit::Memory),
-        8.0 * 1024.0 * 1024.0
+        48.0 * 1024.0 * 1024.0
     );
     assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::Wall), 3.0);
     assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::HostCalls), 300.0);
