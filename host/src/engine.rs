@@ -21,6 +21,7 @@ use wasmtime::{
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
+pub use crate::limits::Limits;
 use crate::{
     bindings::{Plugin, PluginPre, reconciler, types},
     capabilities::Call,
@@ -32,33 +33,6 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The interface of the hooks.
 const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
-
-/// What one call may use. Defaults are generous for a reconciler and small for a host.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Linear memory of the instance, in bytes.
-    pub memory: usize,
-    /// Time the guest itself may compute.
-    pub cpu: Duration,
-    /// Time from start to end, host calls included.
-    pub wall: Duration,
-    /// Host calls.
-    pub host_calls: u32,
-    /// Bytes the guest may hand to the host in one host call.
-    pub bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            memory: 64 << 20,
-            cpu: Duration::from_secs(1),
-            wall: Duration::from_secs(60),
-            host_calls: 1000,
-            bytes: 16 << 20,
-        }
-    }
-}
 
 /// Told the linear memory of each instance after its call. For tests that look for what must not be there.
 #[derive(Clone)]
@@ -321,7 +295,7 @@ impl Engine {
                 call,
                 limits: StoreLimitsBuilder::new()
                     .memory_size(limits.memory)
-                    .table_elements(100_000)
+                    .table_elements(limits.table_elements as usize)
                     .instances(64)
                     .memories(8)
                     .tables(32)
@@ -332,7 +306,7 @@ impl Engine {
             },
         );
         store.limiter(|state| &mut state.limits);
-        store.set_hostcall_fuel(limits.bytes);
+        store.set_hostcall_fuel(limits.call_bytes);
         let meter = Arc::new(Meter::default());
         let (metered, cpu) = (meter.clone(), limits.cpu);
         store.set_epoch_deadline(1);

@@ -1,14 +1,24 @@
 //! What each plugin may do: deny by default, one check for every effect.
+//!
+//! A plugin may do what its manifest asks for, *and* an administrator grants it, *and* RBAC allows its service
+//! account. The first two are decided here, without I/O; the third in [`crate::rbac`].
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+mod check;
 
-use k8s_openapi::jiff::SignedDuration;
-use serde::{Deserialize, Deserializer, de::Error};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use crate::{key::Gvk, upstream::NetworkGrant};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::check::{Denied, PluginGrants};
+use crate::{
+    key::Gvk,
+    limits::{LimitsSpec, Time},
+    upstream::NetworkGrant,
+};
 
 /// What a plugin may do to objects of a kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
     /// Read one.
@@ -72,15 +82,6 @@ pub enum Access<'a> {
     Events,
 }
 
-/// What is missing, in words of the grants file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {plugin} may not {what}: grant it with `plugins.{plugin}.{grant}")]
-pub struct Denied {
-    plugin: Arc<str>,
-    what: String,
-    grant: String,
-}
-
 /// A grants file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,310 +90,256 @@ pub struct Grants {
     #[serde(default)]
     pub network: NetworkGrant,
     #[serde(default)]
-    plugins: BTreeMap<String, PluginGrantSpec>,
+    plugins: BTreeMap<String, Grant>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// What may be done: what a manifest asks for, or the part of a [`Grant`] that answers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct PluginGrantSpec {
+pub struct Permissions {
     /// Kubernetes objects.
-    #[serde(default)]
-    kubernetes: Vec<KubernetesGrant>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kubernetes: Vec<KubernetesGrant>,
     /// Upstreams.
-    #[serde(default)]
-    upstreams: Vec<UpstreamGrant>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<UpstreamGrant>,
     /// Secrets the host may use at the plugin's word. Not shown to it.
-    #[serde(default)]
-    secrets: Vec<SecretGrant>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
     /// Whether it may emit Events.
-    #[serde(default)]
-    events: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events: bool,
+    /// Secrets may be read by the plugin itself, as `kubernetes` says. Without this nothing there covers Secrets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secrets_are_readable: bool,
+}
+
+/// What an administrator says of a plugin: in the grants file, or in its `Plugin` object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Grant {
+    /// Kubernetes objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kubernetes: Vec<KubernetesGrant>,
+    /// Upstreams.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<UpstreamGrant>,
+    /// Secrets the host may use at the plugin's word. Not shown to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
+    /// Whether it may emit Events.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events: bool,
     /// Secrets may be read by the plugin itself, as `kubernetes` grants say. Without this no grant covers Secrets.
-    #[serde(default)]
-    secrets_are_readable: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secrets_are_readable: bool,
     /// How its reconciles are paced.
     #[serde(default)]
-    pace: Pace,
+    pub pace: Pace,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: LimitsSpec,
+    /// Who it is to the API server: its requests are made as this service account, and RBAC decides about them and
+    /// about what it reads from the cache. Without one they are the host's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<ServiceAccount>,
+}
+
+/// A service account.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    /// Its user name to the API server.
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+
+    /// Whether both are names: they become part of a header.
+    fn check(&self) -> Result<(), String> {
+        let name = |text: &str| {
+            let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+            !text.is_empty() && text.len() <= 253 && text.bytes().all(valid)
+        };
+        for (field, value) in [("namespace", &self.namespace), ("name", &self.name)] {
+            if !name(value) {
+                return Err(format!(
+                    "serviceAccount.{field} {value:?} is no name (a-z, 0-9, -, .)"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// How a plugin's reconciles are paced; the host's own settings where nothing is said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Pace {
     /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
-    #[serde(default, deserialize_with = "interval")]
+    #[serde(
+        default,
+        deserialize_with = "interval",
+        serialize_with = "written",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Time>")]
     pub poll: Option<Duration>,
     /// Up to so many per cent more, so that objects that were made together don't poll together for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<u8>,
     /// Reconciles at the same time at most, when that is less than the plugin itself wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
 }
 
 /// `30s`, `5m`, `1h30m`.
 fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let parsed: Option<Duration> = text.parse().ok().and_then(|d: SignedDuration| d.try_into().ok());
-    match parsed.filter(|d| !d.is_zero()) {
-        Some(interval) => Ok(Some(interval)),
-        None => Err(D::Error::custom(format!(
-            "`{text}` is no interval: it is like 30s, 5m or 1h30m"
-        ))),
-    }
+    Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
+}
+
+fn written<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(Time).serialize(serializer)
 }
 
 fn everywhere() -> Vec<String> {
     vec!["*".into()]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Kinds, and what may be done to their objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct KubernetesGrant {
+pub struct KubernetesGrant {
+    /// API group; empty for the core group, `*` for any.
     #[serde(default)]
-    group: String,
-    kinds: Vec<String>,
-    verbs: Vec<Verb>,
+    pub group: String,
+    /// Kinds; `*` and `Foo*` are patterns, here and below.
+    pub kinds: Vec<String>,
+    /// What may be done.
+    pub verbs: Vec<Verb>,
+    /// Where; everywhere when nothing is said.
     #[serde(default = "everywhere")]
-    namespaces: Vec<String>,
+    pub namespaces: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Requests to upstreams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct UpstreamGrant {
+pub struct UpstreamGrant {
+    /// Names of Upstreams.
     #[serde(default = "everywhere")]
-    names: Vec<String>,
+    pub names: Vec<String>,
+    /// Their namespaces.
     #[serde(default = "everywhere")]
-    namespaces: Vec<String>,
+    pub namespaces: Vec<String>,
+    /// HTTP methods.
     #[serde(default = "everywhere")]
-    methods: Vec<String>,
+    pub methods: Vec<String>,
+    /// Paths, without the query.
     #[serde(default = "everywhere")]
-    paths: Vec<String>,
+    pub paths: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Secrets that may be named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SecretGrant {
+pub struct SecretGrant {
+    /// Their names.
     #[serde(default = "everywhere")]
-    names: Vec<String>,
+    pub names: Vec<String>,
+    /// Their namespaces.
     #[serde(default = "everywhere")]
-    namespaces: Vec<String>,
+    pub namespaces: Vec<String>,
 }
 
-/// What one plugin may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginGrants {
-    plugin: Arc<str>,
-    spec: PluginGrantSpec,
+impl Permissions {
+    /// What says nothing: a mistake. Names the field.
+    pub fn check(&self) -> Result<(), String> {
+        let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
+        for (i, grant) in self.kubernetes.iter().enumerate() {
+            for (field, nothing) in [
+                ("kinds", empty(&grant.kinds)),
+                ("verbs", grant.verbs.is_empty()),
+                ("namespaces", empty(&grant.namespaces)),
+            ] {
+                if nothing {
+                    return Err(format!("kubernetes[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+        }
+        for (i, grant) in self.upstreams.iter().enumerate() {
+            for (field, list) in [
+                ("names", &grant.names),
+                ("namespaces", &grant.namespaces),
+                ("methods", &grant.methods),
+                ("paths", &grant.paths),
+            ] {
+                if empty(list) {
+                    return Err(format!("upstreams[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+        }
+        for (i, grant) in self.secrets.iter().enumerate() {
+            for (field, list) in [("names", &grant.names), ("namespaces", &grant.namespaces)] {
+                if empty(list) {
+                    return Err(format!("secrets[{i}].{field} is empty: it allows nothing"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Grant {
+    /// What of it answers a manifest.
+    pub fn permissions(&self) -> Permissions {
+        Permissions {
+            kubernetes: self.kubernetes.clone(),
+            upstreams: self.upstreams.clone(),
+            secrets: self.secrets.clone(),
+            events: self.events,
+            secrets_are_readable: self.secrets_are_readable,
+        }
+    }
+
+    /// What can't be meant. Names the field.
+    pub fn check(&self) -> Result<(), String> {
+        self.permissions().check()?;
+        self.limits.check()?;
+        self.service_account
+            .as_ref()
+            .map_or(Ok(()), ServiceAccount::check)
+    }
 }
 
 impl Grants {
     /// Reads a grants file (YAML). The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))
+        let grants: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))?;
+        for (plugin, grant) in &grants.plugins {
+            grant
+                .check()
+                .map_err(|e| format!("{file}: plugins.{plugin}.{e}"))?;
+        }
+        Ok(grants)
     }
 
-    /// What a plugin may do; nothing when the file doesn't name it.
+    /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
+    /// [`PluginGrants::asking`].
     pub fn of(&self, plugin: &str) -> PluginGrants {
-        PluginGrants {
-            plugin: plugin.into(),
-            spec: self.plugins.get(plugin).cloned().unwrap_or_default(),
-        }
-    }
-}
-
-impl PluginGrants {
-    /// How its reconciles are paced, where the file says so.
-    pub fn pace(&self) -> Pace {
-        self.spec.pace
-    }
-
-    /// Groups and kinds it may hold. A pattern names none.
-    pub fn holdable(&self) -> impl Iterator<Item = (&str, &str)> {
-        let holding = self
-            .spec
-            .kubernetes
-            .iter()
-            .filter(|g| g.verbs.contains(&Verb::Hold));
-        let kinds = holding.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
-        kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
-    }
-
-    /// The one check. `Err` says what is missing.
-    pub fn check(&self, access: &Access<'_>) -> Result<(), Denied> {
-        let spec = &self.spec;
-        let (granted, what, grant) = match *access {
-            Access::Kubernetes { verb, gvk, namespace } => {
-                let secret = gvk.group.is_empty() && *gvk.kind == *"Secret";
-                let covers = |g: &KubernetesGrant| {
-                    (g.group == *gvk.group || g.group == "*")
-                        && any(&g.kinds, &gvk.kind)
-                        && g.verbs.contains(&verb)
-                        && (any(&g.namespaces, namespace))
-                };
-                let granted = spec.kubernetes.iter().any(covers) && (!secret || spec.secrets_are_readable);
-                let group = &gvk.group;
-                let readable = if secret {
-                    " and `secretsAreReadable: true`"
-                } else {
-                    ""
-                };
-                let shown = if namespace.is_empty() { "*" } else { namespace };
-                let grant = format!(
-                    "kubernetes: [{{group: \"{group}\", kinds: [{}], verbs: [{verb}], namespaces: [\"{shown}\"]}}]`{readable}",
-                    gvk.kind
-                );
-                (granted, format!("{verb} {}{}", gvk.kind, place(namespace)), grant)
-            }
-            Access::Upstream {
-                namespace,
-                name,
-                method,
-                path,
-            } => {
-                let path = path.split('?').next().unwrap_or_default();
-                let covers = |g: &UpstreamGrant| {
-                    any(&g.names, name)
-                        && any(&g.namespaces, namespace)
-                        && any(&g.methods, method)
-                        && any(&g.paths, path)
-                };
-                let what = format!("{method} {path} at upstream {name}{}", place(namespace));
-                (
-                    spec.upstreams.iter().any(covers),
-                    what,
-                    format!(
-                        "upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"
-                    ),
-                )
-            }
-            Access::Secret { namespace, name } => {
-                let covers = |g: &SecretGrant| any(&g.names, name) && any(&g.namespaces, namespace);
-                let what = format!("name Secret {name}{}", place(namespace));
-                (
-                    spec.secrets.iter().any(covers),
-                    what,
-                    format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"),
-                )
-            }
-            Access::Events => (spec.events, "emit events".into(), "events: true`".into()),
-        };
-        if granted {
-            return Ok(());
-        }
-        Err(Denied {
-            plugin: self.plugin.clone(),
-            what,
-            grant,
-        })
-    }
-}
-
-fn place(namespace: &str) -> String {
-    if namespace.is_empty() {
-        String::new()
-    } else {
-        format!(" in namespace {namespace}")
-    }
-}
-
-/// Whether some pattern covers a word: itself, `*`, or a start with `*` at the end.
-fn any(patterns: &[String], word: &str) -> bool {
-    patterns
-        .iter()
-        .any(|p| p == word || p.strip_suffix('*').is_some_and(|start| word.starts_with(start)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: &str = "
-plugins:
-  team:
-    kubernetes:
-    - {group: concourse-ci.org, kinds: [Instance], verbs: [get], namespaces: [a]}
-    - {group: '', kinds: [Secret], verbs: [get]}
-    upstreams:
-    - {names: [ci], methods: [GET], paths: [/api/v1/*]}
-";
-
-    fn kubernetes<'a>(verb: Verb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
-        Access::Kubernetes { verb, gvk, namespace }
-    }
-
-    #[test]
-    fn denied_unless_granted_and_says_what_to_grant() {
-        let grants = Grants::parse(FILE, "g.yaml").expect("parses");
-        let team = grants.of("team");
-        let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-        assert_eq!(team.check(&kubernetes(Verb::Get, &instance, "a")), Ok(()));
-        for access in [
-            kubernetes(Verb::Get, &instance, "b"),
-            kubernetes(Verb::Get, &instance, ""),
-            kubernetes(Verb::Delete, &instance, "a"),
-            kubernetes(Verb::Get, &Gvk::new("", "v1", "Secret"), "a"),
-            Access::Events,
-            Access::Secret {
-                namespace: "a",
-                name: "x",
-            },
-            Access::Upstream {
-                namespace: "a",
-                name: "ci",
-                method: "PUT",
-                path: "/api/v1/x",
-            },
-            Access::Upstream {
-                namespace: "a",
-                name: "ci",
-                method: "GET",
-                path: "/sky",
-            },
-        ] {
-            let text = team.check(&access).expect_err("denied").to_string();
-            assert!(
-                text.contains("plugin team may not") && text.contains("plugins.team."),
-                "{text}"
-            );
-            assert!(grants.of("other").check(&access).is_err());
-        }
-        let query = Access::Upstream {
-            namespace: "a",
-            name: "ci",
-            method: "GET",
-            path: "/api/v1/x?y=/z",
-        };
-        assert_eq!(team.check(&query), Ok(()));
-    }
-
-    #[test]
-    fn pace() {
-        let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
-        let pace = Grants::parse(text, "g.yaml").expect("parses").of("team").pace();
-        assert_eq!(
-            (pace.poll, pace.jitter),
-            (Some(Duration::from_secs(5400)), Some(5))
-        );
-        for wrong in ["soon", "0s", "-5m"] {
-            let text = format!("plugins: {{team: {{pace: {{poll: {wrong}}}}}}}");
-            let error = Grants::parse(&text, "g.yaml").unwrap_err();
-            assert!(error.contains("interval") && error.contains(wrong), "{error}");
-        }
-    }
-
-    #[test]
-    fn networks() {
-        let grants = Grants::parse("network: {allow: [10.96.0.0/12, '::1']}", "g.yaml").expect("parses");
-        assert!(grants.network.permits("10.96.0.1".parse().expect("an address")));
-        let error = Grants::parse("network: {allow: [localhost]}", "g.yaml").unwrap_err();
-        assert!(
-            error.contains("g.yaml") && error.contains("`localhost` is no network"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_typing_error_is_named() {
-        let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
-        assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
+        let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
+        PluginGrants::new(plugin, &format!("plugins.{plugin}."), None, grant)
     }
 }

@@ -45,6 +45,8 @@ pub mod election;
 pub mod gate;
 pub mod lease;
 pub mod lifecycle;
+pub mod limits;
+pub mod manifest;
 
 pub mod admin;
 pub mod cli;

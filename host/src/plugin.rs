@@ -16,6 +16,7 @@ use crate::{
     engine::{Compiled, Engine, Limits, hex},
     grants::Grants,
     key::Gvk,
+    manifest,
     selector::Selector,
 };
 
@@ -72,6 +73,8 @@ pub async fn load(
     limits: &Limits,
 ) -> Result<Plugin, String> {
     let inspection = contract::inspect(&wasm).map_err(|e| e.to_string())?;
+    let manifest = manifest::read(&wasm).map_err(|e| e.to_string())?;
+    let asks = manifest.map(|m| m.asks);
     let config = parse_config(config)?;
     let digest = hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
@@ -79,11 +82,14 @@ pub async fn load(
         .await
         .map_err(|e| format!("compiling stopped: {e}"))?
         .map_err(|e| format!("does not compile: {e:#}"))?;
-    let terms = |name: &str| Terms {
-        plugin: name.into(),
-        grants: grants.of(name),
-        config: config.clone(),
-        limits: limits.clone(),
+    let terms = |name: &str| {
+        let grants = grants.of(name).asking(asks.clone());
+        Terms {
+            plugin: name.into(),
+            limits: grants.limits(limits),
+            grants,
+            config: config.clone(),
+        }
     };
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;

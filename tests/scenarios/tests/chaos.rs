@@ -66,8 +66,11 @@ impl Differences {
     /// Whether there are none.
     fn between(&self, found: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
         let names: std::collections::BTreeSet<_> = found.keys().chain(wanted.keys()).collect();
-        let differing = names.into_iter().filter(|name| found.get(*name) != wanted.get(*name));
-        let said = differing.map(|name| format!("{name}: {:?} is to be {:?}", found.get(name), wanted.get(name)));
+        let differing = names
+            .into_iter()
+            .filter(|name| found.get(*name) != wanted.get(*name));
+        let said =
+            differing.map(|name| format!("{name}: {:?} is to be {:?}", found.get(name), wanted.get(name)));
         let said: Vec<String> = said.collect();
         let none = said.is_empty();
         *self.0.lock().expect("lock") = said;
@@ -79,7 +82,11 @@ impl Drop for Differences {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let said = self.0.lock().expect("lock");
-            println!("{} differ, the first: {:#?}", said.len(), &said[..said.len().min(5)]);
+            println!(
+                "{} differ, the first: {:#?}",
+                said.len(),
+                &said[..said.len().min(5)]
+            );
         }
     }
 }

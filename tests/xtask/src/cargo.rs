@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ostler_builder::cargo::{Artifact, activity};
 use serde::Deserialize;
 
 use crate::{
@@ -16,53 +17,11 @@ use crate::{
     progress::{Step, print, say},
 };
 
-/// The cargo that runs this.
+/// The cargo that runs this, in the workspace.
 pub fn command() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = ostler_builder::cargo::command();
     command.current_dir(paths::root());
-    // What `cargo run` tells this program of itself: ring's build script looks at it, and would have much
-    // built anew.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
     command
-}
-
-/// A line of `--message-format json`.
-#[derive(Deserialize)]
-#[serde(tag = "reason", rename_all = "kebab-case")]
-enum Message {
-    CompilerArtifact(Artifact),
-    #[serde(other)]
-    Other,
-}
-
-/// What cargo made of a target.
-#[derive(Debug, Deserialize)]
-pub struct Artifact {
-    /// The target it is made of.
-    pub target: Target,
-    /// The files.
-    pub filenames: Vec<PathBuf>,
-    /// The binary, when it is one.
-    pub executable: Option<PathBuf>,
-    /// How it was built.
-    profile: Profile,
-}
-
-#[derive(Debug, Deserialize)]
-struct Profile {
-    test: bool,
-}
-
-/// A target of a package.
-#[derive(Debug, Deserialize)]
-pub struct Target {
-    /// Its name.
-    pub name: String,
 }
 
 /// Runs a build, with the current crate as progress; the error is the compiler's own.
@@ -91,9 +50,7 @@ pub fn build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
             said
         });
         for line in stdout.lines().map_while(Result::ok) {
-            if let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(&line) {
-                artifacts.push(artifact);
-            }
+            artifacts.extend(Artifact::of(&line));
         }
         said.join().unwrap_or_default()
     });
@@ -103,26 +60,6 @@ pub fn build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
         bail!("cargo build: {status}\n{}", said.join("\n"));
     }
     Ok(artifacts)
-}
-
-/// What cargo is at, when a line of its stderr says only that.
-fn activity(line: &str) -> Option<String> {
-    let plain = console::strip_ansi_codes(line);
-    let plain = plain.trim_start();
-    let words = [
-        "Compiling",
-        "Checking",
-        "Downloading",
-        "Downloaded",
-        "Updating",
-        "Locking",
-        "Adding",
-        "Blocking",
-        "Finished",
-    ];
-    let found = words.iter().any(|word| plain.starts_with(word));
-    // The folder of a crate of our own is not news.
-    found.then(|| plain.split(" (").next().unwrap_or(plain).to_owned())
 }
 
 /// Builds binaries of the workspace; gives the path of each by name.
@@ -167,7 +104,7 @@ pub fn tests() -> Result<BTreeMap<String, PathBuf>> {
 
 /// The binaries among what was built, tests left out, by name.
 fn executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
-    let binaries = artifacts.into_iter().filter(|a| !a.profile.test);
+    let binaries = artifacts.into_iter().filter(|a| !a.is_test());
     binaries
         .filter_map(|a| Some((a.target.name, a.executable?)))
         .collect()
@@ -293,32 +230,6 @@ pub fn packages() -> Result<Vec<Package>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn progress_is_told_from_diagnostics() {
-        assert_eq!(
-            activity("\u{1b}[1m\u{1b}[32m   Compiling\u{1b}[0m kube v5.0.0 (/x/y)").as_deref(),
-            Some("Compiling kube v5.0.0")
-        );
-        assert_eq!(activity("error[E0308]: mismatched types"), None);
-        assert_eq!(activity("warning: unused import"), None);
-    }
-
-    #[test]
-    fn artifacts_are_read() {
-        let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","profile":{"test":false},"fresh":true}"#;
-        let Message::CompilerArtifact(artifact) = serde_json::from_str(line).unwrap() else {
-            panic!("an artifact")
-        };
-        assert_eq!(
-            (artifact.target.name.as_str(), artifact.executable),
-            ("ostler", Some("/t/ostler".into()))
-        );
-        assert!(matches!(
-            serde_json::from_str(r#"{"reason":"build-finished","success":true}"#).unwrap(),
-            Message::Other
-        ));
-    }
 
     #[test]
     fn the_workspace_has_this_package() {

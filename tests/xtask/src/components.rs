@@ -7,10 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use wasmparser::{Parser, Payload};
-use wit_component::ComponentEncoder;
+use ostler_builder::{component, manifest, rust, toolchain::Toolchain};
 
-use crate::{cargo, paths, progress, progress::Step, toolchain, toolchain::Toolchain};
+use crate::{cargo, paths, progress, progress::Step};
 
 /// The pack whose components are to be small.
 const SMALL_PACK: &str = "concourse";
@@ -72,23 +71,19 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
     if guests.is_empty() {
         bail!("no such guests: a guest's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
-    let toolchain = Toolchain::find()?;
+    let toolchain = Toolchain::find(true)?;
     let step = Step::new("Building the components");
     let artifacts = cargo::build(command(&toolchain, &guests)?, &step)?;
     let mut components = Vec::new();
     for guest in guests {
         step.at(guest.name.clone());
-        let module = artifacts
-            .iter()
-            .filter(|artifact| artifact.target.name == guest.name.replace('-', "_"))
-            .flat_map(|artifact| &artifact.filenames)
-            .find(|file| file.extension().is_some_and(|e| e == "wasm"))
-            .with_context(|| {
-                format!(
-                    "{} makes no .wasm file: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
-                    guest.name
-                )
-            })?;
+        let module = artifacts.iter().find_map(|artifact| artifact.module(&guest.name));
+        let module = module.with_context(|| {
+            format!(
+                "{} makes no .wasm file: its [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
+                guest.name
+            )
+        })?;
         let component = finish(guest, module)?;
         if let Some(excess) = component.excess() {
             match &toolchain {
@@ -122,11 +117,9 @@ pub fn guests() -> Result<Vec<Guest>> {
 
 fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
     let mut command = toolchain.build();
-    // A target folder of their own: another toolchain, other flags, and no waiting for the host's build.
-    // Locked, because a cargo of another version must not rewrite the lock file.
-    command
-        .args(["--profile", "component", "--lib", "--locked"])
-        .env("CARGO_TARGET_DIR", paths::target("wasm")?);
+    rust::for_components(&mut command, &paths::target_dir());
+    // A cargo of another version must not rewrite the lock file.
+    command.arg("--locked");
     for guest in guests {
         command.args(["--package", &guest.name]);
     }
@@ -134,11 +127,11 @@ fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
 }
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
-    let module = std::fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    let component = toolchain::optimise(module)
-        .and_then(|module| encode(&module))
-        .with_context(|| format!("making a component of {}", guest.name))?;
-    check(&guest, &component)?;
+    let mut component =
+        rust::finish(module).with_context(|| format!("making a component of {}", guest.name))?;
+    if let Some(manifest) = manifest::section(&guest.folder)? {
+        component::embed(&mut component, manifest::SECTION, &manifest);
+    }
     let path = paths::target("components")?
         .join(&guest.pack)
         .join(format!("{}.wasm", guest.name));
@@ -152,64 +145,9 @@ fn finish(guest: Guest, module: &Path) -> Result<Component> {
     })
 }
 
-/// Makes a component of a core module that carries its world (wit-bindgen puts it there).
-fn encode(module: &[u8]) -> Result<Vec<u8>> {
-    ComponentEncoder::default()
-        .validate(true)
-        .module(module)?
-        .encode()
-}
-
-/// What every pack promises: a component's imports are its capabilities.
-fn check(guest: &Guest, component: &[u8]) -> Result<()> {
-    let imports = imports(component)?;
-    if let Some(wasi) = imports.iter().find(|import| import.starts_with("wasi:")) {
-        bail!(
-            "{} imports {wasi}: plugins use the host's capabilities only",
-            guest.name
-        );
-    }
-    Ok(())
-}
-
-/// The names of what a component imports.
-fn imports(component: &[u8]) -> Result<Vec<String>> {
-    let mut imports = Vec::new();
-    for payload in Parser::new(0).parse_all(component) {
-        if let Payload::ComponentImportSection(section) = payload? {
-            for import in section {
-                imports.push(import?.name.name.to_owned());
-            }
-        }
-    }
-    Ok(imports)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_no_module_makes_no_component() {
-        assert!(encode(b"not wasm").is_err());
-        assert!(encode(b"\0asm\x01\0\0\0truncated").is_err());
-    }
-
-    #[test]
-    fn wasi_is_refused_by_name() {
-        let guest = Guest {
-            name: "some-guest".into(),
-            pack: "examples".into(),
-            folder: PathBuf::new(),
-        };
-        let empty = b"\0asm\x0d\0\x01\0";
-        check(&guest, empty).unwrap();
-        // (component (type (instance)) (import "wasi:a/b" (instance (type 0))))
-        let types = [7, 3, 1, 0x42, 0];
-        let wasi = [&empty[..], &types, &[10, 13, 1, 0, 8], b"wasi:a/b", &[5, 0]].concat();
-        let said = check(&guest, &wasi).expect_err("refused").to_string();
-        assert!(said.contains("some-guest imports wasi:a/b"), "{said}");
-    }
 
     #[test]
     fn large_components_of_the_pack_are_named_with_their_size() {

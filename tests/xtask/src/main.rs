@@ -10,14 +10,13 @@ mod control_plane;
 mod demo;
 mod paths;
 mod process;
-mod progress;
 mod suite;
-mod toolchain;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use ostler_builder::progress;
 
 /// The project's commands.
 #[derive(Parser)]

@@ -101,6 +101,9 @@ pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
         if !passed && sum.failed == 0 {
             sum.failed = 1;
         }
+        for line in sum.failures.excerpts() {
+            print(&line);
+        }
         print(&sum.line());
         Ok(if passed {
             ExitCode::SUCCESS
@@ -137,11 +140,53 @@ fn run_tier(tier: Tier, environment: &BTreeMap<&str, PathBuf>, sum: &mut Sum) ->
 struct Sum {
     passed: u64,
     failed: u64,
+    failures: Failures,
+}
+
+/// What failed tests printed, kept for the end: between it and the end are thousands of lines.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Failures {
+    /// A line such as `---- name stdout ----`, and what came after it.
+    said: Vec<(String, Vec<String>)>,
+    reading: bool,
+}
+
+/// Lines of a failed test that are repeated: from its panic on, and the last ones.
+const EXCERPT: usize = 10;
+
+impl Failures {
+    fn add(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.said.push((line.to_owned(), Vec::new()));
+            self.reading = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            self.reading = false;
+        } else if let (true, Some((_, lines))) = (self.reading, self.said.last_mut()) {
+            lines.push(line.to_owned());
+        }
+    }
+
+    fn excerpts(&self) -> Vec<String> {
+        let mut excerpts = Vec::new();
+        for (name, lines) in &self.said {
+            excerpts.push(name.clone());
+            let panicked = lines.iter().position(|l| l.contains("panicked at")).unwrap_or(0);
+            let end = lines.len().min(panicked + EXCERPT);
+            let last = end.max(lines.len().saturating_sub(EXCERPT));
+            excerpts.extend(lines[panicked..end].iter().cloned());
+            if last > end {
+                excerpts.push("…".to_owned());
+            }
+            excerpts.extend(lines[last..].iter().cloned());
+        }
+        excerpts
+    }
 }
 
 impl Sum {
     /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add(&mut self, line: &str) {
+        self.failures.add(line);
         let Some(counts) = line.strip_prefix("test result: ") else {
             return;
         };
@@ -172,14 +217,34 @@ mod tests {
             "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.01s",
         );
         sum.add("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
-        assert_eq!(
-            sum,
-            Sum {
-                passed: 13,
-                failed: 2
-            }
-        );
         assert_eq!(sum.line(), "13 passed, 2 failed");
+    }
+
+    #[test]
+    fn what_failed_is_said_again_at_the_end() {
+        let mut sum = Sum::default();
+        let noise = (0..100).map(|n| format!("noise {n}"));
+        let said = ["running 2 tests", "", "failures:", "", "---- real::x stdout ----"];
+        for line in said.map(str::to_owned).into_iter().chain(noise) {
+            sum.add(&line);
+        }
+        for line in [
+            "thread 'real::x' panicked at a.rs:1:1:",
+            "no",
+            "failures:",
+            "    real::x",
+        ] {
+            sum.add(line);
+        }
+        let excerpts = sum.failures.excerpts();
+        assert_eq!(
+            excerpts,
+            [
+                "---- real::x stdout ----",
+                "thread 'real::x' panicked at a.rs:1:1:",
+                "no"
+            ]
+        );
     }
 
     #[test]

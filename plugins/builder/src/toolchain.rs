@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, progress};
+use crate::cargo;
 
 /// The target of the guests: no WASI, so that a component's import list is its capability list.
 pub const TARGET: &str = "wasm32-unknown-unknown";
@@ -36,20 +36,27 @@ pub enum Toolchain {
 }
 
 impl Toolchain {
-    /// Finds one, or installs one.
-    pub fn find() -> Result<Self> {
+    /// Finds one; `install`s one if need be.
+    ///
+    /// # Errors
+    /// What is missing, and the command that installs it.
+    pub fn find(install: bool) -> Result<Self> {
         let sysroot = sysroot("rustc").context("no Rust: see https://rustup.rs")?;
         if sysroot.join("lib/rustlib").join(TARGET).is_dir() {
             return Ok(Self::Installed);
         }
         if !debian_is_complete() {
-            install()?;
+            if !install {
+                bail!("this machine can't build for WebAssembly: {}", by_hand());
+            }
+            self::install()?;
         }
         let linker = linker(&sysroot).context("no linker for wasm: neither rust-lld nor wasm-ld")?;
         Ok(Self::Debian { linker })
     }
 
     /// The start of a `cargo build` for the target.
+    #[must_use]
     pub fn build(&self) -> Command {
         let mut command = match self {
             Self::Installed => cargo::command(),
@@ -93,6 +100,9 @@ impl Toolchain {
 }
 
 /// Makes a module smaller by a tenth and more, where binaryen's wasm-opt is there.
+///
+/// # Errors
+/// What wasm-opt says.
 pub fn optimise(module: Vec<u8>) -> Result<Vec<u8>> {
     let Some(optimiser) = on_path("wasm-opt") else {
         return Ok(module);
@@ -161,13 +171,13 @@ fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 fn install() -> Result<()> {
-    let packages = DEBIAN_PACKAGES.join(" ");
-    let by_hand =
-        format!("install the target (`rustup target add {TARGET}`) or Debian's packages {packages}");
     if !Path::new("/usr/bin/apt-get").is_file() {
-        bail!("this machine can't build for WebAssembly: {by_hand}");
+        bail!("this machine can't build for WebAssembly: {}", by_hand());
     }
-    progress::say(&format!("Installing {packages} (to build for WebAssembly)"));
+    crate::progress::say(&format!(
+        "Installing {} (to build for WebAssembly)",
+        DEBIAN_PACKAGES.join(" ")
+    ));
     for arguments in [
         &["update"][..],
         &[
@@ -176,12 +186,20 @@ fn install() -> Result<()> {
         ]
         .concat(),
     ] {
-        apt_get(arguments).with_context(|| by_hand.clone())?;
+        apt_get(arguments).with_context(by_hand)?;
     }
     if !debian_is_complete() {
-        bail!("the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {by_hand}");
+        bail!("the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}", by_hand());
     }
     Ok(())
+}
+
+/// What a person can do where nothing can be done here.
+fn by_hand() -> String {
+    format!(
+        "run `rustup target add {TARGET}`, or on Debian `apt-get install {}`",
+        DEBIAN_PACKAGES.join(" ")
+    )
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

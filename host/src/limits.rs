@@ -1,0 +1,310 @@
+//! What one plugin may use: a limit for everything a component could take too much of.
+//!
+//! The table below is all there is to say of a limit: its field, its default, its name in grants and metrics.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use k8s_openapi::jiff::SignedDuration;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// Linear memory that can be granted at most: what the instance pool has room for.
+pub const MOST_MEMORY: usize = 1 << 30;
+
+/// Bytes as people write them: `64Mi`, `512Ki`, `1Gi`, or a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+/// A time as people write it: `500ms`, `30s`, `5m`, `1h30m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time(pub Duration);
+
+const UNITS: [(&str, usize); 3] = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unit = UNITS
+            .iter()
+            .find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size)));
+        let (number, size) = unit.unwrap_or((text, 1));
+        let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(size));
+        bytes
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no number of bytes: it is like 512Ki, 64Mi or 1Gi"))
+    }
+}
+
+impl std::str::FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed: Option<Duration> = text.parse().ok().and_then(|d: SignedDuration| d.try_into().ok());
+        parsed
+            .filter(|d| !d.is_zero())
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no time: it is like 500ms, 30s or 5m"))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let fits = |(_, size): &&(&str, usize)| self.0 > 0 && self.0.is_multiple_of(*size);
+        match UNITS.iter().rev().find(fits) {
+            Some((unit, size)) => write!(f, "{}{unit}", self.0 / size),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match SignedDuration::try_from(self.0) {
+            Ok(time) => write!(f, "{time:#}"),
+            Err(_) => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// How a limit is shown, and measured in metrics.
+trait Unit: Copy {
+    fn measure(self) -> f64;
+}
+
+impl Unit for Bytes {
+    fn measure(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+impl Unit for Time {
+    fn measure(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+}
+
+impl Unit for u32 {
+    fn measure(self) -> f64 {
+        self.into()
+    }
+}
+
+impl From<usize> for Bytes {
+    fn from(bytes: usize) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<Duration> for Time {
+    fn from(time: Duration) -> Self {
+        Self(time)
+    }
+}
+
+impl From<Bytes> for usize {
+    fn from(bytes: Bytes) -> Self {
+        bytes.0
+    }
+}
+
+impl From<Time> for Duration {
+    fn from(time: Time) -> Self {
+        time.0
+    }
+}
+
+/// Both are strings in a file; bytes may be a plain number.
+macro_rules! text {
+    ($type:ident, $pattern:literal) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({"type": "string", "pattern": $pattern})
+            }
+        }
+    };
+}
+
+text!(Bytes, "^[0-9]+(Ki|Mi|Gi)?$");
+text!(Time, "^([0-9]+(ms|s|m|h))+$");
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $variant:ident $field:ident $name:literal: $type:ty = $written:ty, $default:expr;)+) => {
+        /// What a plugin may use. Defaults are generous for a reconciler and small for a host.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Limits { $($(#[$doc])* pub $field: $type,)+ }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        /// What is said of a plugin's limits; the host's own where nothing is.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, rename_all = "camelCase")]
+        pub struct LimitsSpec {
+            $($(#[$doc])* #[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$written>,)+
+        }
+
+        impl LimitsSpec {
+            /// The limits of a plugin on a host with these.
+            pub fn over(&self, host: &Limits) -> Limits {
+                Limits { $($field: self.$field.map_or(host.$field, Into::into),)+ }
+            }
+        }
+
+        /// One of the limits, for metrics and errors.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Limit { $($variant),+ }
+
+        impl Limit {
+            /// Every one.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Its name, as in a grants file.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+
+        impl Limits {
+            /// How much it is: bytes, seconds or a number.
+            pub fn measure(&self, limit: Limit) -> f64 {
+                match limit { $(Limit::$variant => <$written>::from(self.$field).measure()),+ }
+            }
+
+            /// As people write it.
+            pub fn shown(&self, limit: Limit) -> String {
+                match limit { $(Limit::$variant => <$written>::from(self.$field).to_string()),+ }
+            }
+        }
+    };
+}
+
+limits! {
+    /// Linear memory of an instance.
+    Memory memory "memory": usize = Bytes, 64 << 20;
+    /// Elements of its tables.
+    TableElements table_elements "tableElements": u32 = u32, 100_000;
+    /// Time the component itself may compute in one call.
+    Cpu cpu "cpu": Duration = Time, Duration::from_secs(1);
+    /// Time one call may take, host calls included.
+    Wall wall "wall": Duration = Time, Duration::from_secs(60);
+    /// Host calls in one reconcile; each request of a `send-all` is one.
+    HostCalls host_calls "hostCalls": u32 = u32, 1000;
+    /// Bytes handed to the host in one host call, or by the component's answer.
+    CallBytes call_bytes "callBytes": usize = Bytes, 16 << 20;
+    /// Bytes handed to the host in one reconcile.
+    BytesOut bytes_out "bytesOut": usize = Bytes, 64 << 20;
+    /// Bytes given by the host in one reconcile.
+    BytesIn bytes_in "bytesIn": usize = Bytes, 64 << 20;
+    /// Objects that lists give in one reconcile.
+    Objects objects "objects": u32 = u32, 20_000;
+    /// Log lines of one reconcile, what is printed included.
+    LogLines log_lines "logLines": u32 = u32, 500;
+    /// Kubernetes Events in a minute, of all its objects.
+    EventsPerMinute events_per_minute "eventsPerMinute": u32 = u32, 1000;
+    /// Metric series of its own.
+    MetricSeries metric_series "metricSeries": u32 = u32, 500;
+    /// Conditions of one object.
+    Conditions conditions "conditions": u32 = u32, 32;
+    /// Bytes of all reasons and messages of one object's conditions.
+    ConditionBytes condition_bytes "conditionBytes": usize = Bytes, 64 << 10;
+    /// Bytes of the status fields of one object.
+    StatusBytes status_bytes "statusBytes": usize = Bytes, 256 << 10;
+    /// Objects held by one.
+    Holds holds "holds": u32 = u32, 100;
+    /// Event streams followed by one object.
+    Subscriptions subscriptions "subscriptions": u32 = u32, 16;
+    /// Bytes one object may keep in memo, keys included.
+    MemoBytes memo_bytes "memoBytes": usize = Bytes, 64 << 10;
+}
+
+impl LimitsSpec {
+    /// What can't be had. Names the field.
+    pub fn check(&self) -> Result<(), String> {
+        match self.memory {
+            Some(memory) if memory.0 > MOST_MEMORY => Err(format!(
+                "limits.memory is {memory}: {} at most",
+                Bytes(MOST_MEMORY)
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_counts_and_the_rest_is_the_hosts() {
+        let text = "{memory: 8Mi, cpu: 200ms, hostCalls: 7}";
+        let spec: LimitsSpec = serde_saphyr::from_str(text).expect("parses");
+        let host = Limits {
+            wall: Duration::from_secs(9),
+            ..Limits::default()
+        };
+        let limits = spec.over(&host);
+        let wanted = Limits {
+            memory: 8 << 20,
+            cpu: Duration::from_millis(200),
+            host_calls: 7,
+            ..host
+        };
+        assert_eq!(limits, wanted);
+        assert_eq!(limits.measure(Limit::Cpu), 0.2);
+        assert_eq!(limits.shown(Limit::Memory), "8Mi");
+        assert_eq!(limits.shown(Limit::Wall), "9s");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, word) in [
+            ("{memory: much}", "`much` is no number of bytes"),
+            ("{wall: soon}", "`soon` is no time"),
+            ("{wall: 0s}", "`0s` is no time"),
+            ("{hostCals: 1}", "hostCals"),
+            ("{memory: 99999999999999999999Gi}", "no number of bytes"),
+        ] {
+            let error = serde_saphyr::from_str::<LimitsSpec>(text)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let large: LimitsSpec = serde_saphyr::from_str("{memory: 2Gi}").expect("parses");
+        assert_eq!(large.check().unwrap_err(), "limits.memory is 2Gi: 1Gi at most");
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_read_as_they_are_written(n in any::<u32>()) {
+            let bytes = Bytes(n as usize);
+            prop_assert_eq!(bytes.to_string().parse(), Ok(bytes));
+        }
+    }
+}
