@@ -31,8 +31,10 @@ pub mod capabilities;
 pub mod contract;
 pub mod engine;
 pub mod grants;
+pub mod oci;
 pub mod plugin;
 pub mod reload;
+pub mod signature;
 pub mod upstream;
 
 pub mod conditions;

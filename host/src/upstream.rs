@@ -32,7 +32,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::{answer::cause, health::Report};
+pub(crate) use self::{
+    answer::{asked_to_wait, cause},
+    health::Report,
+};
 pub use self::{
     breaker::Circuit,
     masking::{Encoding, Former, Substitution},

@@ -1,0 +1,164 @@
+//! What is signed: the payloads of both layouts.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Layout, Signature};
+
+/// The type of a simple payload.
+const SIMPLE: &str = "cosign container image signature";
+/// The predicate of a statement that says no more than "signed".
+const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
+/// The type of statements.
+const IN_TOTO: &str = "application/vnd.in-toto+json";
+
+impl Signature {
+    /// A signature in the simple layout.
+    pub fn simple(payload: Vec<u8>, signature_base64: &str) -> Result<Self, String> {
+        let signature = BASE64_STANDARD
+            .decode(signature_base64.trim())
+            .map_err(|_| "the signature is not base64".to_owned())?;
+        Ok(Self {
+            layout: Layout::Simple,
+            payload,
+            signature,
+        })
+    }
+
+    /// The signatures of a sigstore bundle.
+    pub fn of_bundle(json: &[u8]) -> Result<Vec<Self>, String> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Bundle {
+            dsse_envelope: Option<Envelope>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Envelope {
+            payload: String,
+            payload_type: String,
+            signatures: Vec<Signed>,
+        }
+        #[derive(Deserialize)]
+        struct Signed {
+            sig: String,
+        }
+        let bundle: Bundle =
+            serde_json::from_slice(json).map_err(|e| format!("the bundle is no sigstore bundle: {e}"))?;
+        let envelope = bundle
+            .dsse_envelope
+            .ok_or("the bundle has no dsseEnvelope; only signed statements are known")?;
+        let decode = |name: &str, text: &str| {
+            BASE64_STANDARD
+                .decode(text)
+                .map_err(|_| format!("the bundle's {name} is not base64"))
+        };
+        let payload = decode("payload", &envelope.payload)?;
+        let signatures = envelope.signatures.iter();
+        signatures
+            .map(|signed| {
+                Ok(Self {
+                    layout: Layout::Dsse {
+                        payload_type: envelope.payload_type.clone(),
+                    },
+                    payload: payload.clone(),
+                    signature: decode("signature", &signed.sig)?,
+                })
+            })
+            .collect()
+    }
+
+    /// The bytes the signature is of.
+    pub fn message(&self) -> Vec<u8> {
+        match &self.layout {
+            Layout::Simple => self.payload.clone(),
+            Layout::Dsse { payload_type } => {
+                let head = format!(
+                    "DSSEv1 {} {payload_type} {} ",
+                    payload_type.len(),
+                    self.payload.len()
+                );
+                [head.as_bytes(), &self.payload].concat()
+            }
+        }
+    }
+
+    /// The digests it vouches for.
+    pub fn claims(&self) -> Result<Vec<String>, String> {
+        match &self.layout {
+            Layout::Simple => simple_claims(&self.payload).map(|digest| vec![digest]),
+            Layout::Dsse { payload_type } if payload_type == IN_TOTO => statement_claims(&self.payload),
+            Layout::Dsse { payload_type } => {
+                Err(format!("a payload of type {payload_type:?}, not {IN_TOTO}"))
+            }
+        }
+    }
+}
+
+/// The payload that says that an image has this digest.
+pub fn simple_payload(repository: &str, digest: &str) -> Vec<u8> {
+    let payload = json!({
+        "critical": {
+            "identity": {"docker-reference": repository},
+            "image": {"docker-manifest-digest": digest},
+            "type": SIMPLE,
+        },
+        "optional": null,
+    });
+    payload.to_string().into_bytes()
+}
+
+fn simple_claims(payload: &[u8]) -> Result<String, String> {
+    #[derive(Deserialize)]
+    struct Payload {
+        critical: Critical,
+    }
+    #[derive(Deserialize)]
+    struct Critical {
+        image: Image,
+        r#type: String,
+    }
+    #[derive(Deserialize)]
+    struct Image {
+        #[serde(rename = "docker-manifest-digest")]
+        digest: String,
+    }
+    let payload: Payload =
+        serde_json::from_slice(payload).map_err(|e| format!("the payload is not simple signing: {e}"))?;
+    match payload.critical.r#type == SIMPLE {
+        true => Ok(payload.critical.image.digest),
+        false => Err(format!(
+            "critical.type is {:?}, not {SIMPLE:?}",
+            payload.critical.r#type
+        )),
+    }
+}
+
+fn statement_claims(payload: &[u8]) -> Result<Vec<String>, String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Statement {
+        subject: Vec<Subject>,
+        predicate_type: String,
+    }
+    #[derive(Deserialize)]
+    struct Subject {
+        digest: Digests,
+    }
+    #[derive(Deserialize)]
+    struct Digests {
+        sha256: Option<String>,
+    }
+    let statement: Statement =
+        serde_json::from_slice(payload).map_err(|e| format!("the payload is no in-toto statement: {e}"))?;
+    // Or else what somebody has attested, a scan that found something say, would count as a signature.
+    if statement.predicate_type != SIGNED {
+        return Err(format!(
+            "the statement is about {:?}, not {SIGNED:?}",
+            statement.predicate_type
+        ));
+    }
+    let digests = statement.subject.into_iter().filter_map(|s| s.digest.sha256);
+    Ok(digests.map(|hex| format!("sha256:{hex}")).collect())
+}
