@@ -90,7 +90,8 @@ impl Hooks {
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
-                    self.services.router.hold(name, !self.done(&plugin));
+                    let waits = plugin.suspended || !self.done(&plugin);
+                    self.services.router.hold(name, waits);
                     // The same build with another configuration is another try.
                     if known
                         .get(name)
@@ -101,7 +102,7 @@ impl Hooks {
                     if let Some((_, superseded)) = known.remove(name) {
                         superseded.abort();
                     }
-                    if !self.done(&plugin) {
+                    if !plugin.suspended && !self.done(&plugin) {
                         let task = running.spawn(self.clone().prepare(plugin.clone(), term));
                         known.insert(name.clone(), (plugin.clone(), task));
                     }

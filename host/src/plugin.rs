@@ -89,6 +89,8 @@ pub struct Plugin {
     pub manifest: Option<Manifest>,
     /// Where it is from: a file, or a reference in a registry.
     pub source: String,
+    /// What there is to say of it besides.
+    pub notes: Vec<String>,
     /// Whether its objects have to wait.
     pub suspended: bool,
     /// How its calls ended.
@@ -148,6 +150,7 @@ impl Plugin {
             compiled: self.compiled.clone(),
             manifest: self.manifest.clone(),
             source: self.source.clone(),
+            notes: Vec::new(),
             suspended,
             record,
         }
@@ -222,6 +225,7 @@ pub async fn load(
         compiled: Arc::new(compiled),
         manifest,
         source: String::new(),
+        notes: Vec::new(),
         suspended: false,
         record: Arc::default(),
     })

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Plugin, Refusal,
@@ -38,6 +38,8 @@ pub struct Report {
     pub reason: String,
     /// What is wrong with the newest.
     pub message: String,
+    /// Whether that may pass by itself.
+    pub passing: bool,
     /// Milliseconds from the file's change to serving, of the last swap.
     pub swapped_ms: Option<f64>,
     /// Builds that came to serve.
@@ -65,14 +67,14 @@ pub struct Report {
 }
 
 /// What is known of a canary.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CanaryReport {
     /// Its version; empty until it has been loaded.
     pub version: String,
     /// Its digest; empty until it has been loaded.
     pub digest: String,
     /// `Serving`, `Loading`, `Refused` or `RolledBack`.
-    pub state: &'static str,
+    pub state: String,
     /// Why it does not serve.
     pub message: String,
     /// Which objects it reconciles.
@@ -477,10 +479,17 @@ impl Registry {
         }
     }
 
-    /// The slot is gone; gives what served.
+    /// The slot is gone; gives what served. What had to stand back for it is new again.
     pub fn remove(&self, id: &str) -> Option<Arc<Plugin>> {
-        let removed = self.slots.write().expect("lock").remove(id);
-        removed.and_then(|s| s.serving)
+        let mut slots = self.slots.write().expect("lock");
+        let removed = slots.remove(id)?;
+        for slot in slots.values_mut() {
+            let stood_back = |r: &Refusal| matches!(r.reason, "NameTaken" | "KindTaken" | "Governed");
+            if slot.refusal.as_ref().is_some_and(stood_back) {
+                slot.seen.clear();
+            }
+        }
+        removed.serving
     }
 
     /// The files and objects known.
@@ -532,6 +541,7 @@ impl Slot {
             },
             reason,
             message,
+            passing: self.refusal.as_ref().is_some_and(|r| r.passing),
             hooks: self.hooks.clone(),
             swapped_ms: self.swapped.map(|d| d.as_micros() as f64 / 1000.0),
             served: self.served,
@@ -563,7 +573,7 @@ impl Canary {
         CanaryReport {
             version: build.map(|p| p.version.clone()).unwrap_or_default(),
             digest: build.map(|p| p.digest.clone()).unwrap_or_default(),
-            state,
+            state: state.into(),
             message,
             objects: self.choice.to_string(),
             reconciled,

@@ -2,7 +2,7 @@
 
 use crate::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
 
-/// What may be done, one line each, in the order of [`Permissions::index`](crate::grants::Permissions).
+/// What may be done, one line each, in the order in which [`PluginGrants::used`](crate::grants::PluginGrants::used) counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Of what the manifest asks for.

@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             checked_in,
             super::crd_yaml(),
-            "run: cargo run -p ostler -- crds > crds/ostler.dev_upstreams.yaml"
+            "run: cargo xtask crds"
         );
     }
 }

@@ -11,9 +11,13 @@ use ostler_sdk::prelude::*;
     doc = "An object whose reconcile goes wrong in the way it names."
 )]
 pub struct HostileSpec {
-    /// `behave`, `trap`, `panic`, `loop`, `grow`, `recurse`, `nonsense`, `call`, `chatter`, `announce` or `measure`.
+    /// `behave`, `trap`, `brittle` (traps in a build that is patched to be), `panic`, `loop`, `grow`, `recurse`,
+    /// `nonsense`, `call`, `chatter`, `announce` or `measure`.
     pub behaviour: String,
 }
+
+/// Which build this is. Tests put another word of the same length in its place, which makes another build.
+pub static BUILD: &str = "ostler-hostile-build:sound--";
 
 /// Misbehaves.
 pub struct Misbehaviour;
@@ -24,6 +28,7 @@ impl Reconciler for Misbehaviour {
     fn reconcile(&self, ctx: &Context, object: &Hostile) -> Result<Outcome, Failure> {
         match &*object.spec.behaviour {
             "trap" => std::process::abort(),
+            "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
             "panic" => panic!("as told"),
             "loop" => forever(),
             "grow" => grow(),
