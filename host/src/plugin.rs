@@ -250,10 +250,11 @@ fn agree(
 
 /// Its configuration as it is told, if that is as its manifest says.
 fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8>, Refusal> {
-    let config = parse_config(config).map_err(|e| Refusal::new("ConfigInvalid", e))?;
-    if let Some(configuration) = manifest.and_then(|m| m.config.as_ref()) {
-        config::check(&config, &configuration.schema).map_err(|e| Refusal::new("ConfigInvalid", e))?;
-    }
+    let config = parse_config(config).and_then(|config| match manifest.and_then(|m| m.config.as_ref()) {
+        Some(configuration) => config::check(config, &configuration.schema),
+        None => Ok(config),
+    });
+    let config = config.map_err(|e| Refusal::new("ConfigInvalid", e))?;
     Ok(config.to_string().into_bytes())
 }
 

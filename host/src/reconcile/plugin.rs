@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(ready(&report("serving")), Ok(()));
         let refused = |state| Report {
             reason: "ConfigInvalid".into(),
-            message: "config.url: 1 is not of type \"string\"".into(),
+            message: "config.url: Required value".into(),
             ..report(state)
         };
         let (reason, message) = ready(&refused("failed")).unwrap_err();
