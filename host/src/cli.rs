@@ -251,5 +251,7 @@ async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     };
     // A watch is silent for as long as nothing happens; it ends by its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
+    // The client's own retries would hold a worker for minutes; the queue has a back-off for each object.
+    config.default_retry = false;
     Ok(config)
 }

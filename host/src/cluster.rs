@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -131,6 +131,8 @@ pub struct Cluster {
     gate: Gate,
     /// No answer to the last request: said once, not for every object.
     away: Arc<AtomicBool>,
+    /// How long an answer may take.
+    patience: Duration,
 }
 
 impl Cluster {
@@ -142,6 +144,7 @@ impl Cluster {
             resources: Arc::default(),
             gate: Gate::default(),
             away: Arc::default(),
+            patience: PATIENCE,
         }
     }
 
@@ -290,7 +293,9 @@ impl Cluster {
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
         let header = form.map(|f| ("accept", f.accept()));
-        let response = self.respond("GET", path, header, Vec::new()).await?;
+        let response = self
+            .in_time(self.respond("GET", path, header, Vec::new()))
+            .await?;
         Ok(response.into_body())
     }
 
@@ -328,9 +333,12 @@ impl Cluster {
         header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let response = self.respond(method, path, header, body).await?;
-        let body = response.into_body().collect().await;
-        Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+        self.in_time(async {
+            let response = self.respond(method, path, header, body).await?;
+            let body = response.into_body().collect().await;
+            Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
+        })
+        .await
     }
 
     async fn respond(
@@ -373,7 +381,20 @@ impl Cluster {
     }
 }
 
+/// A connection that has died without a word must not keep an object in flight for ever. The API server itself ends
+/// what takes it longer than a minute.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 impl Cluster {
+    async fn in_time<T>(&self, request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let answered = tokio::time::timeout(self.patience, request).await;
+        answered.unwrap_or_else(|_| {
+            let silent = ApiError::Unreachable(format!("no answer within {:?}", self.patience));
+            self.told(Some(&silent));
+            Err(silent)
+        })
+    }
+
     /// Says when the server goes away and when it is back.
     fn told(&self, error: Option<&ApiError>) {
         let was = self.away.swap(error.is_some(), Ordering::Relaxed);
@@ -445,4 +466,74 @@ fn innermost(error: &dyn std::error::Error) -> String {
         cause = next;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_is_not_waited_for_for_ever() {
+        let silent = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
+        });
+        let cluster = Cluster {
+            patience: Duration::from_millis(10),
+            ..Cluster::new(Client::new(silent, "default"))
+        };
+        for error in [
+            cluster.get("/api/v1").await.expect_err("no answer"),
+            cluster.watch("/api/v1/pods", None).await.expect_err("no answer"),
+            cluster
+                .patch("/x", Patch::Merge, Vec::new())
+                .await
+                .expect_err("no answer"),
+        ] {
+            assert!(error.to_string().contains("no answer within 10ms"), "{error}");
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("lock").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_said_once_and_so_is_its_end() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _quiet = tracing::subscriber::set_default(log);
+        let away = Arc::new(AtomicBool::new(true));
+        let fails = away.clone();
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            std::future::ready(match fails.load(Ordering::Relaxed) {
+                true => Err(std::io::Error::other("connection refused")),
+                false => Ok(http::Response::new(Body::empty())),
+            })
+        });
+        let cluster = Cluster::new(Client::new(service, "default"));
+        for (down, said) in [(true, 1), (true, 1), (true, 1), (false, 2), (false, 2), (true, 3)] {
+            away.store(down, Ordering::Relaxed);
+            let answer = cluster.patch("/x", Patch::Merge, Vec::new()).await;
+            if let Err(e) = &answer {
+                complain!(e, object = "x", "not written: {e}");
+            }
+            assert_eq!(answer.is_err(), down);
+            let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("text");
+            assert_eq!(text.lines().count(), said, "{text}");
+        }
+    }
 }

@@ -316,7 +316,7 @@ impl Ledger {
     pub fn by_kind(&self) -> BTreeMap<Gvk, Objects> {
         let mut kinds: BTreeMap<Gvk, Objects> = BTreeMap::new();
         for (key, ready) in self.readiness() {
-            let objects = kinds.entry(key.gvk).or_default();
+            let objects = kinds.entry(key.gvk.clone()).or_default();
             objects.total += 1;
             objects.ready += usize::from(ready);
         }

@@ -32,7 +32,13 @@ struct Turns {
     /// What the last reconcile that wrote anything wrote, and when.
     wrote: Box<[ObjectRef]>,
     at: Duration,
-    /// Which of that has woken it.
+    /// Most objects never go round.
+    round: Option<Box<Round>>,
+}
+
+#[derive(Default)]
+struct Round {
+    /// Which of what it wrote has woken it.
     with: Option<ObjectRef>,
     /// How often it has written again what had woken it.
     count: u32,
@@ -55,16 +61,20 @@ impl Loops {
             self.objects.remove(key);
         }
         let turns = self.objects.get_mut(key)?;
-        turns.with = by.into_iter().find(|by| turns.wrote.contains(by)).cloned();
-        Some(turns.until).filter(|until| *until > now)
+        let with = by.into_iter().find(|by| turns.wrote.contains(by)).cloned();
+        if with.is_some() || turns.round.is_some() {
+            turns.round.get_or_insert_default().with = with;
+        }
+        let round = turns.round.as_ref()?;
+        Some(round.until).filter(|until| *until > now)
     }
 
     /// A reconcile ended that had written these. Gives what it is in a loop with, when it is.
     pub fn ended(&mut self, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, now: Duration) -> Option<ObjectRef> {
         if now.saturating_sub(self.swept) > CALM {
             self.swept = now;
-            self.objects
-                .retain(|_, turns| turns.until.max(turns.at) + CALM > now);
+            let until = |turns: &Turns| turns.round.as_ref().map_or(turns.at, |r| r.until.max(turns.at));
+            self.objects.retain(|_, turns| until(turns) + CALM > now);
         }
         // Not this time: whoever else writes has just been overtaken, or it is over.
         if wrote.is_empty() {
@@ -73,13 +83,14 @@ impl Loops {
         let turns = self.objects.entry(key.clone()).or_default();
         turns.wrote = wrote.into_iter().collect();
         turns.at = now;
-        let with = turns.with.take().filter(|with| turns.wrote.contains(with))?;
-        let pause = turns.until.saturating_sub(turns.last);
-        let calm = now.saturating_sub(turns.last) > CALM + pause;
-        turns.count = if calm { 1 } else { turns.count + 1 };
-        turns.last = now;
-        let beyond = turns.count.checked_sub(CHANCE)?;
-        turns.until = now + (FIRST * (1 << beyond.min(9))).min(LONGEST);
+        let round = turns.round.as_mut()?;
+        let with = round.with.take().filter(|with| turns.wrote.contains(with))?;
+        let pause = round.until.saturating_sub(round.last);
+        let calm = now.saturating_sub(round.last) > CALM + pause;
+        round.count = if calm { 1 } else { round.count + 1 };
+        round.last = now;
+        let beyond = round.count.checked_sub(CHANCE)?;
+        round.until = now + (FIRST * (1 << beyond.min(9))).min(LONGEST);
         Some(with)
     }
 

@@ -1,10 +1,11 @@
 //! How kinds and objects are named everywhere in the host.
 
 use std::{
+    cmp::Ordering,
     fmt,
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 /// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone: it is in every key.
@@ -80,9 +81,14 @@ impl fmt::Display for Gvk {
     }
 }
 
-/// Names one object: the key of the queue, the store and the dependency graph.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectRef {
+/// Names one object: the key of the queue, the store and the dependency graph. There are many of each, and they are
+/// looked up all the time: it is one pointer, and hashed once.
+#[derive(Clone, Eq)]
+pub struct ObjectRef(Arc<Identity>);
+
+/// The parts of an [`ObjectRef`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
     /// Its kind.
     pub gvk: Gvk,
     /// The cluster it lives in; empty for the host's own.
@@ -91,17 +97,76 @@ pub struct ObjectRef {
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
+    hash: u64,
+}
+
+impl Deref for ObjectRef {
+    type Target = Identity;
+    fn deref(&self) -> &Identity {
+        &self.0
+    }
+}
+
+impl PartialEq for ObjectRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || (self.hash == other.hash && self.0 == other.0)
+    }
+}
+
+impl Hash for ObjectRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Ord for ObjectRef {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Declared in this order: kind, cluster, namespace, name.
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for ObjectRef {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
-        Self {
+        Self::of(gvk, "".into(), namespace.into(), name.into())
+    }
+
+    /// Names an object of a cluster.
+    pub fn of(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
+        // Differs from process to process: nobody can name objects so that they collide.
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let hash = SEED.hash_one((&gvk, &cluster, &namespace, &name));
+        Self(Arc::new(Identity {
             gvk,
-            cluster: "".into(),
-            namespace: namespace.into(),
-            name: name.into(),
+            cluster,
+            namespace,
+            name,
+            hash,
+        }))
+    }
+
+    /// The same in another cluster.
+    pub fn in_cluster(self, cluster: &Arc<str>) -> Self {
+        if self.cluster == *cluster {
+            return self;
         }
+        let Identity {
+            gvk, namespace, name, ..
+        } = &*self.0;
+        Self::of(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
     }
 }
 

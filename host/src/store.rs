@@ -383,12 +383,8 @@ impl Store {
             .filter(|(_, _, object)| query.fields.is_none_or(|s| s.matches(object)))
             .take(query.limit.unwrap_or(usize::MAX))
             .map(|(namespace, name, object)| {
-                let key = ObjectRef {
-                    gvk: scope.gvk.clone(),
-                    cluster: scope.cluster.clone(),
-                    namespace: namespace.clone(),
-                    name: name.clone(),
-                };
+                let (gvk, cluster) = (scope.gvk.clone(), scope.cluster.clone());
+                let key = ObjectRef::of(gvk, cluster, namespace.clone(), name.clone());
                 (key, object.clone())
             })
             .collect()

@@ -416,7 +416,7 @@ impl Informer {
             },
             "DELETED" => {
                 if let Ok((key, object)) = Object::parse(&self.scope.gvk, json.as_bytes()) {
-                    let key = self.in_cluster(key);
+                    let key = key.in_cluster(&self.scope.cluster);
                     let version = object.resource_version;
                     self.tell(self.store.remove(&self.scope, &key, &object.uid, version));
                 }
@@ -447,7 +447,7 @@ impl Informer {
     fn put(&self, json: &str) -> Option<ObjectRef> {
         match Object::parse(&self.scope.gvk, json.as_bytes()) {
             Ok((key, object)) => {
-                let key = self.in_cluster(key);
+                let key = key.in_cluster(&self.scope.cluster);
                 let change = match self.store.put(&key, object, self.scope.form) {
                     Put::News(change) => Some(change),
                     Put::Known | Put::Stray(_) => None,
@@ -465,11 +465,6 @@ impl Informer {
                 None
             }
         }
-    }
-
-    fn in_cluster(&self, mut key: ObjectRef) -> ObjectRef {
-        key.cluster = self.scope.cluster.clone();
-        key
     }
 }
 

@@ -22,6 +22,20 @@ pub struct Selection<'a> {
     pub fields: Option<&'a str>,
 }
 
+/// An object as it is after it was written. Read only when it is looked at: most reconcilers don't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written(Vec<u8>);
+
+impl Written {
+    /// The object.
+    ///
+    /// # Errors
+    /// `Error::Invalid` when the host gave what is no JSON.
+    pub fn json(&self) -> Result<Value, Error> {
+        crate::slim::value(&self.0).map_err(|error| invalid("the object written", error))
+    }
+}
+
 /// The host, as one reconcile sees it.
 pub struct Context<'a> {
     #[cfg(not(target_arch = "wasm32"))]
@@ -138,7 +152,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.apply`.
-    pub fn apply_owned(&self, object: &impl Serialize) -> Result<Value, Error> {
+    pub fn apply_owned(&self, object: &impl Serialize) -> Result<Written, Error> {
         self.write(object, true, true)
     }
 
@@ -147,23 +161,22 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.apply`.
-    pub fn apply(&self, object: &impl Serialize, force: bool) -> Result<Value, Error> {
+    pub fn apply(&self, object: &impl Serialize, force: bool) -> Result<Written, Error> {
         self.write(object, false, force)
     }
 
-    fn write(&self, object: &impl Serialize, owned: bool, force: bool) -> Result<Value, Error> {
-        let answer = self.kubernetes_apply(&json(object), WriteOptions { owned, force })?;
-        value(&answer, &self.request.ref_.gvk)
+    fn write(&self, object: &impl Serialize, owned: bool, force: bool) -> Result<Written, Error> {
+        let options = WriteOptions { owned, force };
+        self.kubernetes_apply(&json(object), options).map(Written)
     }
 
     /// Creates an object; `owned` makes it go with the reconciled one.
     ///
     /// # Errors
     /// As `kubernetes.create`.
-    pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<Value, Error> {
+    pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<Written, Error> {
         let options = WriteOptions { owned, force: false };
-        let answer = self.kubernetes_create(&json(object), options)?;
-        value(&answer, &self.request.ref_.gvk)
+        self.kubernetes_create(&json(object), options).map(Written)
     }
 
     /// Deletes an object.

@@ -57,7 +57,7 @@ pub use bindings::ostler::plugin::log::Level;
 pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, ObjectRef, TriState};
 #[cfg(not(target_arch = "wasm32"))]
 pub use capabilities::Capabilities;
-pub use context::{Context, Selection};
+pub use context::{Context, Selection, Written};
 pub use http::{RequestBuilder, Response, Upstream};
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Raw, Resource, gvk};
 pub use ostler_sdk_macros::{api, resource};

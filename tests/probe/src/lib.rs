@@ -112,9 +112,9 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
                     .collect();
                 names.join(",")
             }
-            "apply" => shown(Some(ctx.apply_owned(&object()?)?)),
-            "force" => shown(Some(ctx.apply(&object()?, true)?)),
-            "create" => shown(Some(ctx.create(&object()?, true)?)),
+            "apply" => shown(Some(ctx.apply_owned(&object()?)?.json()?)),
+            "force" => shown(Some(ctx.apply(&object()?, true)?.json()?)),
+            "create" => shown(Some(ctx.create(&object()?, true)?.json()?)),
             "hold" => {
                 ctx.hold(&reference())?;
                 "held".into()

@@ -30,6 +30,11 @@ mod hostile {
         async fn chaos() {
             super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await;
         }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn who_is_throttled_holds_no_worker() {
+            super::super::who_is_throttled_holds_no_worker(ostler_test_harness::Lab::embedded().await).await;
+        }
     }
     mod real {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,6 +43,44 @@ mod hostile {
             super::super::chaos(ostler_test_harness::Lab::real().await, 10).await;
         }
     }
+}
+
+/// An API server that says 429 again and again to one object's writes costs the others nothing, though there is one
+/// worker for all of them.
+async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
+    lab.settings.workers = 1;
+    lab.install(&["tests/probe"]);
+    lab.start_host_with(lab.client_at(lab.address()).await).await;
+    let server = lab.embedded.as_ref().expect("it is the embedded one");
+    let throttled = Fault {
+        matches: Match {
+            path: Some("/configmaps/slow".into()),
+            ..Match::default()
+        },
+        times: None,
+        effect: Effect::Respond {
+            code: 429,
+            retry_after: None,
+        },
+    };
+    server.faults().add(throttled).expect("a pattern");
+    let api = lab.api(&kind(), &lab.namespace);
+    apply(&api, "slow".into(), "1".into()).await;
+    let met = || server.counters().of("apply", "configmaps") > 0;
+    lab.until("the first write is throttled", async || met()).await;
+    apply(&api, "quick".into(), "1".into()).await;
+    lab.ready(&kind(), "quick").await;
+    let slow = lab.get(&kind(), "slow").await.expect("it is there");
+    assert_ne!(ostler_test_harness::condition(&slow, "Ready")["status"], "True");
+    // Nothing between the host and the server tries again by itself: one reconcile is one request.
+    let requests = server.counters().of("apply", "configmaps");
+    let reconciles: u64 = lab.host().ledger().all().iter().map(|f| f.reconciles).sum();
+    assert!(
+        requests <= reconciles,
+        "{requests} requests of {reconciles} reconciles"
+    );
+    server.faults().clear();
+    lab.ready(&kind(), "slow").await;
 }
 
 fn seeds(count: u64) -> Vec<u64> {
