@@ -12,11 +12,13 @@ mod messaging;
 mod metrics;
 mod references;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeSet, HashSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU32},
     time::{Duration, Instant},
 };
 
@@ -33,10 +35,12 @@ use crate::{
     gate::Gate,
     grants::{Access, PluginGrants},
     key::{Gvk, ObjectRef},
+    limits::Limit,
     memo::Memo,
     metrics::{HostCall, Metrics, PluginMetrics},
     object::Object,
     plugin::Kind,
+    rbac::{Read, Refusal, Reviewer},
     router::Router,
     scope::{Form, Reach, Scope},
     store::Store,
@@ -55,6 +59,8 @@ pub struct Services {
     pub informers: Arc<Informers>,
     /// Writes to the API server.
     pub effects: Arc<Effects>,
+    /// Whether plugins' service accounts may read what the store has.
+    pub reviewer: Reviewer,
     /// Kubernetes Events.
     pub recorder: Recorder,
     /// Clients of upstreams.
@@ -117,7 +123,10 @@ impl fmt::Display for Named<'_> {
 impl Terms {
     /// Whether nothing was agreed otherwise.
     pub fn same(&self, other: &Self) -> bool {
-        self.plugin == other.plugin && self.grants == other.grants && self.config == other.config
+        self.plugin == other.plugin
+            && self.grants == other.grants
+            && self.config == other.config
+            && self.limits == other.limits
     }
 }
 
@@ -133,6 +142,16 @@ pub struct Call {
     hook: bool,
     started: Instant,
     host_calls: u32,
+    /// Bytes handed to the host, and given by it.
+    bytes: (usize, usize),
+    /// Objects that lists gave.
+    listed: usize,
+    /// Lines logged; shared with what prints.
+    lines: Arc<AtomicU32>,
+    /// Whether RBAC refused something: nobody tells when that changes.
+    pub forbidden: bool,
+    /// Most linear memory it had.
+    pub memory: usize,
     /// How long the component has computed.
     pub cpu: Duration,
     /// What it cost.
@@ -160,6 +179,11 @@ impl Call {
             hook: false,
             started: Instant::now(),
             host_calls: 0,
+            bytes: (0, 0),
+            listed: 0,
+            lines: Arc::default(),
+            forbidden: false,
+            memory: 0,
             cpu: Duration::ZERO,
             counts: Counts::default(),
             reads: Vec::new(),
@@ -185,7 +209,15 @@ impl Call {
 
     /// Where what the component prints goes: line by line to the log.
     pub fn output(&self, level: tracing::Level) -> impl StdoutStream + 'static {
-        log::Printed::new(self.terms.plugin.clone(), level)
+        log::Printed::new(
+            log::Lines {
+                plugin: self.terms.plugin.clone(),
+                metrics: self.metrics.clone(),
+                written: self.lines.clone(),
+                most: self.terms.limits.log_lines,
+            },
+            level,
+        )
     }
 
     fn left(&self) -> Duration {
@@ -204,12 +236,82 @@ impl Call {
         };
         self.host_calls += 1;
         if self.host_calls > self.terms.limits.host_calls {
-            let limit = self.terms.limits.host_calls;
-            return Err(Error::Budget(format!(
-                "more than {limit} host calls in one reconcile"
-            )));
+            return Err(self.exceeded(Limit::HostCalls, "host calls in one reconcile"));
         }
         Ok((subject, subject.services.clone()))
+    }
+
+    /// A limit is exceeded: counted, and told.
+    fn exceeded(&self, limit: Limit, what: &str) -> Error {
+        if let Some(metrics) = &self.metrics {
+            metrics.exceeded(limit);
+        }
+        let most = self.terms.limits.shown(limit);
+        Error::Budget(format!("more than {most} {what} (limit {})", limit.name()))
+    }
+
+    /// Counts bytes the component hands over.
+    fn takes(&mut self, bytes: usize) -> Result<(), Error> {
+        self.bytes.0 = self.bytes.0.saturating_add(bytes);
+        match self.bytes.0 > self.terms.limits.bytes_out {
+            true => Err(self.exceeded(Limit::BytesOut, "bytes handed to the host in one reconcile")),
+            false => Ok(()),
+        }
+    }
+
+    /// Counts bytes that are given to the component.
+    fn gives(&mut self, bytes: usize) -> Result<(), Error> {
+        self.bytes.1 = self.bytes.1.saturating_add(bytes);
+        match self.bytes.1 > self.terms.limits.bytes_in {
+            true => Err(self.exceeded(Limit::BytesIn, "bytes given by the host in one reconcile")),
+            false => Ok(()),
+        }
+    }
+
+    /// What a component is given, counted.
+    fn given(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
+        self.gives(bytes.len()).map(|()| bytes)
+    }
+
+    /// Whether one more log line may be written. The first that may not says so.
+    fn line(&self) -> bool {
+        let most = self.terms.limits.log_lines;
+        log::Lines::one_more(&self.lines, most, &self.terms.plugin, self.metrics.as_deref())
+    }
+
+    /// Bytes handed over, and given.
+    pub fn bytes(&self) -> (usize, usize) {
+        self.bytes
+    }
+
+    /// RBAC's part of what may be read from the shared cache.
+    async fn permitted(&mut self, services: &Services, reads: &[Read<'_>]) -> Result<(), Error> {
+        let Some(account) = self.terms.grants.service_account() else {
+            return Ok(());
+        };
+        for read in reads {
+            match services.reviewer.may(account, *read).await {
+                Ok(()) => {}
+                Err(Refusal::Forbidden(why)) => {
+                    self.forbidden = true;
+                    return Err(Error::Denied(why));
+                }
+                Err(Refusal::Unknown(e)) => return Err(Error::Unavailable(e.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the API server said to a request that was made as the plugin.
+    fn refused(&mut self, e: ApiError) -> Error {
+        match self.terms.grants.service_account() {
+            Some(account) if e.code() == 403 => {
+                let why = format!("RBAC: service account {account}: {e}");
+                self.forbidden = true;
+                Error::Denied(why)
+            }
+            _ => e.into(),
+        }
     }
 
     /// What belongs to a reconcile is not for hooks.
@@ -237,6 +339,7 @@ impl Call {
             manager: &self.terms.plugin,
             by,
             said: 0,
+            account: self.terms.grants.service_account(),
         }
     }
 
@@ -278,33 +381,34 @@ impl Call {
                 self.terms.plugin
             )));
         }
-        for (field, value) in [
-            ("gvk.version", &r.gvk.version),
-            ("gvk.kind", &r.gvk.kind),
-            ("name", &r.name),
-        ] {
-            if value.is_empty() {
+        let gvk = kind(&r.gvk)?;
+        if r.name.is_empty() {
+            return Err(Error::Invalid("name of the object reference is empty".into()));
+        }
+        for (field, value) in [("name", Some(&r.name)), ("namespace", r.namespace.as_ref())] {
+            if let Some(value) = value.filter(|v| !segment(v)) {
                 return Err(Error::Invalid(format!(
-                    "{field} of the object reference is empty"
+                    "{field} `{value}` of the object reference is not a name"
                 )));
             }
         }
-        for (field, value) in [
-            ("name", Some(&r.name)),
-            ("namespace", r.namespace.as_ref()),
-            ("gvk.group", Some(&r.gvk.group)),
-            ("gvk.version", Some(&r.gvk.version)),
-        ] {
-            if value.is_some_and(|v| v.contains(['/', '?', '#', '%']) || v == "." || v == "..") {
-                return Err(Error::Invalid(format!(
-                    "{field} `{}` of the object reference is not a name",
-                    value.map_or("", |v| v)
-                )));
-            }
-        }
-        let gvk = Gvk::new(&r.gvk.group, &r.gvk.version, &r.gvk.kind);
         Ok(ObjectRef::new(gvk, r.namespace.as_deref().unwrap_or(""), &r.name))
     }
+}
+
+/// A kind as the contract has it, if it is one.
+fn kind(gvk: &types::Gvk) -> Result<Gvk, Error> {
+    let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
+    match gvk.check() {
+        Ok(()) => Ok(gvk),
+        Err(e) => Err(Error::Invalid(format!("gvk.{e}"))),
+    }
+}
+
+/// Whether a text is one segment of a path, and nothing else.
+fn segment(text: &str) -> bool {
+    let other = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '?' | '#' | '%');
+    !text.contains(other) && text != "." && text != ".."
 }
 
 impl types::Host for Call {}

@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     gate::{Deposed, Gate},
+    grants::ServiceAccount,
     key::{Gvk, ObjectRef},
     metrics::RestClient,
     selector::Selector,
@@ -129,6 +130,8 @@ pub struct Cluster {
     counted: Option<(RestClient, Arc<str>)>,
     resources: Arc<Mutex<HashMap<Gvk, Resource>>>,
     gate: Gate,
+    /// Whom requests are made as; none for the host itself.
+    user: Option<Arc<str>>,
     /// No answer to the last request: said once, not for every object.
     away: Arc<AtomicBool>,
     /// How long an answer may take.
@@ -143,6 +146,7 @@ impl Cluster {
             counted: None,
             resources: Arc::default(),
             gate: Gate::default(),
+            user: None,
             away: Arc::default(),
             patience: PATIENCE,
         }
@@ -159,6 +163,15 @@ impl Cluster {
     /// The same, with every write going through this gate.
     pub fn gated(self, gate: Gate) -> Self {
         Self { gate, ..self }
+    }
+
+    /// The same, with requests made as a service account. Its groups are not named: the API server gives it those
+    /// of every service account, and the host needs no right to impersonate groups.
+    pub fn acting(&self, account: Option<&ServiceAccount>) -> Self {
+        Self {
+            user: account.map(|account| account.user().into()),
+            ..self.clone()
+        }
     }
 
     /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
@@ -351,6 +364,9 @@ impl Cluster {
         let mut request = http::Request::builder().method(method).uri(path);
         if let Some((name, value)) = header {
             request = request.header(name, value);
+        }
+        if let Some(user) = &self.user {
+            request = request.header("impersonate-user", &**user);
         }
         let request = request
             .body(Body::from(body))

@@ -64,6 +64,20 @@ fn host() -> &'static (Resolve, WorldId) {
     })
 }
 
+/// What a component can import, as `interface.function`.
+#[cfg(test)]
+pub(crate) fn imports() -> impl Iterator<Item = String> {
+    let (resolve, world) = host();
+    resolve.worlds[*world].imports.values().flat_map(|item| {
+        let WorldItem::Interface { id, .. } = item else {
+            panic!("the host offers interfaces only: {item:?}");
+        };
+        let interface = &resolve.interfaces[*id];
+        let name = interface.name.clone().unwrap_or_default();
+        interface.functions.keys().map(move |f| format!("{name}.{f}"))
+    })
+}
+
 /// Looks at the bytes of a plugin. Compiles and runs nothing.
 pub fn inspect(wasm: &[u8]) -> Result<Inspection, ContractError> {
     if !wasm.starts_with(b"\0asm") {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{ApiError, As, Cluster, Patch, Resource, parse},
+    grants::ServiceAccount,
     key::{Gvk, ObjectRef},
     object::Object,
     references::{self, HOLDS},
@@ -29,6 +30,8 @@ pub struct Writer<'a> {
     pub by: &'a ObjectRef,
     /// A digest of what the component said, where that decides what is written.
     pub said: u64,
+    /// Whom it is written as; none for the host itself.
+    pub account: Option<&'a ServiceAccount>,
 }
 
 /// What a write did.
@@ -115,7 +118,8 @@ impl Effects {
             writer.manager
         );
         let writing = self.router.writing(key, writer.by);
-        let answer = self.cluster.patch(&path, Patch::Apply, body).await?;
+        let cluster = self.cluster.acting(writer.account);
+        let answer = cluster.patch(&path, Patch::Apply, body).await?;
         let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
@@ -184,7 +188,7 @@ impl Effects {
         );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
         let writing = self.router.writing(key, writer.by);
-        let answer = self.cluster.create(&path, body).await?;
+        let answer = self.cluster.acting(writer.account).create(&path, body).await?;
         Ok(Written {
             object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
             sent: true,
@@ -194,6 +198,7 @@ impl Effects {
     /// Deletes an object. Gives whether there was one.
     pub async fn delete(
         &self,
+        account: Option<&ServiceAccount>,
         key: &ObjectRef,
         propagation: Option<&str>,
         uid: Option<&str>,
@@ -217,7 +222,12 @@ impl Effects {
             options["preconditions"] = json!({ "uid": uid });
         }
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        match self.cluster.delete(&path, options.to_string().into_bytes()).await {
+        match self
+            .cluster
+            .acting(account)
+            .delete(&path, options.to_string().into_bytes())
+            .await
+        {
             Ok(_) => Ok(true),
             Err(e) if e.code() == 404 => Ok(false),
             Err(e) => Err(e),
@@ -338,6 +348,7 @@ impl Effects {
     /// the last).
     pub async fn page(
         &self,
+        account: Option<&ServiceAccount>,
         gvk: &Gvk,
         namespace: &str,
         labels: Option<&Selector>,
@@ -346,7 +357,8 @@ impl Effects {
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, String), ApiError> {
         let query = self.cluster.query(gvk, namespace, labels).await?;
         let mut objects = Vec::new();
-        let page = self.cluster.page(&query, limit, token, None, |item| {
+        let cluster = self.cluster.acting(account);
+        let page = cluster.page(&query, limit, token, None, |item| {
             objects.extend(Object::parse(gvk, item.as_bytes()).ok());
         });
         let (_, next) = page.await?;
@@ -402,9 +414,14 @@ impl Effects {
     }
 
     /// Reads one object from the API server itself; the store has it from then on.
-    pub async fn read(&self, key: &ObjectRef, by: &ObjectRef) -> Result<Option<Arc<Object>>, ApiError> {
+    pub async fn read(
+        &self,
+        account: Option<&ServiceAccount>,
+        key: &ObjectRef,
+        by: &ObjectRef,
+    ) -> Result<Option<Arc<Object>>, ApiError> {
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        match self.cluster.get(&path).await {
+        match self.cluster.acting(account).get(&path).await {
             Ok(bytes) => self
                 .keep(&key.gvk, &bytes, by, false, self.router.writing(key, by))
                 .map(Some),

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::{effects::Effects, key::ObjectRef, object::Object};
+use crate::{effects::Effects, key::ObjectRef, limits::Limit, metrics::PluginMetrics, object::Object};
 
 /// The same event within this time is only counted.
 const QUIET: Duration = Duration::from_secs(60);
@@ -20,6 +20,9 @@ const QUIET: Duration = Duration::from_secs(60);
 const BURST: u32 = 25;
 /// After this long one more may be.
 const REFILL: Duration = Duration::from_secs(300);
+const MINUTE: Duration = Duration::from_secs(60);
+/// The API server takes no longer reason.
+const REASON: usize = 128;
 /// Distinct events, and objects with events, that are remembered.
 const REMEMBERED: usize = 4096;
 
@@ -44,7 +47,7 @@ impl Default for Recorder {
 
 impl Recorder {
     /// Records an event about an object; gives whether something was sent. A failure is logged and the
-    /// event dropped: an Event is news, not state.
+    /// event dropped: an Event is news, not state. What a plugin emits has a rate, so many in a minute.
     #[allow(clippy::too_many_arguments)]
     pub async fn record(
         &self,
@@ -55,19 +58,30 @@ impl Recorder {
         warning: bool,
         reason: &str,
         note: &str,
+        rate: Option<(u32, Option<&PluginMetrics>)>,
     ) -> bool {
         let kind = if warning { "Warning" } else { "Normal" };
         let note: String = note.chars().take(1000).collect();
+        let reason: String = reason.chars().take(REASON).collect();
+        let reason = &*reason;
         let subject = (object.uid.clone(), component.into());
         let news = (warning, reason.into(), note.as_str().into());
-        let verdict = self
-            .correlator
-            .lock()
-            .expect("lock")
-            .observe(subject, news, self.started.elapsed());
+        let verdict = self.correlator.lock().expect("lock").observe(
+            subject,
+            news,
+            rate.map(|(rate, _)| rate),
+            self.started.elapsed(),
+        );
         let (id, count) = match verdict {
             Verdict::Write { id, count } => (id, count),
             Verdict::Quiet => return false,
+            Verdict::TooFast => {
+                self.limited.fetch_add(1, Ordering::Relaxed);
+                if let Some(metrics) = rate.and_then(|(_, metrics)| metrics) {
+                    metrics.exceeded(Limit::EventsPerMinute);
+                }
+                return false;
+            }
             Verdict::Limited => {
                 self.limited.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(object = %key, plugin = component, kind, reason, "event dropped, too many of this object: {note}");
@@ -144,6 +158,8 @@ enum Verdict {
     Quiet,
     /// Too many about this object.
     Limited,
+    /// Too many of this plugin.
+    TooFast,
 }
 
 /// Decides about events. Pure: time comes in with each.
@@ -151,6 +167,7 @@ enum Verdict {
 struct Correlator {
     known: HashMap<(Subject, News), Known>,
     buckets: HashMap<Subject, Bucket>,
+    plugins: HashMap<Box<str>, Bucket>,
 }
 
 struct Known {
@@ -168,20 +185,26 @@ struct Bucket {
 
 impl Bucket {
     /// Takes a token, if there is one.
-    fn take(&mut self, now: Duration) -> bool {
-        let full_at = self.full_at.max(now) + REFILL;
-        if full_at - now > REFILL * BURST {
-            return false;
+    fn take(&mut self, now: Duration, refill: Duration, burst: u32) -> bool {
+        let has = self.has(now, refill, burst);
+        if has {
+            self.full_at = self.full_at.max(now) + refill;
         }
-        self.full_at = full_at;
-        true
+        has
+    }
+
+    fn has(&self, now: Duration, refill: Duration, burst: u32) -> bool {
+        self.full_at.max(now) + refill - now <= refill * burst
     }
 }
 
 impl Correlator {
-    fn observe(&mut self, subject: Subject, news: News, now: Duration) -> Verdict {
+    /// `rate` is how many of a plugin may be written in a minute.
+    fn observe(&mut self, subject: Subject, news: News, rate: Option<u32>, now: Duration) -> Verdict {
         bound(&mut self.known, |k| k.seen);
         bound(&mut self.buckets, |b| b.full_at);
+        bound(&mut self.plugins, |b| b.full_at);
+        let plugin = subject.1.clone();
         let known = self
             .known
             .entry((subject.clone(), news))
@@ -196,11 +219,22 @@ impl Correlator {
             known.count += 1;
             return Verdict::Quiet;
         }
+        let all = self.plugins.entry(plugin).or_insert(Bucket { full_at: now });
+        let pace = rate.map(|rate| (MINUTE / rate.max(1), rate));
+        if let Some((refill, burst)) = pace
+            && !all.has(now, refill, burst)
+        {
+            known.count += u64::from(known.written.is_some());
+            return Verdict::TooFast;
+        }
         let bucket = self.buckets.entry(subject).or_insert(Bucket { full_at: now });
-        if !bucket.take(now) {
+        if !bucket.take(now, REFILL, BURST) {
             // One that was never written is counted from when it is.
             known.count += u64::from(known.written.is_some());
             return Verdict::Limited;
+        }
+        if let Some((refill, burst)) = pace {
+            all.take(now, refill, burst);
         }
         known.count += 1;
         known.written = Some(now);
@@ -239,7 +273,7 @@ mod tests {
 
     fn observe(correlator: &mut Correlator, object: u8, note: u8, now: Duration) -> Verdict {
         let subject = (object.to_string().into(), "p".into());
-        correlator.observe(subject, (false, "R".into(), note.to_string().into()), now)
+        correlator.observe(subject, (false, "R".into(), note.to_string().into()), None, now)
     }
 
     #[test]
@@ -272,11 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn one_plugin_that_talks_too_much_does_not_silence_another() {
+        let mut c = Correlator::default();
+        let written = |c: &mut Correlator, plugin: &str, now| {
+            let emit = |object: &u32| {
+                let subject = (object.to_string().into(), plugin.into());
+                let news = (false, "R".into(), format!("{now:?}").into());
+                matches!(c.observe(subject, news, Some(60), now), Verdict::Write { .. })
+            };
+            (0..100).filter(emit).count()
+        };
+        assert_eq!(written(&mut c, "a", SECOND), 60);
+        assert_eq!(written(&mut c, "b", SECOND), 60);
+        assert_eq!(written(&mut c, "a", 4 * SECOND), 3, "one in a second");
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut c = Correlator::default();
         for i in 0..3 * REMEMBERED {
             let subject = (i.to_string().into(), "p".into());
-            c.observe(subject, (false, "R".into(), "n".into()), SECOND);
+            c.observe(subject, (false, "R".into(), "n".into()), None, SECOND);
         }
         assert!(c.known.len() <= REMEMBERED && c.buckets.len() <= REMEMBERED);
         assert!(c.known.len() >= REMEMBERED / 2 - 1);
@@ -304,6 +354,7 @@ mod tests {
                     }
                     Verdict::Limited => prop_assert!(*tokens < 1.0 + 1e-6, "held back with {tokens} tokens"),
                     Verdict::Quiet => {}
+                    Verdict::TooFast => prop_assert!(false, "no rate was given"),
                 }
             }
         }

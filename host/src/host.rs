@@ -1,6 +1,7 @@
 //! Puts the parts together and runs them.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -25,12 +26,14 @@ use crate::{
     key::ObjectRef,
     lease::{self, Campaign},
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     object::Object,
     oci,
     plugin::{self, Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
+    rbac::Reviewer,
     reconcile::{self, Controller},
     reload::{Objects, Reloader},
     router::{Cause, Router},
@@ -185,6 +188,7 @@ impl Host {
             store: store.clone(),
             router: router.clone(),
             informers: informers.clone(),
+            reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router.clone())),
             recorder: Recorder::default(),
             upstreams,
@@ -196,7 +200,7 @@ impl Host {
         });
         let engine = Engine::new(
             settings.workers * 2,
-            settings.limits.memory,
+            settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
         );
@@ -459,6 +463,19 @@ pub(crate) fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, befor
         plugin.max_concurrent,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    if !shown.is_empty() {
+        let shown: Vec<_> = shown.into_iter().collect();
+        let place = match shown.contains(&"*") {
+            true => "every namespace".to_owned(),
+            false => format!("the namespaces {}", shown.join(", ")),
+        };
+        warn!(
+            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
+             host's to keep",
+            plugin.name()
+        );
+    }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
     // What has hooks waits for them, and is let go by these.
     if plugin.suspended || !plugin.lifecycle {

@@ -61,6 +61,33 @@ impl Gvk {
         }
     }
 
+    /// What is wrong with it as a name: it becomes part of a path at the API server. Names the field.
+    pub fn check(&self) -> Result<(), String> {
+        let plain = |text: &str, more: &[u8]| {
+            let mut bytes = text.bytes();
+            bytes.all(|b| b.is_ascii_alphanumeric() || more.contains(&b))
+        };
+        let group = plain(&self.group, b"-.") && !self.group.starts_with('.') && !self.group.contains("..");
+        for (field, value, valid) in [
+            ("group", &self.group, group),
+            (
+                "version",
+                &self.version,
+                !self.version.is_empty() && plain(&self.version, b""),
+            ),
+            (
+                "kind",
+                &self.kind,
+                !self.kind.is_empty() && plain(&self.kind, b""),
+            ),
+        ] {
+            if !valid {
+                return Err(format!("{field} {value:?} is not a name"));
+            }
+        }
+        Ok(())
+    }
+
     /// The inverse of [`Gvk::api_version`].
     pub fn from_api_version(api_version: &str, kind: &str) -> Self {
         match api_version.split_once('/') {

@@ -33,6 +33,7 @@ pub mod engine;
 pub mod grants;
 pub mod oci;
 pub mod plugin;
+pub mod rbac;
 pub mod reload;
 pub mod signature;
 pub mod upstream;
@@ -53,6 +54,8 @@ pub mod manifest;
 pub mod admin;
 pub mod cli;
 pub mod facts;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;

@@ -243,7 +243,7 @@ impl Hooks {
                 Err(e) if e.code() == 404 => return Ok(()),
                 // Somebody changed it meanwhile: what that made of it is upgraded.
                 Err(ApiError::Status { code: 409, .. }) => {
-                    stored = effects.read(key, key).await.map_err(|e| e.to_string())?;
+                    stored = effects.read(None, key, key).await.map_err(|e| e.to_string())?;
                 }
                 Err(e) => return Err(e.to_string()),
             }

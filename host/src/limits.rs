@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// Linear memory that can be granted at most: what the instance pool has room for.
 pub const MOST_MEMORY: usize = 1 << 30;
+/// Elements of tables that can be granted at most.
+pub const MOST_TABLE_ELEMENTS: u32 = 100_000;
 
 /// Bytes as people write them: `64Mi`, `512Ki`, `1Gi`, or a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +209,7 @@ limits! {
     /// Linear memory of an instance.
     Memory memory "memory": usize = Bytes, 64 << 20;
     /// Elements of its tables.
-    TableElements table_elements "tableElements": u32 = u32, 100_000;
+    TableElements table_elements "tableElements": u32 = u32, MOST_TABLE_ELEMENTS;
     /// Time the component itself may compute in one call.
     Cpu cpu "cpu": Duration = Time, Duration::from_secs(1);
     /// Time one call may take, host calls included.
@@ -250,7 +252,12 @@ impl LimitsSpec {
                 "limits.memory is {memory}: {} at most",
                 Bytes(MOST_MEMORY)
             )),
-            _ => Ok(()),
+            _ => match self.table_elements {
+                Some(elements) if elements > MOST_TABLE_ELEMENTS => Err(format!(
+                    "limits.tableElements is {elements}: {MOST_TABLE_ELEMENTS} at most"
+                )),
+                _ => Ok(()),
+            },
         }
     }
 }

@@ -7,9 +7,6 @@ use std::{
 
 use crate::key::ObjectRef;
 
-/// Bytes one object may keep, keys included.
-pub const LIMIT: usize = 64 << 10;
-
 /// The scratch of all objects.
 #[derive(Default)]
 pub struct Memo(Mutex<HashMap<ObjectRef, Scratch>>);
@@ -34,8 +31,8 @@ impl Memo {
         self.0.lock().expect("lock").clear();
     }
 
-    /// Keeps a value; `false` when that would be more than [`LIMIT`].
-    pub fn put(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>) -> bool {
+    /// Keeps a value; `false` when that would be more than `most` bytes of the object, keys included.
+    pub fn put(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>, most: usize) -> bool {
         let mut memo = self.0.lock().expect("lock");
         let scratch = memo.entry(object.clone()).or_default();
         if *scratch.uid != *uid {
@@ -46,7 +43,7 @@ impl Memo {
         }
         let others = scratch.values.iter().filter(|(k, _)| **k != key);
         let kept: usize = others.map(|(k, v)| k.len() + v.len()).sum();
-        if kept + key.len() + value.len() > LIMIT {
+        if kept + key.len() + value.len() > most {
             return false;
         }
         scratch.values.insert(key, value);
@@ -75,8 +72,8 @@ mod tests {
     fn lives_with_the_object_and_has_a_limit() {
         let memo = Memo::default();
         let object = ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "n", "a");
-        assert!(memo.put(&object, "1", "k".into(), vec![1; 60_000]));
-        assert!(!memo.put(&object, "1", "l".into(), vec![1; 60_000]));
+        assert!(memo.put(&object, "1", "k".into(), vec![1; 60_000], 64 << 10));
+        assert!(!memo.put(&object, "1", "l".into(), vec![1; 60_000], 64 << 10));
         assert_eq!(memo.get(&object, "2", "k"), None, "another object of that name");
         assert_eq!(memo.get(&object, "1", "k").map(|v| v.len()), Some(60_000));
         memo.forget(&object);

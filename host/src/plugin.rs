@@ -291,9 +291,8 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
-        if gvk.version.is_empty() || gvk.kind.is_empty() {
-            return Err(format!("`describe` lists a kind without version or name: {gvk}"));
-        }
+        gvk.check()
+            .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
         if let Some(finalizer) = &kind.finalizer
             && finalizer
                 .split_once('/')

@@ -33,6 +33,7 @@ use crate::{
     object::Object,
     plugin::{self as plugins, Ending, Plugin, Registry},
     queue::{Next, Priority, Work},
+    rbac::{Read, Refusal},
     references,
     router::Cause,
     scope::Form,
@@ -47,6 +48,8 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// Whoever wants to be called again at once is, but not without a breath.
+const SOONEST: Duration = Duration::from_millis(10);
 /// When to look again at what is about to be held.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -377,6 +380,9 @@ impl Controller {
         deleting: Option<&str>,
     ) -> End {
         let key = &work.key;
+        if let Err(end) = self.visible(plugin, key, object).await {
+            return end;
+        }
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
         let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
@@ -405,15 +411,19 @@ impl Controller {
         let metrics = call.metrics.clone();
         if let Some(metrics) = &metrics {
             metrics.called(called, call.cpu);
+            metrics.used(call.bytes(), call.memory);
         }
         let trap = answer.as_ref().err().cloned();
         let result = match answer {
-            Ok(Ok(outcome)) => Answer::Outcome(outcome),
-            Ok(Err(failure)) => Answer::Failure(failure),
+            Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
+            Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
             Err(trap) => {
                 warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
                 if let Some(metrics) = &metrics {
                     metrics.trapped(trap.kind());
+                    if let Some(limit) = trap.limit() {
+                        metrics.exceeded(limit);
+                    }
                 }
                 Answer::Failure(trapped(&trap))
             }
@@ -434,7 +444,11 @@ impl Controller {
         };
         self.ledger.ended(key, failed, called, started.elapsed());
         End {
-            next: end.next,
+            next: match end.next {
+                // Nobody tells when RBAC changes.
+                Next::Park if call.forbidden => self.look_again(),
+                next => next,
+            },
             reads: Some(call.reads),
             // A failure lets go of nothing: what it is about may well be what comes next in the stream.
             follows: (!failed).then_some(call.follows),
@@ -466,6 +480,49 @@ impl Controller {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
             self.services.router.add(&key, Priority::Normal, Cause::Traffic);
         }
+    }
+
+    /// Whether the plugin's service account may see the object at all.
+    async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
+        let Some(account) = plugin.terms.grants.service_account() else {
+            return Ok(());
+        };
+        let read = Read {
+            verb: "get",
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+            name: &key.name,
+        };
+        match self.services.reviewer.may(account, read).await {
+            Ok(()) => Ok(()),
+            Err(Refusal::Unknown(e)) => {
+                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
+                self.ledger.failed(key, "AccessUnknown", &e.to_string());
+                Err(End::retry())
+            }
+            Err(Refusal::Forbidden(message)) => {
+                self.ledger.failed(key, "Denied", &message);
+                let failure = reconciler::Failure {
+                    resolution: reconciler::Resolution::Denied(message.clone()),
+                    reason: "Denied".into(),
+                    message,
+                    conditions: Vec::new(),
+                    status: None,
+                };
+                self.write_status(plugin.name(), key, object, &Answer::Failure(failure))
+                    .await?;
+                Err(End {
+                    next: self.look_again(),
+                    reads: None,
+                    follows: None,
+                })
+            }
+        }
+    }
+
+    fn look_again(&self) -> Next<Cause> {
+        let wait = jittered(self.settings.yield_every, JITTER);
+        Next::Yield(self.services.router.now() + wait, Cause::Retry)
     }
 
     async fn conclude(
@@ -508,7 +565,7 @@ impl Controller {
         let jitter = pace.jitter.map_or(JITTER, u32::from);
         let interval = pace.poll.unwrap_or(self.settings.poll);
         let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait, cause);
+        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
         match result {
             Answer::Outcome(outcome) => match outcome.next {
                 reconciler::Next::Settled => Next::Settled,
@@ -531,9 +588,10 @@ impl Controller {
                     Cause::Retry,
                 ),
                 reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => {
-                    Next::Yield(router.now() + Duration::from_millis(ms.max(1)), Cause::Retry)
-                }
+                reconciler::Resolution::Throttled(ms) => Next::Yield(
+                    router.now() + Duration::from_millis(ms).max(SOONEST),
+                    Cause::Retry,
+                ),
             },
         }
     }
@@ -556,6 +614,7 @@ impl Controller {
             warning,
             reason,
             note,
+            None,
         );
         if sent.await {
             self.ledger.count(key, api_writes(1));
@@ -584,8 +643,8 @@ fn resolution(resolution: &reconciler::Resolution) -> &'static str {
 fn trapped(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
         Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
-        Trap::Memory(_) => "PluginOutOfMemory",
-        Trap::Other(_) => "PluginTrapped",
+        Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
+        Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::api::{Api, Door, Edit, FieldValidation, Wrote};
 use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected};
+use crate::rbac::{self, User, Wish};
 use crate::registry::{Kind, Version};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
 use crate::server::{Body, State};
@@ -143,6 +144,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     fn run(self) -> Answer {
         let target = &self.target;
+        self.authorized()?;
         if let Some(reviewed) = self.review() {
             return reviewed;
         }
@@ -206,6 +208,28 @@ impl Call<'_> {
         }
     }
 
+    /// Whether whoever is impersonated may do this. An apply that creates needs to be allowed to, as well.
+    fn authorized(&self) -> Result<(), ApiError> {
+        let Some(user) = User::impersonated(&self.parts.headers) else {
+            return Ok(());
+        };
+        let api = &self.state.api;
+        let wish = Wish::of(&self.target, self.verb);
+        rbac::check(api, &user, &wish)?;
+        let kind = api.registry.get(&self.target.group, &self.target.resource);
+        if self.verb == Verb::Patch(PatchKind::Apply)
+            && let Some(kind) = kind
+            && api
+                .storage
+                .get(&kind.resource, &Key::new(&wish.namespace, &wish.name))
+                .is_none()
+        {
+            let verb = "create".into();
+            rbac::check(api, &user, &Wish { verb, ..wish })?;
+        }
+        Ok(())
+    }
+
     fn review(&self) -> Option<Answer> {
         let known = |(group, plural, ..): &&(&str, &str, &str, bool)| {
             *group == self.target.group && *plural == self.target.resource
@@ -216,7 +240,10 @@ impl Call<'_> {
                 // Nobody is refused, so what the client asks for in an encoding not read here doesn't matter.
                 let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
                 let object = self.object().unwrap_or(named);
-                Ok(json_response(201, &review::answer(kind, object)))
+                Ok(json_response(
+                    201,
+                    &review::answer(&self.state.api, &self.parts.headers, kind, object),
+                ))
             }
             _ => Err(ApiError::method_not_allowed()),
         })

@@ -21,6 +21,7 @@ mod metadata;
 mod object;
 mod patch;
 mod protobuf;
+mod rbac;
 mod registry;
 mod request;
 mod review;

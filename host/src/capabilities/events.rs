@@ -16,13 +16,19 @@ impl Host for Call {
             return;
         };
         let (key, object) = (subject.key.clone(), subject.object.clone());
+        if self.takes(reason.len() + note.len()).is_err() {
+            return;
+        }
         if let Err(e) = self.allow(&Access::Events) {
             tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, "event dropped: {e}");
             return;
         }
         if object.uid.is_empty() {
             // `initialize` is about no object: the log is where such news goes.
-            tracing::info!(plugin = &*self.terms.plugin, reason, "{note}");
+            if self.line() {
+                let (reason, note) = (super::log::clean(&reason), super::log::clean(&note));
+                tracing::info!(plugin = &*self.terms.plugin, reason = &*reason, "{note}");
+            }
             return;
         }
         let warning = kind == EventType::Warning;
@@ -34,6 +40,7 @@ impl Host for Call {
             warning,
             &reason,
             &note,
+            Some((self.terms.limits.events_per_minute, self.metrics.as_deref())),
         );
         if sent.await {
             self.counts.api_writes += 1;

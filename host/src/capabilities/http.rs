@@ -10,7 +10,7 @@ use tracing::{Span, field::Empty, instrument};
 
 mod events;
 
-use super::{Call, Services};
+use super::{Call, Services, segment};
 use crate::{
     bindings::{
         http::{EventQuery, EventTail, Host, Request, Response, Subscription, Upstream},
@@ -18,6 +18,7 @@ use crate::{
     },
     grants::Access,
     key::{Gvk, ObjectRef},
+    limits::Limit,
     metrics::HostCall,
     scope::Form,
     upstream::{self, SecretKey, UpstreamObject},
@@ -35,13 +36,17 @@ impl Host for Call {
         err(Debug, level = "trace")
     )]
     async fn send(&mut self, request: Request) -> Result<Response, Error> {
-        deliver(self.prepare(request).await?).await
+        let answer = deliver(self.prepare(request).await?).await?;
+        self.answer(answer)
     }
 
     #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
     async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
         let count = requests.len();
         if count > REQUESTS {
+            if let Some(metrics) = &self.metrics {
+                metrics.exceeded(Limit::HostCalls);
+            }
             let why = format!("send-all of {count} requests: {REQUESTS} at most");
             return vec![Err(Error::Budget(why)); count];
         }
@@ -53,7 +58,11 @@ impl Host for Call {
         let sending = prepared
             .into_iter()
             .map(|prepared| async move { deliver(prepared?).await });
-        join_all(sending).await
+        let answers = join_all(sending).await;
+        answers
+            .into_iter()
+            .map(|a| a.and_then(|a| self.answer(a)))
+            .collect()
     }
 
     #[instrument(
@@ -144,6 +153,13 @@ impl Call {
             .namespace
             .as_deref()
             .map_or_else(|| own.clone(), Into::into);
+        for (field, value) in [("namespace", &*namespace), ("name", &upstream.name)] {
+            if value.is_empty() || !segment(value) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the upstream is not a name"
+                )));
+            }
+        }
         let key = ObjectRef::new(upstream::kind(), &namespace, &upstream.name);
         self.allow(&Access::Upstream {
             namespace: &namespace,
@@ -181,6 +197,7 @@ impl Call {
                 &request.path_and_query,
             )
             .await?;
+        self.takes(weight(&request))?;
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
             let secret = self
@@ -212,6 +229,13 @@ impl Call {
         Ok((services, key, upstream, request))
     }
 
+    /// An answer, counted.
+    fn answer(&mut self, answer: Response) -> Result<Response, Error> {
+        let headers = answer.headers.iter().map(|h| h.name.len() + h.value.len());
+        self.gives(headers.sum::<usize>() + answer.body.len())?;
+        Ok(answer)
+    }
+
     /// A Secret the component may name (never read), in the store and remembered as read.
     async fn secret(
         &mut self,
@@ -224,6 +248,13 @@ impl Call {
             .map(|key| key.namespace.clone())
             .unwrap_or_default();
         let namespace = namespace.unwrap_or(&own).to_owned();
+        for (field, value) in [("namespace", &*namespace), ("name", name)] {
+            if value.is_empty() || !segment(value) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the secret is not a name"
+                )));
+            }
+        }
         self.allow(&Access::Secret {
             namespace: &namespace,
             name,
@@ -232,6 +263,13 @@ impl Call {
         self.cached(services, &key, Form::Whole).await?;
         Ok(key)
     }
+}
+
+/// Bytes a component hands over with a request.
+fn weight(request: &Request) -> usize {
+    let headers = request.headers.iter().map(|h| h.name.len() + h.value.len());
+    let body = request.body.as_ref().map_or(0, Vec::len);
+    request.path_and_query.len() + headers.sum::<usize>() + body
 }
 
 /// Secrets as the store has them now.

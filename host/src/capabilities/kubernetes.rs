@@ -5,7 +5,7 @@ use std::{hash::Hash, sync::Arc};
 use serde_json::{Map, Value, json};
 use tracing::{Span, field::Empty, instrument};
 
-use super::{Call, Named, Services};
+use super::{Call, Named, Services, segment};
 use crate::{
     bindings::{
         kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
@@ -15,8 +15,10 @@ use crate::{
     effects::{Writer, digest},
     grants::{Access, Verb},
     key::{Gvk, ObjectRef},
+    limits::Limit,
     metrics::{HostCall, Suppressed},
     object::Object,
+    rbac::Read,
     scope::Form,
     selector::{FieldSelector, Selector},
     store::Query,
@@ -24,6 +26,8 @@ use crate::{
 
 /// Objects in one page at most.
 const PAGE: usize = 500;
+/// In one of the API server's: it is in memory as a whole.
+const LIVE: usize = 100;
 
 impl Host for Call {
     #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
@@ -34,13 +38,17 @@ impl Host for Call {
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         let form = form(&options.fields);
         let object = if options.live {
-            let live = services.effects.read(&key, &by).await?;
+            let account = self.terms.grants.service_account();
+            let live = services.effects.read(account, &key, &by).await;
+            let live = live.map_err(|e| self.refused(e))?;
             self.read(Dependency::Object(key, form));
             live
         } else {
+            self.may_see(&services, &key).await?;
             self.cached(&services, &key, form).await?
         };
-        Ok(object.map(|object| masked(&object, &options.fields)))
+        let json = object.map(|object| masked(&object, &options.fields));
+        json.map(|json| self.given(json)).transpose()
     }
 
     #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
@@ -49,8 +57,11 @@ impl Host for Call {
         if let Some(cluster) = &options.cluster {
             return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
         }
-        let gvk = Gvk::new(&gvk.group, &gvk.version, &gvk.kind);
+        let gvk = super::kind(&gvk)?;
         let namespace = options.namespace.as_deref().unwrap_or("");
+        if !segment(namespace) {
+            return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
+        }
         self.may(Verb::List, &gvk, namespace)?;
         let selector = match options.label_selector.as_deref() {
             None | Some("") => None,
@@ -89,10 +100,14 @@ impl Host for Call {
             true => self.list_live(&services, lists, limit, token).await?,
             false => self.list_cached(&services, lists, limit, token).await?,
         };
-        let items = found
-            .iter()
-            .map(|(_, object)| masked(object, &options.fields))
-            .collect();
+        self.listed += found.len();
+        if self.listed > self.terms.limits.objects as usize {
+            return Err(self.exceeded(Limit::Objects, "objects listed in one reconcile"));
+        }
+        let mut items = Vec::with_capacity(found.len());
+        for (_, object) in &found {
+            items.push(self.given(masked(object, &options.fields))?);
+        }
         Ok(Page {
             items,
             continue_token,
@@ -104,10 +119,11 @@ impl Host for Call {
         let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        self.may_see(&services, &key).await?;
         let object = self.cached(&services, &key, Form::Whole).await?;
         let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
         match object {
-            Some(object) if readiness.ready => Ok(object.json.to_vec()),
+            Some(object) if readiness.ready => self.given(object.json.to_vec()),
             object => Err(Error::NotReady(types::NotReady {
                 ref_: r,
                 exists: object.is_some(),
@@ -122,14 +138,17 @@ impl Host for Call {
         let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
         let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        self.takes(object.len())?;
         if let Some((key, live)) = services.effects.as_before(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;
+            self.may_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.applied(key, false);
-            return Ok(live.json.to_vec());
+            return self.given(live.json.to_vec());
         }
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
+        self.may_patch(&services, &key).await?;
         // What is live decides whether there is anything to send.
         self.cached(&services, &key, Form::Whole).await?;
         let writer = Writer {
@@ -137,9 +156,9 @@ impl Host for Call {
             ..self.writer(&by)
         };
         let apply = services.effects.apply(writer, &key, &object, options.force);
-        let written = apply.await?;
+        let written = apply.await.map_err(|e| self.refused(e))?;
         self.applied(key, written.sent);
-        Ok(written.object.json.to_vec())
+        self.given(written.object.json.to_vec())
     }
 
     #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
@@ -147,11 +166,13 @@ impl Host for Call {
         let (by, services) = self
             .enter(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
+        self.takes(object.len())?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         Span::current().record("object", tracing::field::display(&key));
-        let written = services.effects.create(self.writer(&by), &key, &object).await?;
+        let written = services.effects.create(self.writer(&by), &key, &object).await;
+        let written = written.map_err(|e| self.refused(e))?;
         self.wrote(key, written.sent);
-        Ok(written.object.json.to_vec())
+        self.given(written.object.json.to_vec())
     }
 
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
@@ -159,10 +180,14 @@ impl Host for Call {
         let (_, services) = self.enter(HostCall::KubernetesDelete)?;
         let key = self.key(&r)?;
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
-        services
-            .effects
-            .delete(&key, options.propagation.as_deref(), options.uid.as_deref())
-            .await?;
+        let account = self.terms.grants.service_account();
+        let deleted = services.effects.delete(
+            account,
+            &key,
+            options.propagation.as_deref(),
+            options.uid.as_deref(),
+        );
+        deleted.await.map_err(|e| self.refused(e))?;
         self.wrote(key, true);
         Ok(())
     }
@@ -186,6 +211,14 @@ impl Call {
         };
         let mut found = Vec::new();
         for list in lists {
+            let read = |verb| Read {
+                verb,
+                gvk: &list.gvk,
+                namespace: &list.namespace,
+                name: "",
+            };
+            // It is told of changes, too.
+            self.permitted(services, &[read("list"), read("watch")]).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
             let scope = dependency.scope(&services.reach);
             self.read(dependency);
@@ -199,8 +232,9 @@ impl Call {
             };
             found.extend(services.store.list(&synced.map_err(Error::Unavailable)?, &query));
         }
-        let more = found.len() > limit;
-        found.truncate(limit);
+        let fits = self.fitting(&found).min(limit);
+        let more = found.len() > fits;
+        found.truncate(fits);
         let last = found.last().filter(|_| more);
         let token = last.map(|(key, _)| format!("{}/{}", key.namespace, key.name));
         Ok((found, token))
@@ -226,10 +260,16 @@ impl Call {
             return Ok((Vec::new(), None));
         };
         let List { gvk, namespace, .. } = list;
-        let (mut found, next) = services
-            .effects
-            .page(gvk, namespace, list.labels.as_ref(), limit, &token)
-            .await?;
+        let account = self.terms.grants.service_account();
+        let page = services.effects.page(
+            account,
+            gvk,
+            namespace,
+            list.labels.as_ref(),
+            limit.min(LIVE),
+            &token,
+        );
+        let (mut found, next) = page.await.map_err(|e| self.refused(e))?;
         found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
@@ -253,6 +293,41 @@ impl Call {
             self.wrote.insert(key.clone());
         }
         self.read(Dependency::Object(key, Form::Whole));
+    }
+
+    /// How many of these objects make one page: it is no larger than any other call.
+    fn fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|(_, object)| {
+            bytes += object.json.len();
+            bytes <= self.terms.limits.call_bytes
+        });
+        fits.count().max(1)
+    }
+
+    /// RBAC's part of reading one object.
+    async fn may_see(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.reviewed(services, "get", key).await
+    }
+
+    /// RBAC's part of an apply that may turn out not to be needed, and is answered all the same.
+    async fn may_patch(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.reviewed(services, "patch", key).await
+    }
+
+    pub(super) async fn reviewed(
+        &mut self,
+        services: &Services,
+        verb: &'static str,
+        key: &ObjectRef,
+    ) -> Result<(), Error> {
+        let read = Read {
+            verb,
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+            name: &key.name,
+        };
+        self.permitted(services, &[read]).await
     }
 
     fn may(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use tracing::instrument;
 use super::Call;
 use crate::{
     bindings::{memo::Host, types::Error},
-    memo::LIMIT,
+    limits::Limit,
     metrics::HostCall,
 };
 
@@ -13,7 +13,8 @@ impl Host for Call {
     #[instrument(name = "memo.get", target = "spans", level = "trace", skip_all)]
     async fn get(&mut self, key: String) -> Option<Vec<u8>> {
         let (subject, services) = self.enter(HostCall::MemoGet).ok()?;
-        services.memo.get(&subject.key, &subject.object.uid, &key)
+        let value = services.memo.get(&subject.key, &subject.object.uid, &key)?;
+        self.given(value).ok()
     }
 
     #[instrument(
@@ -25,10 +26,13 @@ impl Host for Call {
     )]
     async fn put(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
         let (subject, services) = self.enter(HostCall::MemoPut)?;
-        if services.memo.put(&subject.key, &subject.object.uid, key, value) {
-            return Ok(());
+        let (object, uid) = (subject.key.clone(), subject.object.uid.clone());
+        self.takes(key.len() + value.len())?;
+        let most = self.terms.limits.memo_bytes;
+        match services.memo.put(&object, &uid, key, value, most) {
+            true => Ok(()),
+            false => Err(self.exceeded(Limit::MemoBytes, "bytes of one object in memo")),
         }
-        Err(Error::Budget(format!("an object may keep {LIMIT} bytes in memo")))
     }
 
     #[instrument(name = "memo.remove", target = "spans", level = "trace", skip_all)]

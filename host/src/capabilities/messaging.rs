@@ -19,8 +19,9 @@ impl Host for Call {
         skip_all,
         err(Debug, level = "trace")
     )]
-    async fn publish(&mut self, broker: String, _: Message) -> Result<(), Error> {
+    async fn publish(&mut self, broker: String, message: Message) -> Result<(), Error> {
         self.enter(HostCall::MessagingPublish)?;
+        self.takes(message.body.len())?;
         Err(Error::Unsupported(format!(
             "messaging.publish: this host has no brokers yet (asked for `{broker}`)"
         )))

@@ -6,6 +6,7 @@ use super::{Call, Named};
 use crate::{
     bindings::{references::Host, types},
     grants::{Access, Verb},
+    limits::Limit,
     metrics::HostCall,
     references::{circle, holds, marked},
     scope::Form,
@@ -26,6 +27,10 @@ impl Host for Call {
             gvk: &key.gvk,
             namespace: &key.namespace,
         })?;
+        if !self.holds.contains(&key) && self.holds.len() >= self.terms.limits.holds as usize {
+            return Err(self.exceeded(Limit::Holds, "objects held by one"));
+        }
+        self.reviewed(&services, "get", &key).await?;
         let Some(object) = self.cached(&services, &key, Form::Metadata).await? else {
             return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));
         };

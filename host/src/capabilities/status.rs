@@ -6,6 +6,7 @@ use tracing::instrument;
 use super::Call;
 use crate::{
     bindings::{status::Host, types::Error},
+    limits::Limit,
     metrics::HostCall,
 };
 
@@ -21,6 +22,10 @@ impl Host for Call {
         self.reconciling("status.checkpoint")?;
         let (subject, services) = self.enter(HostCall::StatusCheckpoint)?;
         let (key, uid) = (subject.key.clone(), subject.object.uid.clone());
+        self.takes(fields.len())?;
+        if fields.len() > self.terms.limits.status_bytes {
+            return Err(self.exceeded(Limit::StatusBytes, "bytes of status fields"));
+        }
         let fields: Value =
             serde_json::from_slice(&fields).map_err(|e| Error::Invalid(format!("checkpoint: {e}")))?;
         let Value::Object(mut fields) = fields else {

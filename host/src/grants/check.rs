@@ -143,13 +143,17 @@ impl PluginGrants {
 
     /// Whether the plugin itself may see what is in some Secret.
     pub fn reads_secrets(&self) -> bool {
-        let secret = |side: &Permissions| {
-            let covers = |g: &KubernetesGrant| {
-                matches!(&*g.group, "" | "*") && covered(&g.kinds, "Secret") && g.verbs.iter().any(shows)
-            };
-            side.secrets_are_readable && side.kubernetes.iter().any(covers)
-        };
-        secret(&self.granted) && self.asks.as_ref().is_none_or(secret)
+        self.secret_namespaces().next().is_some()
+    }
+
+    /// The namespaces, as granted, whose Secrets it may see.
+    pub fn secret_namespaces(&self) -> impl Iterator<Item = &str> {
+        let asked = self
+            .asks
+            .as_ref()
+            .is_none_or(|asks| asks.shown_secrets().next().is_some());
+        let granted = self.granted.shown_secrets().filter(move |_| asked);
+        granted.flat_map(|grant| grant.namespaces.iter().map(String::as_str))
     }
 
     /// Groups and kinds it may hold. A pattern names none.
@@ -192,6 +196,15 @@ fn shows(verb: &Verb) -> bool {
 }
 
 impl Permissions {
+    /// What shows Secrets.
+    fn shown_secrets(&self) -> impl Iterator<Item = &KubernetesGrant> {
+        let shown = |g: &&KubernetesGrant| {
+            matches!(&*g.group, "" | "*") && covered(&g.kinds, "Secret") && g.verbs.iter().any(shows)
+        };
+        let readable = self.secrets_are_readable;
+        self.kubernetes.iter().filter(move |g| readable && shown(g))
+    }
+
     /// How many things it may say.
     fn entries(&self) -> usize {
         self.kubernetes.len() + self.upstreams.len() + self.secrets.len() + 1

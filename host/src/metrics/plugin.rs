@@ -12,6 +12,7 @@ use prometheus_client::{
 };
 
 use super::{Histograms, Labels};
+use crate::limits::Limit;
 
 /// Seconds a reconcile takes, as controller-runtime's buckets have them.
 const RECONCILE: [f64; 40] = [
@@ -28,8 +29,19 @@ const CALL: [f64; 13] = [
     25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 5e-3, 0.025, 0.1, 0.5, 1.0, 10.0, 60.0,
 ];
 
-/// Series one plugin may have of its own.
-pub(super) const OWN_SERIES: usize = 500;
+/// Bytes of linear memory, powers of four from 64 KiB.
+const MEMORY: [f64; 8] = [
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+    268_435_456.0,
+    1_073_741_824.0,
+];
+/// Names of the host's own series, which a plugin can't have.
+const RESERVED: [&str; 3] = ["limit", "limit_exceeded", "reads_secrets"];
 /// Longest name of such a series.
 const OWN_NAME: usize = 100;
 
@@ -142,6 +154,9 @@ pub(super) struct Families {
     host_calls: Family<Labels, Counter>,
     suppressed: Family<Labels, Counter>,
     hot_loops: Family<Labels, Counter>,
+    exceeded: Family<Labels, Counter>,
+    bytes: Family<Labels, Counter>,
+    memory: Histograms,
 }
 
 impl Families {
@@ -250,6 +265,24 @@ impl Families {
                 "Times an object was slowed down because its reconciles keep changing what they read",
                 Family::default(),
             ),
+            exceeded: counter(
+                r,
+                "ostler_plugin_limit_exceeded",
+                "Times a component wanted more than a limit",
+                Family::default(),
+            ),
+            bytes: counter(
+                r,
+                "ostler_host_call_bytes",
+                "Bytes that components hand to the host (out) and are given by it (in)",
+                Family::default(),
+            ),
+            memory: histogram(
+                r,
+                "ostler_wasm_memory_bytes",
+                "Linear memory a call into a component had at its end",
+                || Histogram::new(MEMORY),
+            ),
         }
     }
 }
@@ -272,6 +305,9 @@ pub struct PluginMetrics {
     host_calls: Vec<Counter>,
     suppressed: [Counter; SUPPRESSED.len()],
     hot_loops: Counter,
+    exceeded: Vec<Counter>,
+    bytes: [Counter; 2],
+    memory: Histogram,
     /// When the reconciles that run began.
     pub(super) running: Mutex<Vec<Instant>>,
     pub(super) own: Mutex<HashMap<Box<str>, Own>>,
@@ -315,6 +351,16 @@ impl PluginMetrics {
                 .collect(),
             suppressed: SUPPRESSED.map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),
+            exceeded: Limit::ALL
+                .iter()
+                .map(|l| {
+                    families
+                        .exceeded
+                        .get_or_create_owned(&plugin_by("limit", l.name()))
+                })
+                .collect(),
+            bytes: ["out", "in"].map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
+            memory: families.memory.get_or_create_owned(&plugin),
             running: Mutex::default(),
             own: Mutex::default(),
         }
@@ -335,6 +381,18 @@ impl PluginMetrics {
     pub fn called(&self, took: Duration, cpu: Duration) {
         self.calls.observe(took.as_secs_f64());
         self.cpu.inc_by(cpu.as_secs_f64());
+    }
+
+    /// So many bytes went out of it and into it, and so much memory it had.
+    pub fn used(&self, (out, in_): (usize, usize), memory: usize) {
+        self.bytes[0].inc_by(out as u64);
+        self.bytes[1].inc_by(in_ as u64);
+        self.memory.observe(memory as f64);
+    }
+
+    /// It wanted more than a limit.
+    pub fn exceeded(&self, limit: Limit) {
+        self.exceeded[limit as usize].inc();
     }
 
     /// A call into the component did not return.
@@ -362,10 +420,11 @@ impl PluginMetrics {
     }
 
     /// Adds to a counter of the plugin's own.
-    pub fn add(&self, name: &str, delta: u64) {
+    pub fn add(&self, name: &str, delta: u64, most: u32) {
         self.own(
             name.strip_suffix("_total").unwrap_or(name),
             Own::Counter(0),
+            most,
             |own| {
                 if let Own::Counter(n) = own {
                     *n = n.saturating_add(delta);
@@ -375,10 +434,10 @@ impl PluginMetrics {
     }
 
     /// Sets a gauge of the plugin's own.
-    pub fn set(&self, name: &str, value: f64) {
+    pub fn set(&self, name: &str, value: f64, most: u32) {
         // A name with this ending is a counter's sample.
         if !name.ends_with("_total") {
-            self.own(name, Own::Gauge(value), |own| {
+            self.own(name, Own::Gauge(value), most, |own| {
                 if let Own::Gauge(v) = own {
                     *v = value;
                 }
@@ -387,16 +446,19 @@ impl PluginMetrics {
     }
 
     /// Names are `[a-z][a-z0-9_]*`; others, and more than there is room for, are dropped.
-    fn own(&self, name: &str, new: Own, change: impl FnOnce(&mut Own)) {
+    fn own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
         let mut letters = name.bytes();
         let valid = name.len() <= OWN_NAME
             && letters.next().is_some_and(|b| b.is_ascii_lowercase())
             && letters.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-        if !valid {
+        if !valid || RESERVED.contains(&name) {
             return;
         }
         let mut own = self.own.lock().expect("lock");
-        if !own.contains_key(name) && own.len() < OWN_SERIES {
+        if !own.contains_key(name) {
+            if own.len() >= most as usize {
+                return self.exceeded(Limit::MetricSeries);
+            }
             own.insert(name.into(), new);
         }
         if let Some(known) = own.get_mut(name) {

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     capabilities::Services,
     facts::Ledger,
+    limits::Limit,
     plugin,
     queue::{LaneState, Priority},
     upstream::{Circuit, Streams},
@@ -251,6 +252,33 @@ fn streams(r: &mut Registry, streams: &Streams) {
     }
 }
 
+/// What plugins may use, and who sees Secrets.
+fn limits(r: &mut Registry, registry: &plugin::Registry) {
+    let limits = register(
+        r,
+        "ostler_plugin_limit",
+        "What a plugin may use: bytes, seconds or a number",
+        Seconds::default(),
+    );
+    let secrets = register(
+        r,
+        "ostler_plugin_reads_secrets",
+        "1 where a plugin is granted to see what is in Secrets",
+        Gauges::<i64>::default(),
+    );
+    for plugin in registry.serving() {
+        let name = plugin.name();
+        for limit in Limit::ALL {
+            let labels = vec![("plugin", name.clone()), ("limit", limit.name().into())];
+            limits
+                .get_or_create(&labels)
+                .set(plugin.terms.limits.measure(*limit));
+        }
+        let reads = i64::from(plugin.terms.grants.reads_secrets());
+        secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
+    }
+}
+
 /// What the host has and is.
 fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
@@ -288,6 +316,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     )
     .set(signed(bytes));
     streams(r, &services.streams);
+    limits(r, scraped.registry);
     let watches = register(
         r,
         "ostler_watches",
@@ -445,7 +474,7 @@ fn signed(n: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::plugin::OWN_SERIES, *};
+    use super::*;
 
     #[test]
     fn counters_are_named_as_each_format_names_them() {
@@ -472,18 +501,20 @@ mod tests {
 
     #[test]
     fn a_plugins_own_metrics_are_merged_by_name_and_bounded() {
+        const OWN_SERIES: u32 = 500;
         let metrics = Metrics::default();
         let (a, b) = (metrics.plugin(&"a".into()), metrics.plugin(&"b".into()));
-        a.add("builds_total", 2);
-        a.add("builds", 1);
-        b.add("builds", 5);
-        b.set("lag_seconds", 0.5);
-        a.add("lag_seconds", 1);
-        a.add("Not-a-name", 1);
-        a.set("fake_total", 1.0);
+        a.add("builds_total", 2, OWN_SERIES);
+        a.add("builds", 1, OWN_SERIES);
+        b.add("builds", 5, OWN_SERIES);
+        b.set("lag_seconds", 0.5, OWN_SERIES);
+        a.add("lag_seconds", 1, OWN_SERIES);
+        a.add("Not-a-name", 1, OWN_SERIES);
+        a.set("fake_total", 1.0, OWN_SERIES);
         for i in 0..2 * OWN_SERIES {
-            b.add(&format!("n{i}"), 1);
+            b.add(&format!("n{i}"), 1, OWN_SERIES);
         }
+        b.set("limit", 1e9, OWN_SERIES + 1);
         let mut registry = Registry::default();
         own(&mut registry, &[b.clone(), a]);
         let mut out = String::new();
@@ -495,11 +526,14 @@ mod tests {
         ] {
             assert!(out.lines().any(|l| l == line), "{line} in\n{out}");
         }
-        assert!(!out.contains("Not-a-name") && !out.contains("fake"), "{out}");
+        assert!(
+            !out.contains("Not-a-name") && !out.contains("fake") && !out.contains("plugin_limit"),
+            "{out}"
+        );
         assert!(
             !out.contains("ostler_plugin_lag_seconds{"),
             "one type per name: {out}"
         );
-        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES);
+        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES as usize);
     }
 }

@@ -153,6 +153,7 @@ impl Controller {
                         true,
                         "DeletionBlocked",
                         &note,
+                        None,
                     )
                     .await;
             }

@@ -12,8 +12,10 @@ use crate::{
     conditions::{self, Moment},
     effects::digest,
     key::ObjectRef,
+    limits::{Limit, Limits},
     metrics::Suppressed,
     object::Object,
+    plugin::Plugin,
     queue::Next,
 };
 
@@ -116,6 +118,19 @@ impl Controller {
         }
     }
 
+    /// What a component said, unless it is more than it may say: that goes neither into a log nor a status.
+    pub(super) fn bounded(&self, plugin: &Plugin, key: &ObjectRef, answer: Answer) -> Answer {
+        let limits = &plugin.terms.limits;
+        let Some((limit, found)) = excess(&answer, limits) else {
+            return answer;
+        };
+        let name = limit.name();
+        let failure = nonsense(&format!("{name} are {found}, {} at most", limits.shown(limit)));
+        warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+        self.services.metrics.plugin(plugin.name()).exceeded(limit);
+        Answer::Failure(failure)
+    }
+
     /// Whether just this status was written over just that one, and the server did not keep it all.
     fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
         let notes = self.notes.lock().expect("lock");
@@ -146,6 +161,39 @@ impl Controller {
         self.note(key, |notes| notes.dropped = dropped);
         whole
     }
+}
+
+/// The limit that an answer exceeds, and by how much it would have to be.
+fn excess(answer: &Answer, limits: &Limits) -> Option<(Limit, usize)> {
+    let (conditions, status, own) = match answer {
+        Answer::Outcome(outcome) => (&outcome.conditions, &outcome.status, 0),
+        Answer::Failure(failure) => {
+            let denied = match &failure.resolution {
+                reconciler::Resolution::Denied(why) => why.len(),
+                _ => 0,
+            };
+            let own = failure.reason.len() + failure.message.len() + denied;
+            (&failure.conditions, &failure.status, own)
+        }
+    };
+    let texts = conditions
+        .iter()
+        .map(|c| c.type_.len() + c.reason.len() + c.message.len());
+    let found = [
+        (Limit::Conditions, conditions.len(), limits.conditions as usize),
+        (
+            Limit::ConditionBytes,
+            own + texts.sum::<usize>(),
+            limits.condition_bytes,
+        ),
+        (
+            Limit::StatusBytes,
+            status.as_ref().map_or(0, Vec::len),
+            limits.status_bytes,
+        ),
+    ];
+    let over = found.into_iter().find(|(_, found, most)| found > most);
+    over.map(|(limit, found, _)| (limit, found))
 }
 
 /// The status fields a component gave, parsed.

@@ -139,4 +139,51 @@ mod tests {
         assert!(header("X-Concourse-Config-Version", "3").is_ok());
         assert!(header("X-A", "a\r\nAuthorization: b").is_err());
     }
+
+    /// Whatever is let through: one line, below the upstream, however a server decodes it; and it is a head that the
+    /// HTTP client takes.
+    #[test]
+    fn heads() {
+        use proptest::prelude::*;
+        let piece = prop::sample::select(vec![
+            "/", "a", ".", "..", "%2e", "%2E", "%2f", "%5c", "\\", "?", "#", " ", "\r\n", "@", ":", "//",
+            "%25", "\0", "é", "http:",
+        ]);
+        let paths = prop::collection::vec(piece, 0..8).prop_map(|p| format!("/{}", p.concat()));
+        let name = prop_oneof![
+            prop::sample::select(vec![
+                "Host",
+                "x-a",
+                "TE",
+                "Transfer-Encoding",
+                "proxy-x",
+                "X-Forwarded-Host"
+            ])
+            .prop_map(String::from),
+            "\\PC{0,6}",
+        ];
+        let value = prop_oneof!["[ -~]{0,8}", any::<String>(), Just("a\r\nX: y".to_owned())];
+        crate::fuzz::fuzz(
+            "http heads",
+            20_000,
+            (paths, name, value),
+            |(text, name, value)| {
+                if path(&text).is_ok() {
+                    let base = reqwest::Url::parse("http://up.example/base").expect("a URL");
+                    let whole = reqwest::Url::parse(&format!("{base}{text}")).expect("a URL");
+                    prop_assert_eq!(whole.host_str(), Some("up.example"), "{}", text);
+                    prop_assert!(whole.path().starts_with("/base/"), "{} is {}", text, whole.path());
+                    prop_assert!(!whole.as_str().contains(['\r', '\n', ' ']), "{}", whole);
+                }
+                if header(&name, &value).is_ok() {
+                    prop_assert!(!value.contains(['\r', '\n', '\0']), "{:?}", value);
+                    prop_assert!(
+                        !name.eq_ignore_ascii_case("host")
+                            && !name.to_ascii_lowercase().starts_with("proxy-")
+                    );
+                }
+                Ok(())
+            },
+        );
+    }
 }

@@ -234,4 +234,28 @@ mod tests {
             prop_assert!(parser.line.len() <= 20 && parser.data.len() <= 21);
         }
     }
+
+    /// Bytes of any kind: never more of an event than the limit, and what comes after them is read again.
+    #[test]
+    fn any_bytes() {
+        let line = prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            Just(b"data:".repeat(30)),
+            Just(b"\n\n".to_vec()),
+            Just(b"\xff\xfe\r".to_vec()),
+            Just(b"retry: 99999999999999999999\n".to_vec()),
+        ];
+        crate::fuzz::fuzz("sse", 20_000, prop::collection::vec(line, 0..12), |pieces| {
+            let mut parser = Parser::new(64, None);
+            for piece in &pieces {
+                for event in parser.feed(piece) {
+                    prop_assert!(event.data.len() <= 64 + 1, "{} bytes", event.data.len());
+                }
+            }
+            parser.feed(b"\n\n");
+            let events = parser.feed(b"data: x\n\n");
+            prop_assert_eq!(events.last().map(|e| &*e.data), Some("x"));
+            Ok(())
+        });
+    }
 }

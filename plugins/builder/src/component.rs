@@ -89,10 +89,12 @@ mod tests {
         let data = vec![b'x'; 300];
         embed(&mut component, "ostler:manifest", &data);
         wasmparser::Validator::new().validate_all(&component).unwrap();
-        let found = Parser::new(0).parse_all(&component).find_map(|p| match p.unwrap() {
-            Payload::CustomSection(section) => Some((section.name().to_owned(), section.data().to_vec())),
-            _ => None,
-        });
+        let found = Parser::new(0)
+            .parse_all(&component)
+            .find_map(|p| match p.unwrap() {
+                Payload::CustomSection(section) => Some((section.name().to_owned(), section.data().to_vec())),
+                _ => None,
+            });
         assert_eq!(found, Some(("ostler:manifest".into(), data)));
     }
 }

@@ -163,8 +163,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<bool> {
     }
     let folder = path.parent().context("a file in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let mut partial =
-        tempfile::NamedTempFile::new_in(folder).with_context(|| format!("writing in {}", folder.display()))?;
+    let mut partial = tempfile::NamedTempFile::new_in(folder)
+        .with_context(|| format!("writing in {}", folder.display()))?;
     partial.write_all(bytes)?;
     partial
         .persist(path)
@@ -180,7 +180,10 @@ mod tests {
     fn a_folder_tells_its_language() {
         let folder = tempfile::tempdir().unwrap();
         let said = detect(folder.path()).unwrap_err().to_string();
-        assert!(said.contains("no plugin") && said.contains("ostler plugin new"), "{said}");
+        assert!(
+            said.contains("no plugin") && said.contains("ostler plugin new"),
+            "{said}"
+        );
         for language in Language::ALL {
             let marker = folder.path().join(language.marker());
             fs::write(&marker, "").unwrap();

@@ -52,11 +52,17 @@ impl Crate {
         if !output.status.success() {
             bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        Self::find(&folder.join("Cargo.toml"), serde_json::from_slice(&output.stdout)?)
+        Self::find(
+            &folder.join("Cargo.toml"),
+            serde_json::from_slice(&output.stdout)?,
+        )
     }
 
     fn find(manifest: &Path, metadata: Metadata) -> Result<Self> {
-        let package = metadata.packages.into_iter().find(|p| p.manifest_path == manifest);
+        let package = metadata
+            .packages
+            .into_iter()
+            .find(|p| p.manifest_path == manifest);
         let package = package.with_context(|| {
             format!(
                 "{}: no package: a plugin has a [package], not only a [workspace]",
@@ -84,7 +90,9 @@ pub fn for_components(command: &mut Command, target: &Path) {
         .args(["--lib", "--profile", "component"])
         .env("CARGO_TARGET_DIR", target.join("wasm"));
     for setting in PROFILE {
-        command.arg("--config").arg(format!("profile.component.{setting}"));
+        command
+            .arg("--config")
+            .arg(format!("profile.component.{setting}"));
     }
 }
 

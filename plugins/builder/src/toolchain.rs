@@ -189,7 +189,10 @@ fn install() -> Result<()> {
         apt_get(arguments).with_context(by_hand)?;
     }
     if !debian_is_complete() {
-        bail!("the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}", by_hand());
+        bail!(
+            "the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}",
+            by_hand()
+        );
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! A plugin that misbehaves as it is told, to show that it costs only its own reconcile.
 
-use ostler_sdk::prelude::*;
+mod trespass;
+
+use ostler_sdk::{prelude::*, serde_json::Value};
 
 /// What to do wrong.
 #[ostler_sdk::resource(
@@ -11,9 +13,10 @@ use ostler_sdk::prelude::*;
     doc = "An object whose reconcile goes wrong in the way it names."
 )]
 pub struct HostileSpec {
-    /// `behave`, `trap`, `brittle` (traps in a build that is patched to be), `panic`, `loop`, `grow`, `recurse`,
-    /// `nonsense`, `call`, `chatter`, `announce` or `measure`.
+    /// What to do: `behave`, or one of the words in the plugin's source.
     pub behaviour: String,
+    /// Where it has no business: a namespace, or an upstream.
+    pub target: Option<String>,
 }
 
 /// Which build this is. Tests put another word of the same length in its place, which makes another build.
@@ -26,10 +29,14 @@ impl Reconciler for Misbehaviour {
     type Spec = HostileSpec;
 
     fn reconcile(&self, ctx: &Context, object: &Hostile) -> Result<Outcome, Failure> {
+        let target = object.spec.target.as_deref().unwrap_or("default");
+        let here = object.namespace();
         match &*object.spec.behaviour {
             "trap" => std::process::abort(),
             "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
             "panic" => panic!("as told"),
+            // Sometimes, and one never knows when.
+            "random" if ctx.now() % 3 > 0 => std::process::abort(),
             "loop" => forever(),
             "grow" => grow(),
             "recurse" => drop(recurse(u64::MAX)),
@@ -38,14 +45,78 @@ impl Reconciler for Misbehaviour {
             "call" => while ctx.now() > 0 {},
             "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
             "announce" => (0..40).for_each(|i| ctx.event("News", &format!("number {i}"))),
+            "shout" => {
+                ctx.event(&"R".repeat(1 << 20), &"n".repeat(1 << 20));
+                ctx.info(&"a line\nERROR forged\u{1b}[2J ".repeat(1 << 16));
+            }
             "measure" => {
                 ctx.counter("measured", 3);
                 ctx.gauge("depth_meters", 1.5);
             }
+            "series" => (0..900).for_each(|i| ctx.counter(&format!("series_{i}"), 1)),
+            // Again and again, as fast as it is let.
+            "hurry" => {
+                (0..50).for_each(|_| drop(ctx.now()));
+                return Ok(Outcome::poll(0));
+            }
+            "hurry-and-write" => {
+                let text = ctx.now().to_string();
+                ctx.apply_owned(&map(here, &object.metadata.name, &text))?;
+                return Ok(Outcome::poll(0));
+            }
+            "ask" => {
+                let upstream = ctx.upstream(target);
+                for _ in 0..100 {
+                    upstream.get("/").send()?;
+                }
+                return Ok(Outcome::poll(0));
+            }
+            "hoard" => return Ok(said(trespass::hoard(ctx))),
+            "bulk" => {
+                ctx.apply_owned(&map(here, "bulk", &"x".repeat(2 << 20)))?;
+            }
+            "bulks" => return Ok(said(trespass::bulks(ctx, here))),
+            "list" => return Ok(said(trespass::list(ctx, here))),
+            "hold" => return Ok(said(trespass::hold(ctx, here))),
+            "subscribe" => return Ok(said(trespass::subscribe(ctx, target))),
+            "checkpoint" => return Ok(said(trespass::checkpoint(ctx))),
+            "trespass" => return Ok(said(trespass::trespass(ctx, object, target))),
+            "inject" => return Ok(said(trespass::inject(ctx, here, target))),
+            "smuggle" => return Ok(said(trespass::smuggle(ctx, target))),
+            "exfiltrate" => return Ok(said(trespass::exfiltrate(ctx, target))),
+            "forge" => {
+                let forged = json!({
+                    "conditions": [{"type": "Ready", "status": "True", "reason": "Forged", "message": "",
+                        "lastTransitionTime": "2000-01-01T00:00:00Z"}],
+                    "observedGeneration": 99,
+                });
+                let lie = Condition::no("Ready", "not a reason: \u{1b}[31m", "as told");
+                return Ok(Outcome::settled().status(&forged).with(lie));
+            }
+            "conditions" => {
+                let mut outcome = Outcome::settled();
+                for i in 0..1000 {
+                    outcome = outcome.with(Condition::yes(&format!("C{i}"), "R", ""));
+                }
+                return Ok(outcome);
+            }
+            "words" => return Err(Failure::retry("Words", "word ".repeat(1 << 20))),
+            "status" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(512 << 10)}))),
+            "flood" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(2 << 20)}))),
             _ => {}
         }
         Ok(Outcome::settled())
     }
+}
+
+fn map(namespace: &str, name: &str, text: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace},
+        "data": {"text": text}})
+}
+
+/// What came of the attempts, for the test to read.
+fn said(attempts: Vec<String>) -> Outcome {
+    Outcome::settled().with(Condition::yes("Tried", "Tried", attempts.join("\n")))
 }
 
 fn forever() {

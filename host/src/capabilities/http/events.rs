@@ -9,6 +9,7 @@ use crate::{
         types::Error,
     },
     capabilities::Call,
+    limits::Limit,
     metrics::HostCall,
     upstream::{Interest, Pattern, Query, StreamKey},
 };
@@ -32,6 +33,10 @@ impl Call {
             upstream: key,
             path: path.as_str().into(),
         };
+        let most = self.terms.limits.subscriptions as usize;
+        if !self.follows.contains(&key) && self.follows.len() >= most {
+            return Err(self.exceeded(Limit::Subscriptions, "event streams of one object"));
+        }
         // Before it is open: what comes at once must not be lost to the end of this reconcile.
         self.follows.insert(key.clone());
         let source = services.upstreams.source(&upstream, &Secrets(&services))?;
@@ -72,6 +77,7 @@ impl Call {
             .metrics
             .upstream(&key.namespace, &key.name, code, started.elapsed());
         let tail = tail?;
+        self.gives(tail.events.iter().map(|e| e.data.len() + e.name.len()).sum())?;
         let events = tail.events.into_iter().map(|event| Event {
             id: event.id,
             name: event.name,

@@ -1,0 +1,309 @@
+//! What a plugin may do is what its manifest asks for, and it is granted, and RBAC allows its service account.
+
+use std::time::Duration;
+
+use ostler::{
+    grants::Grants,
+    key::Gvk,
+    manifest::{self, Manifest},
+};
+use ostler_test_harness::{
+    Lab, component_bytes, condition, logs,
+    probe::{config_map, kind, write},
+    scenarios,
+};
+use serde_json::{Value, json};
+
+scenarios!(
+    rbac_decides_for_its_service_account,
+    a_role_may_name_the_objects,
+    what_is_not_asked_for_is_not_done,
+    secrets_are_shown_only_by_a_loud_grant,
+);
+
+const ACCOUNT: &str = "prober";
+
+/// Grants for the probe, with this more.
+fn granted(lab: &mut Lab, more: &str) {
+    let text = format!(
+        "plugins:
+  probe:
+    kubernetes:
+    - {{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}}
+    - {{group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}}
+    events: true
+    {more}
+"
+    );
+    lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
+    // Whoever is refused by RBAC looks again after this long.
+    lab.settings.yield_every = Duration::from_millis(200);
+}
+
+fn as_service_account(lab: &mut Lab) {
+    let account = format!(
+        "serviceAccount: {{namespace: {}, name: {ACCOUNT}}}",
+        lab.namespace
+    );
+    granted(lab, &account);
+}
+
+fn rbac(kind: &str) -> Gvk {
+    Gvk::new("rbac.authorization.k8s.io", "v1", kind)
+}
+
+/// Gives the service account a role of its namespace with these rules, and no others.
+async fn allow(lab: &Lab, rules: Value) {
+    let meta = json!({"name": ACCOUNT, "namespace": lab.namespace});
+    let group = "rbac.authorization.k8s.io";
+    lab.apply(json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": meta, "rules": rules}))
+        .await;
+    lab.apply(
+        json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": meta,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": lab.namespace}]}),
+    )
+    .await;
+}
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
+}
+
+async fn refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
+    let what = format!("{name} is refused: {words:?}");
+    lab.until(&what, async || {
+        let object = lab.get(&kind(), name).await.unwrap_or_default();
+        let ready = condition(&object, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ready["reason"] == reason && words.iter().all(|word| message.contains(word))
+    })
+    .await;
+}
+
+async fn rbac_decides_for_its_service_account(mut lab: Lab) {
+    as_service_account(&mut lab);
+    lab.map("seen", "x", "1").await;
+    lab.start_probe().await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
+    lab.probe("reader", json!([get]), json!([])).await;
+    let account = format!("RBAC: service account {}/{ACCOUNT} may not", lab.namespace);
+    // Not even what it reconciles.
+    refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
+
+    let own = rule("tests.ostler.dev", "probes", &["get", "list", "watch"]);
+    allow(&lab, json!([own])).await;
+    refused(
+        &lab,
+        "reader",
+        "PermissionDenied",
+        &[&account, "get ConfigMap seen"],
+    )
+    .await;
+
+    allow(&lab, json!([own, rule("", "configmaps", &["get"])])).await;
+    lab.saw("reader", &[r#"{"v":"1"}"#]).await;
+
+    // A list is also told of changes.
+    let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
+    lab.probe("lister", json!([list]), json!([])).await;
+    refused(&lab, "lister", "PermissionDenied", &[&account, "list ConfigMap"]).await;
+    allow(&lab, json!([own, rule("", "configmaps", &["get", "list"])])).await;
+    refused(&lab, "lister", "PermissionDenied", &[&account, "watch ConfigMap"]).await;
+    allow(
+        &lab,
+        json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
+    )
+    .await;
+    lab.saw("lister", &["seen"]).await;
+
+    // What it writes is sent as the account: the API server itself refuses.
+    lab.probe("writer", json!([write("apply", "made", "1")]), json!([]))
+        .await;
+    refused(
+        &lab,
+        "writer",
+        "PermissionDenied",
+        &["may not patch ConfigMap made"],
+    )
+    .await;
+    let writes = ["get", "list", "watch", "patch"];
+    allow(&lab, json!([own, rule("", "configmaps", &writes)])).await;
+    let user = format!("system:serviceaccount:{}:{ACCOUNT}", lab.namespace);
+    refused(
+        &lab,
+        "writer",
+        "PermissionDenied",
+        &["is forbidden", &user, "cannot create"],
+    )
+    .await;
+    lab.probe("creator", json!([write("create", "new", "1")]), json!([]))
+        .await;
+    refused(
+        &lab,
+        "creator",
+        "PermissionDenied",
+        &["is forbidden", &user, "cannot create"],
+    )
+    .await;
+    let writes = ["get", "list", "watch", "patch", "create"];
+    allow(&lab, json!([own, rule("", "configmaps", &writes)])).await;
+    lab.ready(&kind(), "writer").await;
+    lab.ready(&kind(), "creator").await;
+    assert_eq!(
+        lab.get(&config_map(), "made").await.expect("made")["data"]["v"],
+        "1"
+    );
+
+    // What was taken away is gone at once for what is sent; a yes of the cache lasts for a minute at most.
+    allow(
+        &lab,
+        json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
+    )
+    .await;
+    lab.probe("writer", json!([write("apply", "made", "2")]), json!([]))
+        .await;
+    refused(
+        &lab,
+        "writer",
+        "PermissionDenied",
+        &["is forbidden", "cannot patch"],
+    )
+    .await;
+    assert_eq!(
+        lab.get(&config_map(), "made").await.expect("made")["data"]["v"],
+        "1"
+    );
+
+    // Status and finalizers are the host's own: the account may do neither, and the object goes.
+    for name in ["writer", "creator", "reader", "lister"] {
+        lab.delete(&kind(), name).await;
+        lab.gone(&kind(), name).await;
+    }
+}
+
+async fn a_role_may_name_the_objects(mut lab: Lab) {
+    as_service_account(&mut lab);
+    lab.map("mine", "x", "1").await;
+    lab.map("yours", "x", "2").await;
+    let own = rule("tests.ostler.dev", "probes", &["get"]);
+    let mut named = rule("", "configmaps", &["get"]);
+    named["resourceNames"] = json!(["mine"]);
+    allow(&lab, json!([own, named])).await;
+    lab.start_probe().await;
+    let get = |name: &str| json!([{"do": "get", "kind": "ConfigMap", "name": name}]);
+    lab.probe("mine", get("mine"), json!([])).await;
+    lab.saw("mine", &[r#"{"v":"1"}"#]).await;
+    lab.probe("yours", get("yours"), json!([])).await;
+    refused(
+        &lab,
+        "yours",
+        "PermissionDenied",
+        &["may not get ConfigMap yours"],
+    )
+    .await;
+}
+
+/// The probe, asking for this.
+fn asking(lab: &Lab, asks: &str) {
+    let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
+    let probe = manifest::embed(&component_bytes("tests/probe"), &manifest).expect("a component");
+    lab.install_bytes("probe", &probe);
+}
+
+async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
+    granted(&mut lab, "");
+    lab.map("seen", "x", "1").await;
+    asking(&lab, "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}");
+    lab.start_host().await;
+    let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
+    lab.probe("reader", json!([get]), json!([])).await;
+    lab.saw("reader", &[r#"{"v":"1"}"#]).await;
+    lab.probe("writer", json!([write("apply", "made", "1")]), json!([]))
+        .await;
+    let words = [
+        "apply ConfigMap",
+        "its manifest does not ask for it",
+        "`asks.kubernetes",
+    ];
+    refused(&lab, "writer", "PermissionDenied", &words).await;
+    // Another build asks for more: it is granted already.
+    asking(
+        &lab,
+        "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
+    );
+    lab.ready(&kind(), "writer").await;
+    // A manifest that makes no sense does not serve.
+    let mut broken = component_bytes("tests/probe");
+    broken = manifest::embed(&broken, &Manifest::default()).expect("a component");
+    let at = broken.len() - 10;
+    broken[at..].fill(b'x');
+    lab.install_bytes("probe", &broken);
+    lab.until("the report names the manifest", async || {
+        let reports = lab.host().registry().reports();
+        reports
+            .iter()
+            .any(|r| r.state == "kept" && r.message.contains("manifest"))
+    })
+    .await;
+}
+
+async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
+    const VALUE: &str = "an-heirloom-nobody-sees";
+    granted(&mut lab, "");
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"v": VALUE},
+        "metadata": {"name": "heirloom", "namespace": lab.namespace}}),
+    )
+    .await;
+    lab.install(&["tests/probe"]);
+    lab.start_host().await;
+    let get = json!({"do": "get", "kind": "Secret", "name": "heirloom"});
+    let list = json!({"do": "list", "kind": "Secret"});
+    let metadata = json!({"do": "metadata", "kind": "Secret", "name": "heirloom"});
+    let same = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "heirloom"}}).to_string();
+    let apply = json!({"do": "force", "object": same});
+    let steps = [
+        ("get", get.clone()),
+        ("list", list),
+        ("metadata", metadata),
+        ("apply", apply),
+    ];
+    for (name, step) in steps {
+        lab.probe(name, json!([step]), json!([])).await;
+        refused(
+            &lab,
+            name,
+            "PermissionDenied",
+            &["Secret", "secretsAreReadable: true"],
+        )
+        .await;
+    }
+    let gauge = |lab: &Lab| {
+        let host = lab.host();
+        let scraped = ostler::metrics::Scraped {
+            services: host.services(),
+            registry: host.registry(),
+            ledger: host.ledger(),
+            workers: 1,
+        };
+        let format = ostler::metrics::Format::Prometheus;
+        let text = host.services().metrics.text(format, &scraped).expect("metrics");
+        let line = text
+            .lines()
+            .find(|l| l.starts_with("ostler_plugin_reads_secrets{plugin=\"probe\"}"));
+        line.and_then(|l| l.rsplit(' ').next()).map(str::to_owned)
+    };
+    assert_eq!(gauge(&lab).as_deref(), Some("0"));
+    let objects = format!("{:?}", lab.list(&kind()).await);
+    assert!(!objects.contains(VALUE));
+
+    lab.host = None;
+    granted(&mut lab, "secretsAreReadable: true");
+    lab.start_host().await;
+    lab.probe("get", json!([get]), json!([])).await;
+    lab.ready(&kind(), "get").await;
+    assert_eq!(gauge(&lab).as_deref(), Some("1"));
+    let loud = format!("plugin probe is granted to read Secrets of {}", "every namespace");
+    assert!(logs().contains(&loud), "no warning in the log");
+}

@@ -1,0 +1,107 @@
+//! Each limit, and who breaks it.
+
+use std::time::Duration;
+
+use ostler::{
+    limits::Limit,
+    metrics::{Format, Scraped},
+};
+use ostler_test_harness::Lab;
+
+use super::{Mirror, attack, grant, greeting, greetings, hostile, object};
+
+/// Who breaks what. Tables are grown by a test of the engine: a component in Rust has no way to.
+const BROKEN_BY: [(Limit, &str); 17] = [
+    (Limit::Memory, "grow"),
+    (Limit::Cpu, "loop"),
+    (Limit::Wall, "ask"),
+    (Limit::HostCalls, "call"),
+    (Limit::CallBytes, "flood"),
+    (Limit::BytesOut, "bulks"),
+    (Limit::BytesIn, "list"),
+    (Limit::Objects, "list"),
+    (Limit::LogLines, "chatter"),
+    (Limit::EventsPerMinute, "announce"),
+    (Limit::MetricSeries, "series"),
+    (Limit::Conditions, "conditions"),
+    (Limit::ConditionBytes, "words"),
+    (Limit::StatusBytes, "status"),
+    (Limit::Holds, "hold"),
+    (Limit::Subscriptions, "subscribe"),
+    (Limit::MemoBytes, "hoard"),
+];
+
+const MAPS: usize = 30;
+
+/// A sample of the host's metrics.
+fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
+    let host = lab.host();
+    let scraped = Scraped {
+        services: host.services(),
+        registry: host.registry(),
+        ledger: host.ledger(),
+        workers: lab.settings.workers,
+    };
+    let text = host
+        .services()
+        .metrics
+        .text(Format::Prometheus, &scraped)
+        .expect("metrics");
+    let start = format!("{name}{{plugin=\"hostile\",limit=\"{}\"}} ", limit.name());
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&start)?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {start}"))
+}
+
+pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
+    for limit in Limit::ALL {
+        let known = BROKEN_BY.iter().any(|(l, _)| l == limit) || *limit == Limit::TableElements;
+        assert!(known, "nobody breaks {}", limit.name());
+    }
+    grant(
+        &mut lab,
+        "    kubernetes: [{kinds: [ConfigMap], verbs: [list, apply, hold]}]
+    upstreams: [{}]
+    events: true
+    limits: {memory: 8Mi, cpu: 200ms, wall: 3s, hostCalls: 300, callBytes: 1Mi, bytesOut: 2Mi, bytesIn: 8Ki,
+      objects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
+      statusBytes: 64Ki, holds: 10, subscriptions: 5, memoBytes: 64Ki}
+",
+    );
+    let slow = Mirror::start(Some(Duration::from_secs(600))).await;
+    lab.apply(slow.upstream(&lab, "slow")).await;
+    for i in 0..MAPS {
+        lab.map(&format!("map-{i:02}"), "x", "1").await;
+    }
+    lab.install(&["hostile/hostile", "examples/greeting"]);
+    lab.start_host().await;
+    assert_eq!(
+        sample(&lab, "ostler_plugin_limit", Limit::Memory),
+        8.0 * 1024.0 * 1024.0
+    );
+    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::Wall), 3.0);
+    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::HostCalls), 300.0);
+    let exceeded = "ostler_plugin_limit_exceeded_total";
+    for (limit, _) in BROKEN_BY {
+        assert_eq!(sample(&lab, exceeded, limit), 0.0, "{}", limit.name());
+    }
+    // All at once: each is the others' neighbour.
+    let mut behaviours: Vec<_> = BROKEN_BY.iter().map(|(_, behaviour)| *behaviour).collect();
+    behaviours.dedup();
+    for behaviour in behaviours {
+        attack(&lab, behaviour, "slow").await;
+    }
+    for (limit, behaviour) in BROKEN_BY {
+        let what = format!("{behaviour} is over the limit {}", limit.name());
+        lab.until(&what, async || sample(&lab, exceeded, limit) >= 1.0)
+            .await;
+    }
+    lab.apply(object(&lab, "good", "behave")).await;
+    lab.ready(&hostile(), "good").await;
+    lab.apply(greeting(&lab, "neighbour")).await;
+    lab.ready(&greetings(), "neighbour").await;
+    let held = lab.list(&super::config_map()).await;
+    let finalizers = |o: &&serde_json::Value| o["metadata"]["finalizers"].is_array();
+    assert_eq!(held.iter().filter(finalizers).count(), 10, "ten are held");
+}

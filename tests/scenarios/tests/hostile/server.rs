@@ -1,0 +1,98 @@
+//! A server that gives back what it is sent, remembers it, and sends people elsewhere.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{Method, StatusCode, Uri, header::LOCATION},
+    response::{IntoResponse, Response},
+};
+use ostler_test_harness::Lab;
+use serde_json::{Value, json};
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Path and query.
+    pub path: String,
+    /// Body.
+    pub body: String,
+}
+
+#[derive(Default)]
+struct Memory {
+    seen: Vec<Seen>,
+    elsewhere: Option<SocketAddr>,
+    hangs: Option<Duration>,
+}
+
+/// The server; gone with the test's runtime.
+pub struct Mirror {
+    address: SocketAddr,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Mirror {
+    /// Starts one; it may take its time for each answer.
+    pub async fn start(hangs: Option<Duration>) -> Self {
+        let memory = Arc::new(Mutex::new(Memory {
+            hangs,
+            ..Memory::default()
+        }));
+        let app = Router::new().fallback(answer).with_state(memory.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { address, memory }
+    }
+
+    /// Where `/redirect` leads.
+    pub fn redirect_to(&self, other: &Self) {
+        self.memory.lock().expect("lock").elsewhere = Some(other.address);
+    }
+
+    /// What came, oldest first.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.memory.lock().expect("lock").seen.clone()
+    }
+
+    /// The Upstream for it.
+    pub fn upstream(&self, lab: &Lab, name: &str) -> Value {
+        json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+            "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"url": format!("http://{}", self.address)}})
+    }
+}
+
+async fn answer(State(memory): State<Arc<Mutex<Memory>>>, _: Method, uri: Uri, body: Bytes) -> Response {
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let (hangs, elsewhere, last) = {
+        let mut memory = memory.lock().expect("lock");
+        let last = memory
+            .seen
+            .iter()
+            .rev()
+            .find(|s| !s.body.is_empty())
+            .map(|s| s.body.clone());
+        memory.seen.push(Seen {
+            path: uri.to_string(),
+            body: text.clone(),
+        });
+        (memory.hangs, memory.elsewhere, last)
+    };
+    if let Some(long) = hangs {
+        tokio::time::sleep(long).await;
+    }
+    match (uri.path(), elsewhere) {
+        ("/redirect", Some(to)) => (StatusCode::FOUND, [(LOCATION, format!("http://{to}/"))]).into_response(),
+        ("/last", _) => last.unwrap_or_default().into_response(),
+        _ => text.into_response(),
+    }
+}
