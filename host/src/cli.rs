@@ -4,6 +4,7 @@ mod ask;
 mod compile;
 mod dev;
 mod explain;
+mod plugin;
 mod run;
 mod status;
 mod table;
@@ -44,6 +45,9 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
+    /// Work with plugins: push them to a registry, verify them.
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -57,7 +61,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Crds | Self::Compile(_) => None,
+            Self::Status(_) | Self::Explain(_) | Self::Plugin(_) | Self::Crds | Self::Compile(_) => None,
         }
     }
 }
@@ -152,6 +156,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Dev(dev) => dev.run().await,
         Command::Status(status) => status.run().await,
         Command::Explain(explain) => explain.run().await,
+        Command::Plugin(plugin) => plugin.run().await,
         Command::Compile(compile) => compile.run(),
         Command::Crds => {
             print!("{}---\n{}", crate::upstream::crd_yaml(), crate::plugin::spec::crd_yaml());

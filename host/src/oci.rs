@@ -252,7 +252,7 @@ impl Store {
         let name = reference.to_string();
         let found = match registry.manifest(tag).await {
             Ok(Some(answer)) => Ok(Digest::of(&answer.bytes)),
-            Ok(None) => Err(registry.missing(tag)),
+            Ok(None) => Err(registry.missing(&format!("tag {tag}"))),
             Err(e) => Err(e),
         };
         if !self.tags {
@@ -301,10 +301,23 @@ impl Store {
         if let Some(verdict) = met(&found) {
             return Ok(verdict);
         }
-        // The older layout first: it takes one request less to find.
-        signatures::tagged(registry, digest, &mut found).await?;
-        if met(&found).is_none() {
-            signatures::referring(registry, digest, &mut found).await?;
+        let asked = async {
+            // The older layout first: it takes one request less to find.
+            signatures::tagged(registry, digest, &mut found).await?;
+            match met(&found) {
+                Some(_) => Ok(()),
+                None => signatures::referring(registry, digest, &mut found).await,
+            }
+        };
+        match asked.await {
+            Err(e) if e.is_transient() && !policy.required => {
+                let (digest, why) = (digest.to_string(), e.to_string());
+                return Ok(Verdict {
+                    signers: Vec::new(),
+                    problem: Some(SignatureError::Unknown { digest, why }),
+                });
+            }
+            asked => asked?,
         }
         let verdict = policy.verify(digest.as_str(), &found)?;
         if verdict.problem.is_none() {

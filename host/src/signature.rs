@@ -123,6 +123,14 @@ pub enum SignatureError {
         /// What is wrong.
         what: String,
     },
+    /// The registry could not be asked, and the cache does not know.
+    #[error("whether {digest} is signed could not be found out: {why}")]
+    Unknown {
+        /// The component.
+        digest: String,
+        /// What the registry, or the way to it, said.
+        why: String,
+    },
     /// A policy nobody can meet.
     #[error("the policy requires a signature and has no keys: add one, or don't require it")]
     NoKeys,
@@ -260,3 +268,5 @@ mod base64_bytes {
     }
 }
 
+#[cfg(test)]
+mod tests;

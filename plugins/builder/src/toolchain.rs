@@ -163,7 +163,8 @@ fn linker(sysroot: &Path) -> Option<PathBuf> {
         .or_else(|| on_path("wasm-ld"))
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+/// A program in the path.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
@@ -178,16 +179,7 @@ fn install() -> Result<()> {
         "Installing {} (to build for WebAssembly)",
         DEBIAN_PACKAGES.join(" ")
     ));
-    for arguments in [
-        &["update"][..],
-        &[
-            &["install", "--yes", "--no-install-recommends"],
-            &DEBIAN_PACKAGES[..],
-        ]
-        .concat(),
-    ] {
-        apt_get(arguments).with_context(by_hand)?;
-    }
+    apt_install(&DEBIAN_PACKAGES).with_context(by_hand)?;
     if !debian_is_complete() {
         bail!(
             "the packages are installed, but {DEBIAN_RUSTC} is not one with all that is needed: {}",
@@ -195,6 +187,12 @@ fn install() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Installs packages of Debian.
+pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
+    apt_get(&["update"])?;
+    apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 /// What a person can do where nothing can be done here.
@@ -205,7 +203,11 @@ fn by_hand() -> String {
     )
 }
 
-fn apt_get(arguments: &[&str]) -> Result<()> {
+/// Runs apt-get, as root.
+///
+/// # Errors
+/// When it fails.
+pub fn apt_get(arguments: &[&str]) -> Result<()> {
     let mut command = if rustix::process::getuid().is_root() {
         Command::new("apt-get")
     } else {

@@ -31,6 +31,7 @@ mod logs;
 pub mod probe;
 pub mod process;
 pub mod proxy;
+pub mod registry;
 mod server;
 
 pub use concourse_simulator as simulator;

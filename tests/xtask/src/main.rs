@@ -10,6 +10,7 @@ mod control_plane;
 mod demo;
 mod paths;
 mod process;
+mod registry;
 mod suite;
 
 use std::process::ExitCode;

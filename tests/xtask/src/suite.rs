@@ -15,6 +15,7 @@ use crate::{
     control_plane::{self, ControlPlane},
     paths,
     progress::{print, say},
+    registry,
 };
 
 /// A tier of tests. A test's module says which it belongs to.
@@ -95,6 +96,7 @@ pub fn run(tiers: &[Tier]) -> Result<ExitCode> {
             let running = ControlPlane::start(&binary)?;
             let mut environment = environment.clone();
             environment.insert("OSTLER_TEST_KUBECONFIG", running.kubeconfig());
+            environment.insert("OSTLER_TEST_REGISTRY", registry::binary()?);
             passed &= run_tier(Tier::Real, &environment, &mut sum)?;
         }
         // A tier can fail without a failed test: a crash, or documentation that doesn't compile.

@@ -1,0 +1,150 @@
+//! `ostler plugin push`: a component into an OCI registry.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::{
+    super::ask::Output,
+    registry::{Registry, text},
+};
+use crate::{
+    contract,
+    engine::{Engine, Limits},
+    grants::Grants,
+    oci::{Reference, Shape},
+    plugin,
+    signature::{Fingerprint, SigningKey},
+};
+
+/// Arguments of `ostler plugin push`.
+#[derive(Args)]
+#[command(
+    after_help = "Prints the reference with the digest that pins it. Exit codes: 0 pushed, and signed where asked for; \
+                  1 otherwise."
+)]
+pub struct Push {
+    /// The component.
+    file: PathBuf,
+    /// Where to: REGISTRY/REPOSITORY:TAG.
+    reference: Reference,
+    /// Sign it with this private key (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
+    #[arg(long, value_name = "KEY")]
+    sign: Option<PathBuf>,
+    #[command(flatten)]
+    registry: Registry,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// What was pushed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    reference: String,
+    digest: String,
+    name: String,
+    version: String,
+    size: u64,
+    /// The registry had it already.
+    existed: bool,
+    signed_by: Option<Fingerprint>,
+}
+
+impl Push {
+    /// Pushes.
+    pub async fn run(self) -> anyhow::Result<()> {
+        if self.reference.digest().is_some() {
+            bail!(
+                "{} has a digest, which pushing finds: leave out @sha256:…",
+                self.reference
+            );
+        }
+        // All that can be wrong without the registry comes first.
+        let key = self.sign.as_ref().map(|path| {
+            SigningKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+        });
+        let key = key.transpose()?;
+        let file = self.file.display();
+        let wasm = std::fs::read(&self.file).with_context(|| format!("reading the component {file}"))?;
+        let shape = contract::inspect(&wasm).with_context(|| file.to_string())?;
+        let limits = Limits::default();
+        let engine =
+            Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
+        let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
+            .await
+            .map_err(|e| anyhow::anyhow!("{file}: {e}"))?;
+        let annotations = [
+            ("org.opencontainers.image.title", plugin.name().to_string()),
+            ("org.opencontainers.image.version", plugin.version.clone()),
+        ];
+        let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
+        let shape = Shape {
+            imports: shape.imports,
+            exports: shape.exports,
+        };
+
+        let (store, auth) = self.registry.open(&self.reference)?;
+        let bar = bar(wasm.len() as u64);
+        let telling = bar.clone();
+        let pushed = store
+            .push(
+                &self.reference,
+                &auth,
+                wasm.into(),
+                &shape,
+                annotations,
+                Arc::new(move |bytes| telling.set_position(bytes)),
+            )
+            .await;
+        bar.finish_and_clear();
+        let pushed = pushed?;
+        if let Some(key) = &key {
+            store
+                .sign(&self.reference, &pushed.digest, &auth, key)
+                .await
+                .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
+        }
+        let told = Told {
+            reference: pushed.reference.to_string(),
+            digest: pushed.digest.to_string(),
+            name: plugin.name().to_string(),
+            version: plugin.version.clone(),
+            size: pushed.size,
+            existed: pushed.existed,
+            signed_by: key.map(|key| key.public().fingerprint().clone()),
+        };
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
+            Output::Table => {
+                // What scripts go on with is alone on stdout.
+                eprintln!(
+                    "{} {}, {:.1} KB{}{}",
+                    told.name,
+                    told.version,
+                    told.size as f64 / 1000.0,
+                    if told.existed { ", was there already" } else { "" },
+                    told.signed_by
+                        .map(|key| format!(", signed by {key}"))
+                        .unwrap_or_default()
+                );
+                println!("{}", told.reference);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A bar on a terminal; elsewhere it shows nothing.
+fn bar(bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("Pushing {bar:30} {bytes}/{total_bytes}");
+    let bar = ProgressBar::new(bytes);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

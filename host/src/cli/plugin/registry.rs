@@ -1,0 +1,35 @@
+//! What commands that talk to a registry share.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::oci::{Auth, Limits, Reference, Store};
+
+/// How a registry is reached.
+#[derive(Args)]
+pub struct Registry {
+    /// File with the credentials, as `docker login` writes it [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    #[arg(long, value_name = "FILE")]
+    docker_config: Option<PathBuf>,
+    /// Speak plain HTTP with the registry; with one on this machine it is always so.
+    #[arg(long)]
+    plain_http: bool,
+}
+
+impl Registry {
+    /// A store that keeps nothing, and who we are in the reference's registry.
+    pub fn open(&self, reference: &Reference) -> anyhow::Result<(Store, Auth)> {
+        let plain = self.plain_http.then(|| reference.registry().to_owned());
+        let store = Store::new(None, Limits::default())
+            .with_tags()
+            .with_plain_http(plain);
+        Ok((store, Auth::of_user(self.docker_config.as_deref(), reference)?))
+    }
+}
+
+/// The text of a key's file.
+pub fn text(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading the key {}", path.display()))
+}

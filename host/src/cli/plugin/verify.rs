@@ -1,0 +1,221 @@
+//! `ostler plugin verify`: what a component is, and who vouches for it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    super::{
+        ask::Output,
+        table::{Shade, cell, table},
+    },
+    registry::{Registry, text},
+};
+use crate::{
+    contract::{self, Inspection},
+    oci::{Digest, Reference},
+    signature::{Fingerprint, Policy, PublicKey},
+};
+
+/// Arguments of `ostler plugin verify`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 when all that was asked holds; 1 otherwise. Without --key no signature is \
+                        asked for."
+)]
+pub struct Verify {
+    /// A reference (REGISTRY/REPOSITORY@sha256:…, or with a tag) or a file.
+    #[arg(value_name = "REFERENCE|FILE")]
+    subject: String,
+    /// Public key that must have signed it (PEM, ECDSA P-256 or Ed25519); of several, one is enough.
+    #[arg(long = "key", value_name = "COSIGN.PUB")]
+    keys: Vec<PathBuf>,
+    /// Every key must have signed it.
+    #[arg(long, requires = "keys")]
+    all: bool,
+    /// The signature of a FILE, in base64, as `cosign sign-blob` writes it.
+    #[arg(long, value_name = "FILE", requires = "keys")]
+    signature: Option<PathBuf>,
+    #[command(flatten)]
+    registry: Registry,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// What was found out.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    verified: bool,
+    subject: String,
+    /// Of the artifact, where it is one, and that pins it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// Of the component itself.
+    component_digest: String,
+    size: usize,
+    /// None where no key was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signed_by: Option<Vec<Fingerprint>>,
+    fits: bool,
+    imports: Vec<String>,
+    exports: Vec<String>,
+    problems: Vec<String>,
+}
+
+/// A component, and what its signatures say.
+struct Subject {
+    name: String,
+    wasm: Vec<u8>,
+    digest: Option<String>,
+    signers: Vec<Fingerprint>,
+    problem: Option<String>,
+}
+
+impl Verify {
+    /// Finds out, and prints; an error where something does not hold.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let read = |path: &PathBuf| {
+            PublicKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+        };
+        let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+        let asked = !keys.is_empty();
+        let policy = match (asked, self.all) {
+            (false, _) => Policy::none(),
+            (true, false) => Policy::any_of(keys),
+            (true, true) => Policy::all_of(keys),
+        };
+        let path = Path::new(&self.subject);
+        let subject = match path.is_file() {
+            true => self.file(path, &policy)?,
+            false => self.pulled(policy).await?,
+        };
+        let contract = contract::inspect(&subject.wasm);
+        let mut problems: Vec<_> = subject.problem.into_iter().collect();
+        problems.extend(contract.as_ref().err().map(ToString::to_string));
+        let (imports, exports) = match contract {
+            Ok(Inspection { imports, exports, .. }) => (imports, exports),
+            Err(_) => Default::default(),
+        };
+        let told = Told {
+            verified: problems.is_empty(),
+            subject: subject.name,
+            digest: subject.digest,
+            component_digest: Digest::of(&subject.wasm).to_string(),
+            size: subject.wasm.len(),
+            signed_by: asked.then_some(subject.signers),
+            // It exports something, or it would not.
+            fits: !exports.is_empty(),
+            imports,
+            exports,
+            problems,
+        };
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
+            Output::Table => print!("{}", shown(&told)),
+        }
+        match told.verified {
+            true => Ok(()),
+            false => bail!("{} is not verified: {}", told.subject, told.problems.join("; ")),
+        }
+    }
+
+    fn file(&self, path: &Path, policy: &Policy) -> anyhow::Result<Subject> {
+        let name = path.display().to_string();
+        let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
+        let (mut signers, mut problem) = (Vec::new(), None);
+        if policy.asks() {
+            let Some(file) = &self.signature else {
+                bail!(
+                    "a file has no signature with it: give --signature (what `cosign sign-blob` wrote), or verify \
+                     the reference it was pushed to"
+                );
+            };
+            let signature = std::fs::read_to_string(file)
+                .with_context(|| format!("reading the signature {}", file.display()))?;
+            let signature = BASE64_STANDARD
+                .decode(signature.trim())
+                .with_context(|| format!("the signature {} is not base64", file.display()))?;
+            let signed = policy.keys.iter().filter(|key| key.verifies(&wasm, &signature));
+            signers.extend(signed.map(|key| key.fingerprint().clone()));
+            // One file has one signature, so of several keys at most one has made it.
+            if signers.is_empty() || (self.all && signers.len() < policy.keys.len()) {
+                problem = Some(format!(
+                    "{} is not its signature by the keys given",
+                    file.display()
+                ));
+            }
+        }
+        Ok(Subject {
+            name,
+            wasm,
+            digest: None,
+            signers,
+            problem,
+        })
+    }
+
+    async fn pulled(&self, policy: Policy) -> anyhow::Result<Subject> {
+        let reference: Reference = self
+            .subject
+            .parse()
+            .with_context(|| format!("there is no file {}", self.subject))?;
+        let (store, auth) = self.registry.open(&reference)?;
+        // Optional, so that the rest is told, too.
+        let pulled = store.pull(&reference, &auth, &policy.optional()).await?;
+        let pinned = Digest::parse(&pulled.digest).map(|digest| reference.pinned(digest));
+        Ok(Subject {
+            name: pinned.unwrap_or(reference).to_string(),
+            wasm: pulled.wasm,
+            digest: Some(pulled.digest),
+            signers: pulled.signers,
+            problem: pulled.unsigned.map(|problem| problem.to_string()),
+        })
+    }
+}
+
+/// The answer for people.
+fn shown(told: &Told) -> String {
+    let list = |items: &[String]| match items {
+        [] => "nothing".to_owned(),
+        items => items.join("\n"),
+    };
+    let mut rows = vec![
+        ("Component", told.subject.clone(), Shade::Plain),
+        ("Digest", told.component_digest.clone(), Shade::Plain),
+        (
+            "Size",
+            format!("{:.1} KB", told.size as f64 / 1000.0),
+            Shade::Plain,
+        ),
+    ];
+    rows.push(match &told.signed_by {
+        None => ("Signed by", "not asked (--key)".into(), Shade::Waiting),
+        Some(keys) if keys.is_empty() => ("Signed by", "none of the keys".into(), Shade::Bad),
+        Some(keys) => {
+            let keys: Vec<_> = keys.iter().map(ToString::to_string).collect();
+            ("Signed by", keys.join("\n"), Shade::Good)
+        }
+    });
+    match told.fits {
+        true => {
+            rows.push(("Fits this host", "yes".into(), Shade::Good));
+            rows.push(("Imports", list(&told.imports), Shade::Plain));
+            rows.push(("Exports", list(&told.exports), Shade::Plain));
+        }
+        false => rows.push(("Fits this host", "no".into(), Shade::Bad)),
+    }
+    rows.extend(
+        told.problems
+            .iter()
+            .map(|problem| ("Problem", problem.clone(), Shade::Bad)),
+    );
+    let rows = rows
+        .into_iter()
+        .map(|(name, value, shade)| vec![cell(name, Shade::Faint), cell(value, shade)]);
+    table(&[], rows)
+}

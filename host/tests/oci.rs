@@ -1,0 +1,626 @@
+//! Pulling from registries that are slow, strict, broken or not to be trusted; the real one is in the scenarios.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use ostler::{
+    oci::{Auth, Digest, Limits, PullError, Reference, Store},
+    signature::{Policy, PublicKey, SigningKey, simple_payload},
+};
+use serde_json::{Value, json};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.wasm.config.v0+json";
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
+const PASSWORD: &str = "registry-pass-0003";
+
+/// A request that was made: its path, and the header `authorization`.
+type Asked = (String, Option<String>);
+/// What is said to the nth request of a path instead of what is there.
+type Twist = dyn Fn(&Fake, &Request, usize) -> Option<Response> + Send + Sync;
+
+/// A registry that says what a test wants.
+struct Fake {
+    address: String,
+    /// By path.
+    things: Mutex<BTreeMap<String, (String, Bytes)>>,
+    asked: Mutex<Vec<Asked>>,
+    twist: Box<Twist>,
+}
+
+fn wasm() -> Bytes {
+    Bytes::from_static(b"\0asm\x0d\0\x01\0")
+}
+
+fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
+    json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+}
+
+fn answer(media_type: &str, bytes: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, media_type.to_owned())], bytes).into_response()
+}
+
+fn status(status: u16, body: &str) -> Response {
+    (StatusCode::from_u16(status).expect("a status"), body.to_owned()).into_response()
+}
+
+impl Fake {
+    async fn start(
+        twist: impl Fn(&Fake, &Request, usize) -> Option<Response> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let fake = Arc::new(Self {
+            address: listener.local_addr().expect("an address").to_string(),
+            things: Mutex::default(),
+            asked: Mutex::default(),
+            twist: Box::new(twist),
+        });
+        let serving = fake.clone();
+        let router = Router::new().fallback(move |request: Request| {
+            let fake = serving.clone();
+            async move { fake.say(&request) }
+        });
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        fake
+    }
+
+    /// One that has a component, and nothing against giving it.
+    async fn plain() -> Arc<Self> {
+        Self::start(|_, _, _| None).await
+    }
+
+    fn say(&self, request: &Request) -> Response {
+        let path = request.uri().path().to_owned();
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        let authorization = authorization.map(|v| v.to_str().expect("text").to_owned());
+        let nth = {
+            let mut asked = self.asked.lock().expect("lock");
+            asked.push((path.clone(), authorization));
+            asked.iter().filter(|(p, _)| *p == path).count()
+        };
+        if let Some(response) = (self.twist)(self, request, nth) {
+            return response;
+        }
+        match self.things.lock().expect("lock").get(&path) {
+            Some((media_type, bytes)) => answer(media_type, bytes.clone()),
+            None => status(404, ""),
+        }
+    }
+
+    fn put(&self, path: &str, media_type: &str, bytes: impl Into<Bytes>) {
+        let thing = (media_type.to_owned(), bytes.into());
+        self.things
+            .lock()
+            .expect("lock")
+            .insert(format!("/v2/a/b/{path}"), thing);
+    }
+
+    fn blob(&self, media_type: &str, bytes: impl Into<Bytes>) -> Value {
+        let bytes = bytes.into();
+        let described = descriptor(media_type, &bytes);
+        self.put(
+            &format!("blobs/{}", Digest::of(&bytes)),
+            "application/octet-stream",
+            bytes,
+        );
+        described
+    }
+
+    /// Puts a manifest under its digest.
+    fn manifest(&self, manifest: &Value) -> Digest {
+        let bytes = manifest.to_string();
+        let digest = Digest::of(bytes.as_bytes());
+        self.put(&format!("manifests/{digest}"), MANIFEST, bytes);
+        digest
+    }
+
+    /// Puts a component there.
+    fn component(&self) -> Reference {
+        let layer = self.blob("application/wasm", wasm());
+        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(CONFIG, b"{}"), "layers": [layer]});
+        self.reference().pinned(self.manifest(&manifest))
+    }
+
+    fn reference(&self) -> Reference {
+        format!("{}/a/b:1", self.address).parse().expect("a reference")
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().expect("lock").clone()
+    }
+
+    async fn pull(&self, reference: &Reference) -> Result<Vec<u8>, PullError> {
+        store()
+            .pull(reference, &Auth::anonymous(), &Policy::none())
+            .await
+            .map(|pulled| pulled.wasm)
+    }
+}
+
+fn store() -> Store {
+    Store::new(None, Limits::default())
+}
+
+fn login(registry: &str) -> Auth {
+    let auth = BASE64_STANDARD.encode(format!("robot:{PASSWORD}"));
+    let config = json!({"auths": {registry: {"auth": auth}}});
+    Auth::from_docker_config(config.to_string().as_bytes()).expect("a config")
+}
+
+/// A key that is made of this number.
+fn key(seed: u8) -> SigningKey {
+    let der = [
+        &b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20"[..],
+        &[seed; 32],
+    ]
+    .concat();
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        BASE64_STANDARD.encode(der)
+    );
+    SigningKey::from_pem(&pem).expect("a key")
+}
+
+fn policy(key: &PublicKey) -> Policy {
+    Policy::any_of(vec![key.clone()])
+}
+
+#[tokio::test]
+async fn a_component_is_pulled() {
+    let fake = Fake::plain().await;
+    let reference = fake.component();
+    assert_eq!(fake.pull(&reference).await.expect("pulled"), wasm());
+    // The manifest and the layer; nobody said that we should introduce ourselves, or look for signatures.
+    assert_eq!(fake.asked().len(), 2);
+    assert!(
+        fake.asked()
+            .iter()
+            .all(|(_, authorization)| authorization.is_none())
+    );
+}
+
+#[tokio::test]
+async fn what_passes_is_tried_again() {
+    let fake = Fake::start(|_, request, nth| {
+        let blob = request.uri().path().contains("/blobs/");
+        match (blob, nth) {
+            (false, 1) => Some(status(503, "")),
+            (false, 2) => Some((StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "0")]).into_response()),
+            // More is promised than comes.
+            (true, 1) => {
+                let cut = futures::stream::iter([Ok(wasm().slice(..4)), Err(std::io::Error::other("cut"))]);
+                Some(Body::from_stream(cut).into_response())
+            }
+            _ => None,
+        }
+    })
+    .await;
+    let reference = fake.component();
+    assert_eq!(fake.pull(&reference).await.expect("pulled"), wasm());
+    assert_eq!(fake.asked().len(), 5);
+}
+
+#[tokio::test]
+async fn what_stays_is_told() {
+    for (code, body, reason, says) in [
+        (503, "", "PullFailed", "HTTP 503"),
+        (404, "", "NotFound", "/a/b has no sha256:"),
+        (
+            403,
+            r#"{"errors":[{"code":"DENIED","message":"no, hunter2"}]}"#,
+            "Unauthorized",
+            "DENIED",
+        ),
+        (401, "", "Unauthorized", "nobody in particular"),
+        (
+            418,
+            r#"{"errors":[{"code":"<script>"}]}"#,
+            "PullFailed",
+            "HTTP 418",
+        ),
+        (200, "<html>", "DigestMismatch", "the manifest"),
+    ] {
+        let fake = Fake::start(move |_, _, _| Some(status(code, body))).await;
+        let reference = fake.component();
+        let error = fake.pull(&reference).await.expect_err(says);
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        for secret in ["hunter2", "<script>"] {
+            assert!(!error.to_string().contains(secret), "{error}");
+        }
+        assert_eq!(error.is_transient(), reason == "PullFailed");
+        // One that is sure of it is not asked again.
+        assert_eq!(fake.asked().len(), if code == 503 { 4 } else { 1 }, "{error}");
+    }
+    let gone: Reference = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        format!(
+            "{}/a/b@{}",
+            listener.local_addr().expect("an address"),
+            Digest::of(b"")
+        )
+        .parse()
+        .expect("a reference")
+    };
+    let error = store()
+        .pull(&gone, &Auth::anonymous(), &Policy::none())
+        .await
+        .expect_err("nobody there");
+    assert!(error.is_transient(), "{error}");
+}
+
+#[tokio::test]
+async fn tags_are_for_development() {
+    let fake = Fake::plain().await;
+    let pinned = fake.component();
+    let digest = pinned.digest().expect("pinned");
+    let manifest = fake.things.lock().expect("lock")[&format!("/v2/a/b/manifests/{digest}")]
+        .1
+        .clone();
+    fake.put("manifests/1", MANIFEST, manifest);
+    let tag = fake.reference();
+    let error = fake.pull(&tag).await.expect_err("a tag");
+    assert_eq!(error.reason(), "DigestRequired");
+    assert!(
+        error.to_string().contains(&format!("pin {tag}@{digest}")),
+        "{error}"
+    );
+    let pulled = store()
+        .with_tags()
+        .pull(&tag, &Auth::anonymous(), &Policy::none())
+        .await
+        .expect("pulled");
+    assert_eq!((pulled.digest, pulled.offline), (digest.to_string(), None));
+}
+
+#[tokio::test]
+async fn too_much_is_not_read() {
+    // What is promised, and what comes without a promise.
+    for promised in [true, false] {
+        let fake = Fake::start(move |_, request, _| {
+            let blob = request.uri().path().contains("/blobs/");
+            let chunk = || Ok::<_, std::io::Error>(Bytes::from(vec![0; 1 << 16]));
+            let body = Body::from_stream(futures::stream::repeat_with(chunk));
+            blob.then(|| match promised {
+                true => ([(header::CONTENT_LENGTH, (1u64 << 40).to_string())], body).into_response(),
+                false => body.into_response(),
+            })
+        })
+        .await;
+        let reference = fake.component();
+        let error = fake.pull(&reference).await.expect_err("too much");
+        assert_eq!(error.reason(), "TooLarge", "{error}");
+        assert_eq!(fake.asked().len(), 2, "and not asked again");
+    }
+    // More than the host takes is not even asked for.
+    let fake = Fake::plain().await;
+    let reference = fake.component();
+    let limits = Limits {
+        component_bytes: 7,
+        ..Limits::default()
+    };
+    let small = Store::new(None, limits);
+    let error = small
+        .pull(&reference, &Auth::anonymous(), &Policy::none())
+        .await
+        .expect_err("too large");
+    assert_eq!(error.to_string(), "the component has 8 bytes; 7 are allowed");
+    assert_eq!(fake.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn one_that_never_ends_is_left() {
+    let fake = Fake::start(|_, _, _| {
+        let body = futures::stream::pending::<Result<Bytes, std::io::Error>>();
+        Some(Body::from_stream(body).into_response())
+    })
+    .await;
+    let limits = Limits {
+        time: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let reference = fake.component();
+    let pulled = Store::new(None, limits)
+        .pull(&reference, &Auth::anonymous(), &Policy::none())
+        .await;
+    let error = pulled.expect_err("late");
+    assert!(
+        error.is_transient() && error.to_string().contains("took longer"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn tokens_are_fetched_and_kept() {
+    let fake = Fake::start(|fake, request, _| {
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        let authorization = authorization.map(|v| v.to_str().expect("text"));
+        if request.uri().path() == "/token" {
+            assert_eq!(
+                request.uri().query(),
+                Some("service=fake&scope=repository%3Aa%2Fb%3Apull")
+            );
+            let expected = format!("Basic {}", BASE64_STANDARD.encode(format!("robot:{PASSWORD}")));
+            return Some(match authorization == Some(&expected) {
+                true => answer("application/json", r#"{"access_token": "let-me-in"}"#.into()),
+                false => status(401, PASSWORD),
+            });
+        }
+        if authorization == Some("Bearer let-me-in") {
+            return None;
+        }
+        let realm = format!(
+            r#"Bearer realm="http://{}/token",service="fake",scope="repository:a/b:pull""#,
+            fake.address
+        );
+        Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm)]).into_response())
+    })
+    .await;
+    let reference = fake.component();
+    let pulled = store()
+        .pull(&reference, &login(&fake.address), &Policy::none())
+        .await
+        .expect("let in");
+    assert_eq!(pulled.wasm, wasm());
+    let paths: Vec<_> = fake.asked().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths.iter().filter(|path| *path == "/token").count(), 1);
+    assert_eq!(paths.len(), 4, "refused once: {paths:?}");
+
+    let error = fake.pull(&reference).await.expect_err("nobody in particular");
+    assert_eq!(error.reason(), "Unauthorized");
+    let wrong = Auth::from_docker_config(
+        json!({"auths": {&fake.address: {"username": "robot", "password": "wrong-passphrase"}}})
+            .to_string()
+            .as_bytes(),
+    );
+    let error = store()
+        .pull(&reference, &wrong.expect("a config"), &Policy::none())
+        .await
+        .expect_err("wrong");
+    let said = format!("{error} {error:?}");
+    assert!(
+        said.contains("the user \"robot\"") && error.reason() == "Unauthorized",
+        "{said}"
+    );
+    assert!(
+        !said.contains("wrong-passphrase") && !said.contains(PASSWORD),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn credentials_go_to_their_registry_alone() {
+    let elsewhere = Fake::plain().await;
+    elsewhere.component();
+    let other = elsewhere.address.clone();
+    let fake = Fake::start(move |_, request, _| {
+        let path = request.uri().path();
+        if request.headers().get(header::AUTHORIZATION).is_none() {
+            let basic = [(header::WWW_AUTHENTICATE, "Basic realm=\"fake\"")];
+            return Some((StatusCode::UNAUTHORIZED, basic).into_response());
+        }
+        let there = format!("http://{other}{path}?signature=hunter2");
+        let redirect = (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, there)]);
+        path.contains("/blobs/").then(|| redirect.into_response())
+    })
+    .await;
+    let reference = fake.component();
+    let auth = login(&fake.address);
+    let pulled = store()
+        .pull(&reference, &auth, &Policy::none())
+        .await
+        .expect("pulled");
+    assert_eq!(pulled.wasm, wasm());
+    let asked = elsewhere.asked();
+    assert_eq!(asked.len(), 1, "it was asked");
+    assert_eq!(asked[0].1, None, "without credentials");
+    // Where that leads is nobody's business either.
+    elsewhere.things.lock().expect("lock").clear();
+    let error = store()
+        .pull(&reference, &auth, &Policy::none())
+        .await
+        .expect_err("gone");
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+    // A token server that is not the registry's, and without TLS.
+    let thief = Fake::plain().await;
+    let realm = format!(
+        r#"Bearer realm="http://localhost.example:{}/token""#,
+        thief.address.rsplit(':').next().expect("a port")
+    );
+    let fake = Fake::start(move |_, _, _| {
+        Some(
+            (
+                StatusCode::UNAUTHORIZED,
+                [(header::WWW_AUTHENTICATE, realm.clone())],
+            )
+                .into_response(),
+        )
+    })
+    .await;
+    let reference = fake.component();
+    let error = store()
+        .pull(&reference, &login(&fake.address), &Policy::none())
+        .await
+        .expect_err("a thief");
+    assert!(
+        error.to_string().contains("token server without https"),
+        "{error}"
+    );
+    assert_eq!(thief.asked(), []);
+}
+
+/// Puts a signature of this payload where cosign does.
+fn sign(fake: &Fake, digest: &Digest, key: &SigningKey, payload: Vec<u8>, media_type: &str) {
+    let signature = BASE64_STANDARD.encode(key.sign(&payload).expect("randomness"));
+    let mut layer = fake.blob(media_type, payload);
+    layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+    let config = descriptor("application/vnd.oci.image.config.v1+json", b"{}");
+    let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
+    let tag = format!("manifests/sha256-{}.sig", digest.hex());
+    fake.put(&tag, MANIFEST, manifest.to_string());
+}
+
+const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+
+#[tokio::test]
+async fn signatures_come_before_anything_else() {
+    let fake = Fake::plain().await;
+    let reference = fake.component();
+    let digest = reference.digest().expect("pinned");
+    let (key, stranger) = (key(1), key(2));
+    let payload = simple_payload(&reference.place(), digest.as_str());
+    let other = simple_payload(&reference.place(), Digest::of(b"").as_str());
+    let pull = async || {
+        store()
+            .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+            .await
+    };
+
+    let error = pull().await.expect_err("not signed");
+    assert_eq!(error.reason(), "SignatureMissing", "{error}");
+    let asked_for_it = |(path, _): &Asked| path.ends_with(digest.as_str()) && path.contains("/manifests/");
+    assert!(!fake.asked().iter().any(asked_for_it), "nobody vouches for it");
+    for (signer, payload, media_type, says) in [
+        (&stranger, &payload, SIMPLE, "none by a key of the policy"),
+        (&key, &other, SIMPLE, "was it copied"),
+        (&key, &payload, "text/plain", "of type \"text/plain\""),
+        (&key, &b"{}".to_vec(), SIMPLE, "malformed"),
+    ] {
+        sign(&fake, digest, signer, payload.clone(), media_type);
+        let error = pull().await.expect_err(says);
+        assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    fake.put(
+        &format!("manifests/sha256-{}.sig", digest.hex()),
+        MANIFEST,
+        "<html>",
+    );
+    let error = pull().await.expect_err("no manifest");
+    assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+    sign(&fake, digest, &key, payload, SIMPLE);
+    let pulled = pull().await.expect("signed");
+    assert_eq!(pulled.signers, [key.public().fingerprint().clone()]);
+}
+
+#[tokio::test]
+async fn bundles_are_found_among_what_refers_to_it() {
+    // A registry that knows of referrers, and one for which a tag must do.
+    for knows in [true, false] {
+        let fake = Fake::plain().await;
+        let reference = fake.component();
+        let digest = reference.digest().expect("pinned");
+        let key = key(1);
+        let bundle = |digest: &Digest| {
+            let statement = json!({"_type": "https://in-toto.io/Statement/v1", "predicate": {},
+                "predicateType": "https://sigstore.dev/cosign/sign/v1",
+                "subject": [{"digest": {"sha256": digest.hex()}}]});
+            let (kind, payload) = ("application/vnd.in-toto+json", statement.to_string());
+            let message = format!("DSSEv1 {} {kind} {} {payload}", kind.len(), payload.len());
+            let signature = key.sign(message.as_bytes()).expect("randomness");
+            json!({"mediaType": BUNDLE, "verificationMaterial": {"publicKey": {}}, "dsseEnvelope": {
+                "payload": BASE64_STANDARD.encode(payload), "payloadType": kind,
+                "signatures": [{"sig": BASE64_STANDARD.encode(signature)}]}})
+        };
+        let refer = |bundle: &Value| {
+            let layer = fake.blob(BUNDLE, bundle.to_string());
+            let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "artifactType": BUNDLE,
+                "config": descriptor("application/vnd.oci.empty.v1+json", b"{}"), "layers": [layer],
+                "subject": {"mediaType": MANIFEST, "digest": digest.to_string(), "size": 1}});
+            let of = fake.manifest(&manifest);
+            let size = manifest.to_string().len();
+            let other = json!({"mediaType": MANIFEST, "digest": Digest::of(b"sbom").to_string(), "size": 4, "artifactType": "application/spdx+json"});
+            let entry = json!({"mediaType": MANIFEST, "digest": of.to_string(), "size": size, "artifactType": BUNDLE});
+            let index = json!({"schemaVersion": 2, "manifests": [other, entry]}).to_string();
+            let path = if knows {
+                format!("referrers/{digest}")
+            } else {
+                format!("manifests/sha256-{}", digest.hex())
+            };
+            fake.put(&path, "application/vnd.oci.image.index.v1+json", index);
+        };
+        let pull = async || {
+            store()
+                .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+                .await
+        };
+        refer(&json!({"mediaType": BUNDLE}));
+        let error = pull().await.expect_err("no bundle");
+        assert!(error.to_string().contains("no dsseEnvelope"), "{error}");
+        refer(&bundle(&Digest::of(b"")));
+        let error = pull().await.expect_err("of something else");
+        assert!(error.to_string().contains("was it copied"), "{error}");
+        refer(&bundle(digest));
+        let pulled = pull().await.expect("signed");
+        assert_eq!(pulled.signers.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_component_says_so() {
+    let fake = Fake::plain().await;
+    for (config, bytes, says) in [
+        (
+            "application/vnd.oci.image.config.v1+json",
+            &b"\0asm\x0d\0\x01\0"[..],
+            "a container image",
+        ),
+        (CONFIG, b"\0asm\x01\0\0\0", "a core module"),
+        (CONFIG, b"#!/bin/sh", "not WebAssembly"),
+    ] {
+        let layer = fake.blob("application/wasm", bytes);
+        let manifest = json!({"schemaVersion": 2, "config": descriptor(config, b"{}"), "layers": [layer]});
+        let reference = fake.reference().pinned(fake.manifest(&manifest));
+        let error = fake.pull(&reference).await.expect_err(says);
+        assert_eq!(error.reason(), "NotAComponent", "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_is_used_and_what_is_broken_is_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let fake = Fake::plain().await;
+    let reference = fake.component();
+    let digest = reference.digest().expect("pinned");
+    let key = key(1);
+    sign(&fake, digest, &key, simple_payload("a", digest.as_str()), SIMPLE);
+    let store = Store::new(Some(directory.path().to_owned()), Limits::default());
+    let pull = async || {
+        let before = fake.asked().len();
+        let pulled = store
+            .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+            .await
+            .expect("pulled");
+        assert_eq!(pulled.wasm, wasm());
+        (pulled.cached, fake.asked().len() - before)
+    };
+    assert_eq!(pull().await, (false, 4));
+    assert_eq!(pull().await, (true, 0));
+    let broken = directory
+        .path()
+        .join("blobs/sha256")
+        .join(Digest::of(&wasm()).hex());
+    std::fs::write(&broken, b"\0asm\x0d\0\x01\x01").expect("broken");
+    assert_eq!(pull().await, (false, 1));
+    assert_eq!(pull().await, (true, 0));
+    // Signatures that are no longer what they were are looked up again.
+    let kept = directory.path().join("signatures").join(digest.hex());
+    std::fs::write(&kept, b"[]").expect("broken");
+    assert_eq!(pull().await, (true, 2));
+    assert_eq!(pull().await, (true, 0));
+}
