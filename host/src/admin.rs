@@ -3,6 +3,7 @@
 pub mod explain;
 pub mod question;
 pub mod status;
+mod tape;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -62,6 +63,10 @@ impl Admin {
                 get(async |State(admin): State<Self>| Json(admin.status())),
             )
             .route("/explain", get(explain))
+            .route("/recordings", get(tape::recordings))
+            .route("/recording", get(tape::recording))
+            .route("/record", get(tape::record).post(tape::record))
+            .route("/trace", get(tape::trace))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(bound)

@@ -3,6 +3,7 @@
 
 mod clock;
 mod config;
+mod door;
 mod events;
 pub(crate) mod http;
 mod kubernetes;
@@ -22,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use door::Door;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
 use crate::{
@@ -44,6 +46,7 @@ use crate::{
     router::Router,
     scope::{Form, Reach, Scope},
     store::Store,
+    tape::{Tape, Tapes},
     telemetry::ReconcileId,
     upstream::{Clients, StreamKey, Streams},
     watch::Informers,
@@ -69,6 +72,8 @@ pub struct Services {
     pub streams: Arc<Streams>,
     /// Scratch of each object.
     pub memo: Memo,
+    /// Recordings, and who follows.
+    pub tapes: Arc<Tapes>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Whether it may write.
@@ -138,6 +143,8 @@ pub struct Call {
     pub metrics: Option<Arc<PluginMetrics>>,
     /// For its log lines.
     pub id: ReconcileId,
+    /// What passes the door is recorded by it, or answered.
+    pub tape: Tape,
     /// A life-cycle hook: no reconcile, so that nothing it reads wakes anybody.
     hook: bool,
     started: Instant,
@@ -176,6 +183,7 @@ impl Call {
             terms,
             subject,
             id: ReconcileId::next(),
+            tape: Tape::Off,
             hook: false,
             started: Instant::now(),
             host_calls: 0,

@@ -5,11 +5,14 @@ mod compile;
 mod dev;
 mod explain;
 mod plugin;
+mod record;
+mod replay;
 mod run;
 mod status;
 mod table;
+mod trace;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -23,7 +26,7 @@ use crate::{
     engine::Cache,
     grants::Grants,
     host::{Host, Settings},
-    lease,
+    lease, tape,
     telemetry::{self, LogFormat},
 };
 
@@ -48,6 +51,12 @@ enum Command {
     /// Work with plugins: push them to a registry, verify them.
     #[command(subcommand)]
     Plugin(plugin::Plugin),
+    /// Follow the reconciles of an object live, host call by host call.
+    Trace(trace::Trace),
+    /// Record reconciles of an object, or list the recordings that the host has kept.
+    Record(record::Record),
+    /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
+    Replay(replay::Replay),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -61,7 +70,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
-            Self::Status(_) | Self::Explain(_) | Self::Plugin(_) | Self::Crds | Self::Compile(_) => None,
+            _ => None,
         }
     }
 }
@@ -101,6 +110,15 @@ struct Common {
     /// a process of their own.
     #[arg(long)]
     cache: Option<PathBuf>,
+    /// Which reconciles are kept as recordings.
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    record: tape::Keep,
+    /// Recordings that are kept.
+    #[arg(long, default_value_t = 200)]
+    record_count: usize,
+    /// Bytes of all recordings together; one may have an eighth of them.
+    #[arg(long, default_value_t = 32 << 20)]
+    record_bytes: usize,
     /// Address of the admin server (health, facts).
     #[arg(long, default_value = "127.0.0.1:8081")]
     admin: SocketAddr,
@@ -119,13 +137,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
-pub fn main() -> std::process::ExitCode {
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("ostler: no runtime: {e}");
-            return std::process::ExitCode::FAILURE;
+            return ExitCode::FAILURE;
         }
     };
     // Fails only when somebody was faster, which is as good.
@@ -142,27 +160,30 @@ pub fn main() -> std::process::ExitCode {
         ended
     });
     match ended {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(e) => {
             eprintln!("ostler: {e:#}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(run) => run.run().await,
-        Command::Dev(dev) => dev.run().await,
-        Command::Status(status) => status.run().await,
-        Command::Explain(explain) => explain.run().await,
-        Command::Plugin(plugin) => plugin.run().await,
-        Command::Compile(compile) => compile.run(),
+        Command::Replay(replay) => return replay.run().await,
+        Command::Run(run) => run.run().await?,
+        Command::Dev(dev) => dev.run().await?,
+        Command::Status(status) => status.run().await?,
+        Command::Explain(explain) => explain.run().await?,
+        Command::Trace(trace) => trace.run().await?,
+        Command::Record(record) => record.run().await?,
+        Command::Plugin(plugin) => plugin.run().await?,
+        Command::Compile(compile) => compile.run()?,
         Command::Crds => {
             print!("{}---\n{}", crate::upstream::crd_yaml(), crate::plugin::spec::crd_yaml());
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a host until a signal, or an error, ends it.
@@ -199,6 +220,11 @@ async fn serve(
             .map(ToString::to_string)
             .unwrap_or_default(),
         election,
+        record: tape::Settings {
+            keep: common.record,
+            count: common.record_count,
+            bytes: common.record_bytes,
+        },
         ..Settings::default()
     };
     let client = kube::Client::try_from(config)?;

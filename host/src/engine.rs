@@ -25,7 +25,7 @@ use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 pub use crate::limits::Limits;
 use crate::{
     bindings::{Plugin, PluginPre, reconciler, types},
-    capabilities::Call,
+    capabilities::{Call, Door},
     limits::{Bytes, Limit, MOST_TABLE_ELEMENTS},
     metrics::TrapKind,
 };
@@ -109,7 +109,7 @@ pub struct Compiled {
 /// What an instance's store carries.
 pub struct State {
     /// The host's side of this call.
-    pub call: Call,
+    pub door: Door,
     allowance: Allowance,
     /// Made for components that import WASI; the others never ask.
     wasi: Option<WasiCtx>,
@@ -237,7 +237,7 @@ impl Engine {
             }
         };
         let mut linker = Linker::new(&engine);
-        Plugin::add_to_linker::<_, HasSelf<Call>>(&mut linker, |state: &mut State| &mut state.call)?;
+        Plugin::add_to_linker::<_, HasSelf<Door>>(&mut linker, |state: &mut State| &mut state.door)?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = Arc::new(AtomicBool::new(false));
@@ -374,7 +374,7 @@ impl Engine {
     async fn run<T>(
         &self,
         compiled: &Compiled,
-        call: Call,
+        mut call: Call,
         body: impl for<'a> FnOnce(
             &'a Self,
             &'a Compiled,
@@ -384,14 +384,20 @@ impl Engine {
         let limits = call.limits().clone();
         let wasi = compiled.wasi.then(|| {
             let mut wasi = WasiCtx::builder();
-            wasi.stdout(call.output(tracing::Level::INFO))
-                .stderr(call.output(tracing::Level::WARN));
+            // What was printed once is not printed again.
+            if !call.tape.plays() {
+                wasi.stdout(call.output(tracing::Level::INFO))
+                    .stderr(call.output(tracing::Level::WARN));
+            }
+            if let Some(surroundings) = call.tape.surroundings() {
+                surroundings.surround(&mut wasi);
+            }
             wasi.build()
         });
         let mut store = Store::new(
             &self.engine,
             State {
-                call,
+                door: Door(call),
                 allowance: Allowance {
                     memory: 0,
                     most_memory: limits.memory,
@@ -427,7 +433,9 @@ impl Engine {
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
         let State {
-            mut call, allowance, ..
+            door: Door(mut call),
+            allowance,
+            ..
         } = store.into_data();
         call.cpu = meter.used();
         call.memory = allowance.memory;

@@ -40,6 +40,7 @@ use crate::{
     scope::{Form, Reach},
     selector::Selector,
     store::{Query, Store},
+    tape::{self, Tapes},
     upstream::{self, Clients, Network, NetworkGrant, Streams},
     watch::{Informers, Synced},
 };
@@ -81,6 +82,8 @@ pub struct Settings {
     pub api_server: String,
     /// Campaigns for leadership; none leads always.
     pub election: Option<lease::Settings>,
+    /// Which reconciles are recorded.
+    pub record: tape::Settings,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -105,6 +108,7 @@ impl Default for Settings {
             cache: None,
             api_server: String::new(),
             election: None,
+            record: tape::Settings::default(),
             inspect: None,
         }
     }
@@ -194,6 +198,7 @@ impl Host {
             upstreams,
             streams,
             memo: Memo::default(),
+            tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
             gate: gate.clone(),
             reach: reach.clone(),
@@ -252,7 +257,8 @@ impl Host {
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
-        let reloader = reloader.following(objects.clone()).telling(Box::new(move |grants| {
+        let reloader = reloader.following(objects.clone()).probing(services.tapes.clone());
+        let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
                 asking.streams.network_changed();
                 requeue_upstreams(&asking, &Cause::ConfigChange);

@@ -35,7 +35,9 @@ pub mod oci;
 pub mod plugin;
 pub mod rbac;
 pub mod reload;
+pub mod replay;
 pub mod signature;
+pub mod tape;
 pub mod upstream;
 
 pub mod conditions;

@@ -25,6 +25,7 @@ use crate::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
+    replay::Probe,
     selector::Selector,
 };
 
@@ -91,6 +92,8 @@ pub struct Plugin {
     pub source: String,
     /// What there is to say of it besides.
     pub notes: Vec<String>,
+    /// What recordings said of it when it was to replace the build before.
+    pub probe: Option<Probe>,
     /// Whether its objects have to wait.
     pub suspended: bool,
     /// How its calls ended.
@@ -132,6 +135,16 @@ impl Plugin {
         self.with(terms, self.record.clone(), other.suspended)
     }
 
+    /// This build as it is configured, with what else is agreed now.
+    fn bound(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
+        let config = self.terms.config.clone();
+        let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
+        Self {
+            notes: self.notes.clone(),
+            ..self.with(terms, self.record.clone(), suspended)
+        }
+    }
+
     /// This build, agreed otherwise; nothing is compiled anew.
     pub fn agreed(&self, config: Option<&str>, grants: &Grants, limits: &Limits) -> Result<Self, Refusal> {
         let config = configure(config, self.manifest.as_ref())?;
@@ -151,6 +164,7 @@ impl Plugin {
             manifest: self.manifest.clone(),
             source: self.source.clone(),
             notes: Vec::new(),
+            probe: self.probe.clone(),
             suspended,
             record,
         }
@@ -226,6 +240,7 @@ pub async fn load(
         manifest,
         source: String::new(),
         notes: Vec::new(),
+        probe: None,
         suspended: false,
         record: Arc::default(),
     })

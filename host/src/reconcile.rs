@@ -37,6 +37,7 @@ use crate::{
     references,
     router::Cause,
     scope::Form,
+    tape::rolling::About,
     telemetry::{ReconcileId, SPANS},
     upstream::StreamKey,
 };
@@ -397,16 +398,28 @@ impl Controller {
             object: object.clone(),
             services: self.services.clone(),
         };
-        let call = Call::new(plugin.terms.clone(), Some(subject));
+        let mut call = Call::new(plugin.terms.clone(), Some(subject));
         let id = call.id;
+        call.tape = self.services.tapes.begin(key, || About {
+            id,
+            key: key.clone(),
+            object: object.clone(),
+            attempt: work.attempt,
+            causes: request.causes.clone(),
+            cleanup: deleting.is_some(),
+            terms: plugin.terms.clone(),
+            version: plugin.version.clone(),
+            digest: plugin.digest.clone(),
+        });
         debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
         Span::current().record("reconcile", tracing::field::display(id));
         let calling = Instant::now();
-        let (answer, call) = self
+        let (answer, mut call) = self
             .engine
             .reconcile(&plugin.compiled, call, request, deleting.is_some())
             .await;
         let called = calling.elapsed();
+        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
         self.ledger.count(key, call.counts);
         let metrics = call.metrics.clone();
         if let Some(metrics) = &metrics {
@@ -442,6 +455,10 @@ impl Controller {
             }
             Err(end) => end,
         };
+        if let Some(recorded) = recorded {
+            let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
+            self.services.tapes.keep(recorded, bad);
+        }
         self.ledger.ended(key, failed, called, started.elapsed());
         End {
             next: match end.next {

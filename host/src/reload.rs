@@ -31,6 +31,8 @@ use crate::{
     engine::{Engine, Limits, hex},
     grants::Grants,
     plugin::{Plugin, Refusal, Registry, Served, choice::Choice, load, of_object, spec::Source},
+    replay,
+    tape::Tapes,
 };
 
 /// A save is several events; this long after the last of them it is looked at.
@@ -39,6 +41,9 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// A start waits so long for the API server to say which `Plugin` objects there are. Nothing serves before that.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a new build may be probed with recordings: a swap is to take 300 ms at most.
+const PROBING: Duration = Duration::from_millis(100);
 
 /// Told when a build begins to serve (with the one before it), or when a plugin is gone.
 pub type OnSwap = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
@@ -56,6 +61,7 @@ pub struct Reloader {
     limits: Limits,
     on_swap: OnSwap,
     on_grants: OnGrants,
+    tapes: Arc<Tapes>,
     objects: Option<Arc<Objects>>,
     /// What is being loaded for `Plugin` objects, or will be tried again.
     loading: HashMap<Slot, Loading>,
@@ -107,6 +113,7 @@ impl Reloader {
             limits,
             on_swap,
             on_grants: Box::new(|_| {}),
+            tapes: Arc::default(),
             objects: None,
             loading: HashMap::new(),
             tasks: JoinSet::new(),
@@ -117,6 +124,11 @@ impl Reloader {
     /// The same, telling when the grants have changed.
     pub fn telling(self, on_grants: OnGrants) -> Self {
         Self { on_grants, ..self }
+    }
+
+    /// The same, probing new builds with these recordings.
+    pub fn probing(self, tapes: Arc<Tapes>) -> Self {
+        Self { tapes, ..self }
     }
 
     /// The same, with these objects besides the directory.
@@ -248,10 +260,15 @@ impl Reloader {
         if self.registry.knows(file, &digest) {
             return;
         }
+        self.agree(file, &self.grants, false);
         let compiled = self.registry.compiled(&hex(&Sha256::digest(&wasm)));
         let loaded = match compiled {
             Some(build) => build.agreed(config.as_deref(), &self.grants, &self.limits),
             None => load(&self.engine, wasm, config.as_deref(), &self.grants, &self.limits).await,
+        };
+        let loaded = match loaded {
+            Ok(plugin) => probe(&self.engine, &self.tapes, &self.registry, file, plugin).await,
+            Err(refusal) => Err(refusal),
         };
         match loaded {
             Ok(plugin) => {
@@ -262,6 +279,13 @@ impl Reloader {
                 self.serve(file, &digest, plugin, since);
             }
             Err(refusal) => self.refuse(file, &digest, refusal),
+        }
+    }
+
+    /// What is agreed counts at once, and whatever becomes of the newest build.
+    fn agree(&self, id: &str, grants: &Grants, suspended: bool) {
+        if let Some((now, before)) = self.registry.agree(id, grants, &self.limits, suspended) {
+            (self.on_swap)(Some(&now), Some(&before));
         }
     }
 
@@ -423,6 +447,9 @@ impl Reloader {
         if known {
             return;
         }
+        if part == Part::Stable {
+            self.agree(&id, &Grants::of_object(&wanted.name, spec.grant()), spec.suspended);
+        }
         if part == Part::Canary
             && let Some(canary) = &spec.canary
             && let Ok(choice) = Choice::new(&canary.objects)
@@ -447,10 +474,15 @@ impl Reloader {
             return;
         };
         let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
+        let tapes = self.tapes.clone();
         let (slot, revision, wanted) = (slot.clone(), loading.revision.clone(), loading.wanted.clone());
         let twice = self.grants.name(&wanted.name);
         let task = async move {
             let built = build(&engine, &registry, &objects, &wanted, slot.1, content, &limits).await;
+            let built = match built {
+                Ok(plugin) => probe(&engine, &tapes, &registry, &of_object(&wanted.name), plugin).await,
+                Err(refusal) => Err(refusal),
+            };
             Loaded {
                 slot,
                 revision,
@@ -534,6 +566,42 @@ impl Reloader {
             }
         }
     }
+}
+
+/// Replays recordings of the build before with a build that is to replace it. One that traps where that did not is
+/// refused; other differences are told.
+async fn probe(
+    engine: &Arc<Engine>,
+    tapes: &Tapes,
+    registry: &Registry,
+    id: &str,
+    plugin: Plugin,
+) -> Result<Plugin, Refusal> {
+    let before = registry.serves(id);
+    if before.is_none_or(|before| before.digest == plugin.digest) || registry.taken_back(id, &plugin) {
+        return Ok(plugin);
+    }
+    let recordings = tapes.of_plugin(plugin.name());
+    if recordings.is_empty() {
+        return Ok(plugin);
+    }
+    let probe = replay::probe(engine, &plugin, &recordings, PROBING).await;
+    if let Some(trapped) = probe.trapped.first() {
+        let why = format!(
+            "it traps where the build before did not: {} (recording {}): {}",
+            trapped.object, trapped.recording, trapped.what
+        );
+        return Err(Refusal::new("TrapsInReplay", why));
+    }
+    let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
+    match probe.differing.is_empty() {
+        true => info!(plugin = name, digest, "{probe}"),
+        false => warn!(plugin = name, digest, "other effects than before: {probe}"),
+    }
+    Ok(Plugin {
+        probe: Some(probe),
+        ..plugin
+    })
 }
 
 /// Gets the component of a `Plugin` object and makes a build of it.

@@ -4,11 +4,22 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Which host, and in what form.
 #[derive(Args)]
 pub struct Ask {
+    #[command(flatten)]
+    pub server: Server,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+}
+
+/// Which host.
+#[derive(Args)]
+pub struct Server {
     /// The admin server of the host.
     #[arg(
         long,
@@ -17,9 +28,35 @@ pub struct Ask {
         value_name = "URL"
     )]
     admin: String,
-    /// How the answer looks.
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
+}
+
+/// Which object.
+#[derive(Args)]
+pub struct Object {
+    /// The object: `team/platform`, or `Team.concourse-ci.org/platform` where a kind has namesakes.
+    #[arg(value_name = "KIND/NAME")]
+    pub object: String,
+    /// Its namespace; needed where the name is not enough.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+}
+
+impl Object {
+    /// As the admin server is asked.
+    pub fn query(&self) -> anyhow::Result<Vec<(&str, &str)>> {
+        query(&self.object, self.namespace.as_deref())
+    }
+}
+
+/// KIND/NAME and a namespace, as the admin server is asked.
+pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
+    let (kind, name) = object
+        .split_once('/')
+        .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
+        .with_context(|| format!("{object:?}: KIND/NAME is needed, for example team/platform"))?;
+    let mut query = vec![("kind", kind), ("name", name)];
+    query.extend(namespace.map(|n| ("namespace", n)));
+    Ok(query)
 }
 
 /// How an answer looks.
@@ -37,32 +74,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl Ask {
     /// Asks the admin server.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        let base = self.admin.trim_end_matches('/');
-        let base = match base.contains("://") {
-            true => base.to_owned(),
-            false => format!("http://{base}"),
-        };
-        let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
-            .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
-        let answer = client.get(url).send().await.map_err(|e| {
-            let why = crate::upstream::cause(&e);
-            anyhow::anyhow!(
-                "no admin server at {base} ({why}). Does a host run there? One in a cluster is reached with \
-                 `kubectl -n NAMESPACE port-forward deployment/ostler 8081`; one elsewhere with --admin URL or OSTLER_ADMIN"
-            )
-        })?;
-        let status = answer.status();
-        let body = answer.bytes().await.context("the admin server's answer")?;
-        if status.is_success() {
-            return serde_json::from_slice(&body)
-                .with_context(|| format!("{base} does not answer as an Ostler admin server does"));
-        }
-        let message: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-        match message.as_ref().and_then(|m| m["message"].as_str()) {
-            Some(message) => bail!("{message}"),
-            None => bail!("{base}{path}: HTTP {status}; is it an Ostler admin server?"),
-        }
+        self.server.get(path, query).await
     }
 
     /// Prints an answer as JSON, or as it says itself.
@@ -72,5 +84,89 @@ impl Ask {
             Output::Table => print!("{}", table(answer)),
         }
         Ok(())
+    }
+}
+
+impl Server {
+    /// Asks it.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
+        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
+        let answer = self.send(&client, Method::GET, path, query).await?;
+        let body = answer.bytes().await.context("the admin server's answer")?;
+        serde_json::from_slice(&body)
+            .with_context(|| format!("{} does not answer as an Ostler admin server does", self.admin))
+    }
+
+    /// Asks for lines that come as they happen.
+    pub async fn lines(&self, method: Method, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Lines> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(PATIENCE)
+            .build()?;
+        Ok(Lines {
+            answer: self.send(&client, method, path, query).await?,
+            begun: Vec::new(),
+        })
+    }
+
+    async fn send(
+        &self,
+        client: &reqwest::Client,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<reqwest::Response> {
+        let base = self.admin.trim_end_matches('/');
+        let base = match base.contains("://") {
+            true => base.to_owned(),
+            false => format!("http://{base}"),
+        };
+        let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
+            .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
+        let answer = client.request(method, url).send().await.map_err(|e| {
+            let why = crate::upstream::cause(&e);
+            anyhow::anyhow!(
+                "no admin server at {base} ({why}). Does a host run there? One in a cluster is reached with \
+                 `kubectl -n NAMESPACE port-forward deployment/ostler 8081`; one elsewhere with --admin URL or OSTLER_ADMIN"
+            )
+        })?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = answer.bytes().await.context("the admin server's answer")?;
+        let message: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
+        match message.as_ref().and_then(|m| m["message"].as_str()) {
+            Some(message) => bail!("{message}"),
+            None => bail!("{base}{path}: HTTP {status}; is it an Ostler admin server?"),
+        }
+    }
+}
+
+/// Lines of an answer that goes on.
+pub struct Lines {
+    answer: reqwest::Response,
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line that is not empty; none at the end.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+        loop {
+            if let Some(end) = self.begun.iter().position(|b| *b == b'\n') {
+                let rest = self.begun.split_off(end + 1);
+                let line = std::mem::replace(&mut self.begun, rest);
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                return Ok(Some(
+                    serde_json::from_slice(&line).context("the admin server's line")?,
+                ));
+            }
+            match self.answer.chunk().await.context("the admin server's answer")? {
+                Some(chunk) => self.begun.extend_from_slice(&chunk),
+                None => return Ok(None),
+            }
+        }
     }
 }

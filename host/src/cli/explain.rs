@@ -1,10 +1,9 @@
 //! `ostler explain`: why an object is as it is.
 
-use anyhow::Context;
 use clap::Args;
 
 use super::{
-    ask::Ask,
+    ask::{Ask, Object},
     table::{Shade, cell, section, table, why},
 };
 use crate::admin::explain::{Explanation, Followed, Read, State};
@@ -12,12 +11,8 @@ use crate::admin::explain::{Explanation, Followed, Read, State};
 /// Arguments of `ostler explain`.
 #[derive(Args)]
 pub struct Explain {
-    /// The object: `team/platform`, or `Team.concourse-ci.org/platform` where a kind has namesakes.
-    #[arg(value_name = "KIND/NAME")]
-    object: String,
-    /// Its namespace; needed where the name is not enough.
-    #[arg(short, long)]
-    namespace: Option<String>,
+    #[command(flatten)]
+    object: Object,
     #[command(flatten)]
     ask: Ask,
 }
@@ -25,19 +20,7 @@ pub struct Explain {
 impl Explain {
     /// Asks, and prints.
     pub async fn run(self) -> anyhow::Result<()> {
-        let (kind, name) = self
-            .object
-            .split_once('/')
-            .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
-            .with_context(|| {
-                format!(
-                    "{:?}: KIND/NAME is needed, for example team/platform",
-                    self.object
-                )
-            })?;
-        let mut query = vec![("kind", kind), ("name", name)];
-        query.extend(self.namespace.as_deref().map(|n| ("namespace", n)));
-        let told: Explanation = self.ask.get("/explain", &query).await?;
+        let told: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
         self.ask.show(&told, text)
     }
 }

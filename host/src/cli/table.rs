@@ -43,6 +43,21 @@ pub fn cell(text: impl ToString, shade: Shade) -> Cell {
     }
 }
 
+/// Text in a colour, outside of tables.
+pub fn shaded(text: &str, shade: Shade) -> String {
+    let code = match shade {
+        Shade::Good => "32",
+        Shade::Waiting => "33",
+        Shade::Bad => "31",
+        Shade::Faint => "90",
+        Shade::Plain => return text.to_owned(),
+    };
+    match colours() && !text.is_empty() {
+        true => format!("\x1b[{code}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
+}
+
 /// A table without lines, wrapped to the terminal's width.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
     let mut table = Table::new();

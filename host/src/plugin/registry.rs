@@ -13,7 +13,7 @@ use super::{
     choice::Choice,
     trial::{Ending, Verdict},
 };
-use crate::{key::Gvk, object::Object};
+use crate::{engine::Limits, grants::Grants, key::Gvk, object::Object, replay::Probe};
 
 /// What the slot of a `Plugin` object is called. No file has a name like that.
 pub fn of_object(name: &str) -> String {
@@ -62,6 +62,8 @@ pub struct Report {
     pub trap: String,
     /// The build that serves a part of the objects.
     pub canary: Option<CanaryReport>,
+    /// What recordings said of it when it replaced the build before.
+    pub probe: Option<Probe>,
     /// Generation of the `Plugin` object that this is about; 0 for a file, and until it has been dealt with.
     pub generation: i64,
 }
@@ -327,6 +329,36 @@ impl Registry {
         Ok(Served { now, before })
     }
 
+    /// What serves is bound by what is agreed now, whatever becomes of the newest build. Gives it, and how it was bound
+    /// before, where that makes a difference.
+    pub fn agree(
+        &self,
+        id: &str,
+        grants: &Grants,
+        limits: &Limits,
+        suspended: bool,
+    ) -> Option<(Arc<Plugin>, Arc<Plugin>)> {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.get_mut(id)?;
+        let before = slot.serving.clone()?;
+        let now = before.bound(grants, limits, suspended);
+        if now.same(&before) {
+            return None;
+        }
+        let now = Arc::new(now);
+        slot.serving = Some(now.clone());
+        Some((now, before))
+    }
+
+    /// Whether a build was taken back in this slot.
+    pub fn taken_back(&self, id: &str, plugin: &Plugin) -> bool {
+        let slots = self.slots.read().expect("lock");
+        let slot = slots.get(id);
+        let canary = slot.and_then(|s| s.canary.as_ref()).and_then(|c| c.bad.as_ref());
+        let bad = [slot.and_then(|s| s.bad.as_ref()), canary];
+        bad.into_iter().flatten().any(|b| b.plugin.same_build(plugin))
+    }
+
     /// The newest content of a slot is bad: what served goes on serving.
     pub fn refuse(&self, id: &str, digest: &str, refusal: Refusal) {
         let mut slots = self.slots.write().expect("lock");
@@ -555,6 +587,7 @@ impl Slot {
             trapping,
             trap: if trapping > 0 { trap } else { String::new() },
             canary: self.canary.as_ref().map(Canary::report),
+            probe: serving.and_then(|p| p.probe.clone()),
             generation: self.generation,
         }
     }
@@ -581,3 +614,6 @@ impl Canary {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -184,7 +184,7 @@ impl Objects {
             reason: e.reason(),
             message: format!("{}: {e}", oci.reference),
             // What is not there may come, and who may not read it may be let.
-            passing: e.is_transient() || matches!(e.reason(), "NotFound" | "Unauthorized"),
+            passing: e.is_transient() || matches!(e.reason(), "NotFound" | "Unauthorized" | "SignatureMissing"),
         })?;
         let signed = || {
             let signers: Vec<String> = pulled.signers.iter().map(ToString::to_string).collect();

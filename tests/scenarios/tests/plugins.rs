@@ -1,7 +1,19 @@
 //! `Plugin` objects govern plugins: what is loaded, what it may do, what serves beside it, and what it goes back to.
 
-use ostler::{key::Gvk, plugin::Report};
-use ostler_test_harness::{Lab, component_bytes, condition, rebuilt, scenarios, workspace};
+use std::{collections::BTreeMap, sync::Arc};
+
+use ostler::{
+    engine::Cache,
+    key::Gvk,
+    oci::{Auth, Limits, Reference, Shape, Store},
+    plugin::Report,
+    signature::SigningKey,
+};
+use ostler_test_harness::{
+    Lab, component_bytes, condition, rebuilt,
+    registry::{PASSWORD, Registry, USER},
+    scenarios, workspace,
+};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -16,7 +28,8 @@ scenarios!(
     a_build_that_traps_goes_back,
     a_file_that_traps_goes_back,
     a_plugin_stays_while_objects_need_it,
-    a_plugin_lets_its_objects_go
+    a_plugin_lets_its_objects_go,
+    a_component_from_a_registry
 );
 
 /// Plugins are cluster-scoped and named as their component is: on a shared cluster one test at a time has one.
@@ -420,16 +433,22 @@ async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     lab.install_bytes("v2", &brittle(&stable));
     govern(&lab, "hostile", spec("v1.wasm", None)).await;
     lab.start_host().await;
-    for i in 0..8 {
-        let tier = if i < 4 { "test" } else { "prod" };
-        misbehave(&lab, &format!("h{i}"), "brittle", tier).await;
-    }
+    let all = async |behaviour: &str| {
+        for i in 0..8 {
+            let tier = if i < 4 { "test" } else { "prod" };
+            misbehave(&lab, &format!("h{i}"), behaviour, tier).await;
+        }
+    };
+    all("behave").await;
     for i in 0..8 {
         lab.ready(&hostile(), &format!("h{i}")).await;
     }
     let good = report(&lab, "hostile").digest;
     let with = spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"}))));
     govern(&lab, "hostile", with.clone()).await;
+    canary_is(&lab, "Serving", "tier=test").await;
+    // After the swap: what was recorded before would have told.
+    all("brittle").await;
     let told = canary_is(&lab, "RolledBack", "tier=test").await;
     let why = told["status"]["canary"]["message"].as_str().unwrap_or_default();
     assert!(why.contains("of its 4 objects fail") && why.contains("trapped"), "{why}");
@@ -451,16 +470,25 @@ async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     forget(&lab, "hostile").await;
 }
 
-/// Objects that only a brittle build traps on, and one that any does.
-async fn brittle_objects(lab: &Lab) {
+/// Objects that behave, and one that any build traps on.
+async fn some_objects(lab: &Lab) {
     misbehave(lab, "ever", "trap", "x").await;
     for i in 0..3 {
-        misbehave(lab, &format!("h{i}"), "brittle", "x").await;
+        misbehave(lab, &format!("h{i}"), "behave", "x").await;
     }
     for i in 0..3 {
         lab.ready(&hostile(), &format!("h{i}")).await;
     }
     lab.condition(&hostile(), "ever", "Ready", "False", "PluginTrapped").await;
+}
+
+/// Puts a build in place that traps on what comes after it: recordings of what came before tell nothing.
+async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
+    lab.install_bytes("hostile", &brittle(sound));
+    lab.until("the brittle build serves", async || report(lab, "hostile").digest != good).await;
+    for i in 0..3 {
+        misbehave(lab, &format!("h{i}"), "brittle", "x").await;
+    }
 }
 
 async fn a_build_that_traps_goes_back(mut lab: Lab) {
@@ -469,12 +497,12 @@ async fn a_build_that_traps_goes_back(mut lab: Lab) {
     lab.install_bytes("hostile", &sound);
     govern(&lab, "hostile", spec("hostile.wasm", None)).await;
     lab.start_host().await;
-    brittle_objects(&lab).await;
+    some_objects(&lab).await;
     let told = says(&lab, "hostile", "Healthy", "False", "Trapping").await;
     assert!(message(&told, "Healthy").starts_with("1 objects trapped"), "{told:#}");
     let good = report(&lab, "hostile").digest;
 
-    lab.install_bytes("hostile", &brittle(&sound));
+    break_it(&lab, &sound, &good).await;
     let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
     let status = &told["status"];
     assert_eq!((&status["running"]["digest"], &status["lastGood"]), (&json!(good), &json!(good)));
@@ -509,9 +537,9 @@ async fn a_file_that_traps_goes_back(mut lab: Lab) {
     let sound = component_bytes("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     lab.start_host().await;
-    brittle_objects(&lab).await;
+    some_objects(&lab).await;
     let good = report(&lab, "hostile").digest;
-    lab.install_bytes("hostile", &brittle(&sound));
+    break_it(&lab, &sound, &good).await;
     lab.until("it has gone back", async || {
         let report = report(&lab, "hostile");
         report.state == "rolled-back" && report.digest == good && report.message.contains("unreachable")
@@ -576,4 +604,65 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     assert!(left["metadata"]["finalizers"].is_null(), "{left:#}");
     lab.delete(&probe(), "a").await;
     lab.gone(&probe(), "a").await;
+}
+
+/// A key made of ones, and its public half: nobody else's.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
+
+async fn a_component_from_a_registry(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    let mut registry = Registry::closed();
+    let at = registry.address();
+    let config = json!({"auths": {at: {"username": USER, "password": PASSWORD}}}).to_string();
+    let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
+    let store = Store::new(None, Limits::default());
+    let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
+    let wasm = component_bytes("examples/greeting").into();
+    let quiet = Arc::new(|_| {});
+    let pushed = store
+        .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
+        .await
+        .expect("pushed");
+    let pinned = pushed.reference.to_string();
+    // Of this test alone: what is cached needs no registry.
+    lab.settings.cache = Some(Cache {
+        directory: lab.path().join("cache"),
+        compiler: None,
+    });
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pull", "namespace": lab.namespace},
+            "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": config}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "keys", "namespace": lab.namespace},
+            "data": {"cosign.pub": PUBLIC}}),
+    ] {
+        lab.apply(object).await;
+    }
+    let mut spec = json!({"source": {"oci": {"reference": pinned}},
+        "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}});
+    govern(&lab, "greeting", spec.clone()).await;
+    lab.start_host().await;
+    says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
+    spec["source"]["oci"]["pullSecret"] = json!({"namespace": lab.namespace, "name": "pull"});
+    let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
+    spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
+    govern(&lab, "greeting", spec).await;
+    let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
+    assert!(!told.to_string().contains(PASSWORD), "{told:#}");
+    let key = SigningKey::from_pem(PRIVATE).expect("a key");
+    store.sign(&reference, &pushed.digest, &auth, &key).await.expect("signed");
+    // It is tried again by itself.
+    let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
+    assert!(message(&told, "Loaded").starts_with("signed by "), "{told:#}");
+    assert_eq!(told["status"]["running"]["source"], pinned);
+    greet(&lab, "hello").await;
+    lab.ready(&greeting(), "hello").await;
+    // A host starts while the registry is down.
+    registry.stop();
+    lab.host.take();
+    lab.start_host().await;
+    assert_eq!(report(&lab, "greeting").state, "serving");
+    greet(&lab, "again").await;
+    lab.ready(&greeting(), "again").await;
+    forget(&lab, "greeting").await;
 }

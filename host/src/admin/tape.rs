@@ -1,0 +1,114 @@
+//! Recordings and traces, for `ostler record` and `ostler trace`.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Query, State},
+    http::{Method, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Admin, question::Question};
+use crate::{
+    key::ObjectRef,
+    queue::Priority,
+    router::Cause,
+    tape::{Following, News, Wanted, recording::Summary},
+};
+
+/// An empty line this often: who has gone away is noticed by it.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// How much is wanted.
+#[derive(Deserialize)]
+pub struct Wish {
+    /// Reconciles; all that come without it.
+    count: Option<usize>,
+}
+
+/// What is kept, newest first.
+pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
+    let kept = admin.services.tapes.kept();
+    Json(kept.iter().map(|finished| finished.summary()).collect())
+}
+
+/// The last recording of an object.
+pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
+    let found = question.find(&admin.ledger.keys()).and_then(|key| {
+        let last = admin.services.tapes.last(&key);
+        last.ok_or_else(|| {
+            format!("nothing is recorded of {key}: without --last the next reconcile is waited for")
+        })
+    });
+    match found {
+        Ok(finished) => Json(finished.recording()).into_response(),
+        Err(message) => refused(StatusCode::NOT_FOUND, &message),
+    }
+}
+
+/// The next reconciles of an object as recordings, one on each line. A POST has it reconciled now.
+pub async fn record(
+    method: Method,
+    State(admin): State<Admin>,
+    Query(question): Query<Question>,
+    Query(wish): Query<Wish>,
+) -> Response {
+    let (key, following) = match follow(&admin, &question, Wanted::Recordings) {
+        Ok(following) => following,
+        Err(refused) => return refused,
+    };
+    if method == Method::POST {
+        admin.services.router.add(&key, Priority::High, Cause::Manual);
+    }
+    stream(following, wish.count.unwrap_or(usize::MAX))
+}
+
+/// The reconciles of an object as they happen, one host call on each line.
+pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
+    match follow(&admin, &question, Wanted::Lines) {
+        Ok((_, following)) => stream(following, usize::MAX),
+        Err(refused) => refused,
+    }
+}
+
+fn follow(admin: &Admin, question: &Question, wanted: Wanted) -> Result<(ObjectRef, Following), Response> {
+    let key = question
+        .find(&admin.ledger.keys())
+        .map_err(|message| refused(StatusCode::NOT_FOUND, &message))?;
+    if admin.services.gate.term().is_none() {
+        let message = "this host stands by and reconciles nothing: ask the one that leads";
+        return Err(refused(StatusCode::CONFLICT, message));
+    }
+    let following = admin.services.tapes.follow(&key, wanted);
+    Ok((key, following))
+}
+
+fn refused(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({ "message": message }))).into_response()
+}
+
+/// News as lines of JSON, until so many recordings have come.
+fn stream(following: Following, count: usize) -> Response {
+    let lines = futures::stream::unfold((following, count), async |(mut following, left)| {
+        if left == 0 {
+            return None;
+        }
+        let (mut line, left) = match tokio::time::timeout(HEARTBEAT, following.next()).await {
+            Err(_) => (Vec::new(), left),
+            Ok(None) => return None,
+            Ok(Some(News::Line(line))) => (serde_json::to_vec(&line).ok()?, left),
+            Ok(Some(News::Recording(finished))) => {
+                (serde_json::to_vec(&finished.recording()).ok()?, left - 1)
+            }
+        };
+        line.push(b'\n');
+        Some((Ok::<_, Infallible>(Bytes::from(line)), (following, left)))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/jsonl")];
+    (kind, Body::from_stream(Box::pin(lines))).into_response()
+}

@@ -1,0 +1,149 @@
+//! `ostler record`: one reconcile, from beginning to end, as a file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use reqwest::Method;
+
+use super::{
+    ask::{Output, Server, query},
+    table::{Shade, cell, table},
+};
+use crate::tape::{
+    recording::{Recording, Summary},
+    trace::size,
+};
+
+/// Arguments of `ostler record`.
+///
+/// A recording is written to standard output, or to a file. It has in it what the component was told and what it
+/// said, and no secret: of plugins that may read Secrets no values are recorded.
+#[derive(Args)]
+pub struct Record {
+    /// The object: `team/platform`. Without it the recordings that the host has kept are listed.
+    #[arg(value_name = "KIND/NAME")]
+    object: Option<String>,
+    /// Its namespace; needed where the name is not enough.
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Take the last recording there is, instead of waiting for the next reconcile.
+    #[arg(long, conflicts_with_all = ["now", "count"])]
+    last: bool,
+    /// Have it reconciled now.
+    #[arg(long)]
+    now: bool,
+    /// Reconciles to record.
+    #[arg(long, default_value_t = 1)]
+    count: usize,
+    /// Where to write it; with a --count of several `r.json` becomes `r-1.json`, `r-2.json` …
+    #[arg(long)]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    server: Server,
+    /// How the list looks; a recording is always JSON.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+impl Record {
+    /// Asks, and writes.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let Some(object) = &self.object else {
+            return self.list().await;
+        };
+        let mut query = query(object, self.namespace.as_deref())?;
+        if self.last {
+            let recording: Recording = self.server.get("/recording", &query).await?;
+            return self.write(&recording, 1);
+        }
+        let count = self.count.to_string();
+        query.push(("count", &count));
+        let method = match self.now {
+            true => Method::POST,
+            false => Method::GET,
+        };
+        let mut recordings = self.server.lines(method, "/record", &query).await?;
+        if !self.now {
+            eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once");
+        }
+        for number in 1..=self.count {
+            let Some(recording) = recordings.next().await? else {
+                bail!("the host ended before {object} was reconciled {number} times");
+            };
+            self.write(&recording, number)?;
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> anyhow::Result<()> {
+        let kept: Vec<Summary> = self.server.get("/recordings", &[]).await?;
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
+            Output::Table if kept.is_empty() => println!("nothing is recorded: nothing has failed"),
+            Output::Table => print!("{}", listed(&kept)),
+        }
+        Ok(())
+    }
+
+    fn write(&self, recording: &Recording, number: usize) -> anyhow::Result<()> {
+        let Some(file) = &self.file else {
+            print!("{}", recording.text());
+            return Ok(());
+        };
+        let file = match self.count {
+            1 => file.clone(),
+            _ => numbered(file, number),
+        };
+        std::fs::write(&file, recording.text()).with_context(|| format!("writing {}", file.display()))?;
+        let calls = recording.calls.len();
+        eprintln!(
+            "{}: {} of {}, {calls} host calls: {}",
+            file.display(),
+            recording.function,
+            recording.object,
+            recording.ended
+        );
+        Ok(())
+    }
+}
+
+/// `r.json` → `r-2.json`.
+fn numbered(file: &Path, number: usize) -> PathBuf {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let name = match file.extension() {
+        Some(extension) => format!("{stem}-{number}.{}", extension.to_string_lossy()),
+        None => format!("{stem}-{number}"),
+    };
+    file.with_file_name(name)
+}
+
+fn listed(kept: &[Summary]) -> String {
+    let rows = kept.iter().map(|r| {
+        vec![
+            cell(&r.at, Shade::Faint),
+            cell(&r.object, Shade::Plain),
+            cell(&r.plugin, Shade::Plain),
+            cell(r.digest.get(..12).unwrap_or_default(), Shade::Faint),
+            cell(r.calls, Shade::Plain),
+            cell(size(r.bytes), Shade::Plain),
+            cell(if r.replayable { "" } else { "no" }, Shade::Waiting),
+            cell(&r.ended, Shade::Plain),
+        ]
+    });
+    let header = [
+        "AT", "OBJECT", "PLUGIN", "DIGEST", "CALLS", "SIZE", "REPLAY", "ENDED",
+    ];
+    table(&header, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_recordings_have_a_file_each() {
+        assert_eq!(numbered(Path::new("a/r.json"), 2), Path::new("a/r-2.json"));
+        assert_eq!(numbered(Path::new("r"), 1), Path::new("r-1"));
+    }
+}

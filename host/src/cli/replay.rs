@@ -1,0 +1,166 @@
+//! `ostler replay`: a recording once more, with the same build or another.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use clap::Args;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::{
+    ask::Output,
+    table::{Shade, shaded},
+};
+use crate::{
+    contract,
+    engine::{Engine, Limits, hex},
+    replay::{Difference, Replayed, replay},
+    tape::recording::Recording,
+};
+
+/// Arguments of `ostler replay`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes:\n  0  every host call and the outcome are as recorded\n  1  something differs\n  2  it can't be replayed"
+)]
+pub struct Replay {
+    /// The recording, as `ostler record` writes it.
+    file: PathBuf,
+    /// The component to run. Without it the one that was recorded is looked for in --plugins.
+    #[arg(long, value_name = "WASM")]
+    plugin: Option<PathBuf>,
+    /// Where components are.
+    #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
+    plugins: PathBuf,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// The answer for programs.
+#[derive(Serialize)]
+struct Told<'a> {
+    recording: &'a str,
+    object: &'a str,
+    digest: &'a str,
+    #[serde(flatten)]
+    replayed: &'a Replayed,
+}
+
+impl Replay {
+    /// Replays, and prints.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.replayed().await {
+            Ok(true) => Ok(ExitCode::SUCCESS),
+            Ok(false) => Ok(ExitCode::from(1)),
+            Err(why) => {
+                eprintln!("ostler: {why}");
+                Ok(ExitCode::from(2))
+            }
+        }
+    }
+
+    async fn replayed(&self) -> Result<bool, String> {
+        let file = self.file.display().to_string();
+        let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
+        let recording = Arc::new(Recording::parse(&text, &file)?);
+        let (name, wasm) = self.component(&recording)?;
+        let digest = hex(&Sha256::digest(&wasm));
+        let inspection = contract::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
+        let limits = Limits::from(&recording.limits);
+        let engine = Engine::new(2, limits.memory, None, None).map_err(|e| format!("the engine: {e:#}"))?;
+        let compiled = engine.compile(&wasm, inspection.wasi);
+        let compiled = compiled.map_err(|e| format!("{name}: does not compile: {e:#}"))?;
+        let replayed = replay(&engine, &compiled, recording.clone())
+            .await
+            .map_err(|e| format!("{file}: {e}"))?;
+        match self.output {
+            Output::Table => print!("{}", shown(&recording, &digest, &replayed)),
+            Output::Json => {
+                let told = Told {
+                    recording: &recording.metadata.name,
+                    object: &recording.object,
+                    digest: &digest,
+                    replayed: &replayed,
+                };
+                println!(
+                    "{}",
+                    serde_json::to_string_pretty(&told).map_err(|e| e.to_string())?
+                );
+            }
+        }
+        Ok(replayed.same)
+    }
+
+    /// The component to run, and what it is called.
+    fn component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
+        let read = |path: &Path| {
+            let name = path.display().to_string();
+            let wasm = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
+            Ok::<_, String>((name, wasm))
+        };
+        if let Some(path) = &self.plugin {
+            return read(path);
+        }
+        let folder = self.plugins.display();
+        let entries = std::fs::read_dir(&self.plugins).map_err(|e| {
+            format!("--plugins {folder}: {e}; say where components are, or give one with --plugin")
+        })?;
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|e| e == "wasm") {
+                let (name, wasm) = read(&path)?;
+                if hex(&Sha256::digest(&wasm)) == recording.plugin.digest {
+                    return Ok((name, wasm));
+                }
+            }
+        }
+        let plugin = &recording.plugin;
+        Err(format!(
+            "the build that was recorded ({} {}, SHA-256 {}) is not in {folder}: say where it is with --plugins, or \
+             give another with --plugin",
+            plugin.name, plugin.version, plugin.digest
+        ))
+    }
+}
+
+/// The answer for people.
+fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
+    let build = match digest == recording.plugin.digest {
+        true => "the same build".to_owned(),
+        false => format!("build {}", digest.get(..12).unwrap_or_default()),
+    };
+    let mut out = format!(
+        "{} of {} by {} {}, recorded {}, replayed with {build}: {} of {} host calls\n",
+        recording.function,
+        recording.object,
+        recording.plugin.name,
+        recording.plugin.version,
+        recording.metadata.creation_timestamp,
+        replayed.calls,
+        replayed.recorded,
+    );
+    for difference in &replayed.differences {
+        let shade = match difference {
+            Difference::Departed { .. } => Shade::Bad,
+            other if other.of_effects() => Shade::Waiting,
+            _ => Shade::Faint,
+        };
+        out.push_str(&format!("  {}\n", shaded(&difference.to_string(), shade)));
+    }
+    let went_on = |d: &Difference| matches!(d, Difference::Arguments { .. });
+    if replayed.differences.iter().any(went_on) {
+        let note = "  (calls with other arguments were answered as recorded)";
+        out.push_str(&format!("{}\n", shaded(note, Shade::Faint)));
+    }
+    let verdict = match replayed.same {
+        true => shaded(&format!("same: {}", recording.ended), Shade::Good),
+        false => shaded(&format!("differs: {}", replayed.ended), Shade::Bad),
+    };
+    out.push_str(&verdict);
+    out.push('\n');
+    out
+}

@@ -1,0 +1,627 @@
+//! Recordings: what fails is kept, replays the same, says where another build departs, and has no secret in it.
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use ostler::{
+    admin::Admin,
+    contract,
+    engine::{Engine, Limits},
+    grants::Grants,
+    key::Gvk,
+    plugin::Report,
+    queue::Priority,
+    replay::{Difference, Replayed, replay},
+    router::Cause,
+    tape::{Keep, recording::Recording, shown::Shown, trace::Line},
+};
+use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, process, scenarios};
+use serde_json::{Value, json};
+use wasmparser::{Parser, Payload, TypeRef};
+
+scenarios!(
+    what_fails_is_kept_and_replays_the_same,
+    recordings_are_bounded,
+    a_plugin_that_reads_secrets_leaves_no_value,
+    a_new_build_is_probed_with_recordings,
+    a_trace_follows_reconciles_live,
+    record_and_replay_on_the_command_line,
+);
+mod pack {
+    ostler_test_harness::scenarios!(simulated: no_secret_in_any_recording_and_every_one_replays);
+    use super::no_secret_in_any_recording_and_every_one_replays;
+}
+
+/// What the probe may do where it may not read Secrets.
+const NO_SECRETS: &str = "
+  probe:
+    kubernetes:
+    - {kinds: [ConfigMap], verbs: [get, list, apply]}
+";
+
+fn probe() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Probe")
+}
+
+fn steps(lab: &Lab, name: &str, steps: Value) -> Value {
+    json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"steps": steps}})
+}
+
+/// Reads, writes, reads again and gives up.
+fn failing(lab: &Lab, name: &str) -> Value {
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}});
+    steps(
+        lab,
+        name,
+        json!([
+            {"do": "get", "kind": "ConfigMap", "name": "first"},
+            {"do": "apply", "object": map.to_string()},
+            {"do": "get", "kind": "ConfigMap", "name": name},
+            {"do": "park"},
+        ]),
+    )
+}
+
+fn greeting(lab: &Lab, name: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
+}
+
+/// A host with the probe, which may not read Secrets.
+async fn probing(lab: &mut Lab) {
+    lab.settings.grants = Grants::parse(&[GRANTS, NO_SECRETS].concat(), "grants.yaml").expect("grants");
+    lab.install(&["tests/probe"]);
+    lab.start_host().await;
+}
+
+/// Runs a component against a recording, in an engine of its own.
+async fn replayed(wasm: &[u8], recording: &Recording) -> Result<Replayed, String> {
+    let inspection = contract::inspect(wasm).expect("a component");
+    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let compiled = engine.compile(wasm, inspection.wasi).expect("it compiles");
+    replay(&engine, &compiled, Arc::new(recording.clone())).await
+}
+
+/// Another build: a text in its data is another one of the same length.
+fn patched(wasm: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut out = wasm.to_vec();
+    let at: Vec<_> = memchr::memmem::find_iter(wasm, from.as_bytes()).collect();
+    assert!(!at.is_empty(), "{from:?} is in the component");
+    for start in at {
+        out[start..start + to.len()].copy_from_slice(to.as_bytes());
+    }
+    out
+}
+
+/// Another build: `reconcile` traps in its first instruction.
+fn trapping(wasm: &[u8]) -> Vec<u8> {
+    let (mut imported, mut wanted, mut next) = (0, None, 0);
+    for payload in Parser::new(0).parse_all(wasm) {
+        match payload.expect("a component") {
+            Payload::Version { .. } => (imported, wanted, next) = (0, None, 0),
+            Payload::ImportSection(imports) => {
+                let imports = imports.into_imports().map(|i| i.expect("an import").ty);
+                imported = imports.filter(|ty| matches!(ty, TypeRef::Func(_))).count();
+            }
+            Payload::ExportSection(exports) => {
+                let mut exports = exports.into_iter().map(|e| e.expect("an export"));
+                wanted = exports
+                    .find(|e| e.name.ends_with("reconciler@0.1.0#reconcile"))
+                    .map(|e| e.index as usize);
+            }
+            Payload::CodeSectionEntry(body) => {
+                if wanted == Some(imported + next) {
+                    let mut operators = body.get_operators_reader().expect("operators");
+                    let (_, start) = operators.read_with_offset().expect("one");
+                    let (_, end) = operators.read_with_offset().expect("another");
+                    let (start, end) = (start as usize, end as usize);
+                    let mut out = wasm.to_vec();
+                    out[start..end].fill(0x01); // nop
+                    out[start] = 0x00; // unreachable
+                    wasmparser::Validator::new()
+                        .validate_all(&out)
+                        .expect("still a component");
+                    return out;
+                }
+                next += 1;
+            }
+            _ => {}
+        }
+    }
+    panic!("no `reconcile` in the component");
+}
+
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
+    probing(&mut lab).await;
+    lab.apply(failing(&lab, "bad")).await;
+    lab.apply(steps(
+        &lab,
+        "good",
+        json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]),
+    ))
+    .await;
+    lab.condition(&probe(), "bad", "Ready", "False", "AsTold").await;
+    lab.ready(&probe(), "good").await;
+    lab.idle().await;
+    let tapes = &lab.host().services().tapes;
+    let kept = tapes.kept();
+    assert!(!kept.is_empty());
+    assert!(
+        kept.iter().all(|f| *f.key().name == *"bad"),
+        "only what failed is kept"
+    );
+    let recording = tapes
+        .last(&lab.key(&probe(), "bad"))
+        .expect("it is kept")
+        .recording();
+    assert!(recording.ended.contains("parked: AsTold"), "{}", recording.ended);
+    let functions: Vec<_> = recording.calls.iter().map(|c| &*c.function).collect();
+    let effects: Vec<_> = functions
+        .iter()
+        .filter(|f| f.starts_with("kubernetes."))
+        .collect();
+    assert_eq!(
+        effects,
+        [&"kubernetes.get", &"kubernetes.apply", &"kubernetes.get"]
+    );
+    // From the file: what is written is read back to the byte.
+    let recording = Recording::parse(&recording.text(), "r.json").expect("its own format");
+    let wasm = component_bytes("tests/probe");
+    let same = replayed(&wasm, &recording).await.expect("it can be replayed");
+    assert!(same.same && same.differences.is_empty(), "{same:#?}");
+    assert_eq!((same.calls, &*same.ended), (recording.calls.len(), "failure"));
+    // What succeeded is remembered for a while, too.
+    let good = tapes
+        .last(&lab.key(&probe(), "good"))
+        .expect("it is remembered")
+        .recording();
+    assert!(replayed(&wasm, &good).await.expect("it can be replayed").same);
+    // A build that does otherwise, here by being told otherwise: it reads something else in its second read.
+    let mut other = recording.clone();
+    let Shown::Record(request) = &mut other.request else {
+        panic!("a request")
+    };
+    for (name, value) in request {
+        if let (Shown::Bytes(object), "object") = (value, &**name) {
+            let mut edited: Value = serde_json::from_slice(object).expect("JSON");
+            edited["spec"]["steps"][2]["name"] = "elsewhere".into();
+            *object = edited.to_string().into();
+        }
+    }
+    let second = functions
+        .iter()
+        .rposition(|f| *f == "kubernetes.get")
+        .expect("two reads")
+        + 1;
+    let departed = replayed(&wasm, &other).await.expect("it can be replayed");
+    assert!(!departed.same);
+    let Some(Difference::Departed {
+        call,
+        function,
+        changes,
+        ..
+    }) = departed.differences.last()
+    else {
+        panic!("{departed:#?}")
+    };
+    assert_eq!((*call, &**function), (second, "kubernetes.get"));
+    assert_eq!(changes[0].path, "ref.name");
+    assert_eq!(changes[0].replayed, Some(json!("elsewhere")));
+}
+
+async fn recordings_are_bounded(mut lab: Lab) {
+    lab.settings.record.count = 5;
+    probing(&mut lab).await;
+    for i in 0..20 {
+        lab.apply(failing(&lab, &format!("p{i}"))).await;
+    }
+    for i in 0..20 {
+        lab.condition(&probe(), &format!("p{i}"), "Ready", "False", "AsTold")
+            .await;
+    }
+    lab.idle().await;
+    let tapes = &lab.host().services().tapes;
+    assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
+    let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
+    assert!(at.iter().max() == at.first(), "the newest are kept");
+}
+
+async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
+    // As the lab has it, the probe may.
+    lab.install(&["tests/probe"]);
+    lab.start_host().await;
+    lab.apply(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": lab.namespace},
+        "stringData": {"password": PASSWORD}}),
+    )
+    .await;
+    let reads = json!([{"do": "get", "kind": "Secret", "name": "s"}, {"do": "park"}]);
+    lab.apply(steps(&lab, "thief", reads)).await;
+    lab.condition(&probe(), "thief", "Ready", "False", "AsTold").await;
+    lab.idle().await;
+    let kept = lab.host().services().tapes.last(&lab.key(&probe(), "thief"));
+    let recording = kept.expect("it is kept").recording();
+    let text = recording.text();
+    assert!(
+        text.contains("kubernetes.get") && text.contains("parked: AsTold"),
+        "{text}"
+    );
+    for secret in [PASSWORD, "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ", "\"password\""] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    let error = replayed(&component_bytes("tests/probe"), &recording)
+        .await
+        .expect_err("there is nothing to answer with");
+    assert!(error.contains("secretsAreReadable"), "{error}");
+}
+
+async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
+    let wasm = component_bytes("examples/greeting");
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    for i in 0..5 {
+        lab.apply(greeting(&lab, &format!("g{i}"))).await;
+    }
+    for i in 0..5 {
+        lab.ready(
+            &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
+            &format!("g{i}"),
+        )
+        .await;
+    }
+    lab.idle().await;
+    let report = || -> Report { lab.host().registry().reports()[0].clone() };
+    let good = report().digest;
+    // It would trap on what the one that serves has done.
+    lab.install_bytes("greeting", &trapping(&wasm));
+    lab.until("the build that traps is refused", async || {
+        report().state == "kept"
+    })
+    .await;
+    let refused = report();
+    assert_eq!(refused.digest, good, "the old one goes on");
+    assert!(
+        refused.message.contains("traps where the build before did not")
+            && refused.message.contains("Greeting/"),
+        "{}",
+        refused.message
+    );
+    lab.apply(greeting(&lab, "after")).await;
+    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "after")
+        .await;
+    lab.idle().await;
+    // It greets otherwise: that is said, and it serves.
+    lab.install_bytes("greeting", &patched(&wasm, "Hello", "Howdy"));
+    lab.until("the new build serves", async || report().digest != good)
+        .await;
+    lab.until("its probe is told", async || report().probe.is_some())
+        .await;
+    let swapped = report();
+    let probe = swapped.probe.expect("it was probed");
+    assert!(probe.replayed >= 1 && probe.same == 0, "{probe:#?}");
+    assert_eq!(probe.differing.len(), probe.replayed, "{probe:#?}");
+    let what = &probe.differing[0].what;
+    assert!(what.contains("kubernetes.apply: object.data.greeting"), "{what}");
+    assert!(what.contains("Hello") && what.contains("Howdy"), "{what}");
+    println!(
+        "{} recordings in {} ms, the swap took {:?} ms",
+        probe.replayed, probe.milliseconds, swapped.swapped_ms
+    );
+    // The same again under another digest: nothing is different.
+    let howdy = report().digest;
+    lab.idle().await;
+    let again = ostler_test_harness::rebuilt(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
+    lab.install_bytes("greeting", &again);
+    lab.until("the rebuilt one serves", async || {
+        report().digest != howdy && report().probe.is_some()
+    })
+    .await;
+    let probe = report().probe.expect("it was probed");
+    assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
+}
+
+/// The admin server of the lab's host.
+async fn serve(lab: &Lab) -> String {
+    let host = lab.host();
+    let admin = Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers: lab.settings.workers,
+    };
+    let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
+    format!("http://{}", address.expect("it binds"))
+}
+
+async fn a_trace_follows_reconciles_live(mut lab: Lab) {
+    probing(&mut lab).await;
+    let url = serve(&lab).await;
+    let first = json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]);
+    lab.apply(steps(&lab, "p", first)).await;
+    lab.ready(&probe(), "p").await;
+    lab.idle().await;
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let path = format!("{url}/trace?kind=probe&name=p&namespace={}", lab.namespace);
+    let answer = client.get(path).send().await.expect("an answer");
+    assert!(answer.status().is_success());
+    // From the answer's head on it is followed: nothing of this reconcile is missed.
+    lab.host()
+        .services()
+        .router
+        .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
+    let mut body = answer.bytes_stream();
+    let (mut text, mut lines) = (String::new(), Vec::<Line>::new());
+    while !matches!(lines.last(), Some(Line::End { .. })) {
+        let chunk = body.next().await.expect("more").expect("bytes");
+        text.push_str(std::str::from_utf8(&chunk).expect("UTF-8"));
+        while let Some((line, rest)) = text.split_once('\n') {
+            if !line.is_empty() {
+                lines.push(serde_json::from_str(line).expect("a line"));
+            }
+            text = rest.to_owned();
+        }
+    }
+    drop(body);
+    let Some(Line::Start {
+        object,
+        plugin,
+        causes,
+        ..
+    }) = lines.first()
+    else {
+        panic!("{lines:#?}")
+    };
+    assert_eq!(
+        (&*plugin, causes.as_slice()),
+        (&"probe".to_owned(), &["manual".to_owned()][..])
+    );
+    assert_eq!(*object, format!("Probe/{}/p", lab.namespace));
+    let calls: Vec<_> = lines
+        .iter()
+        .filter_map(|l| match l {
+            Line::Call {
+                number,
+                function,
+                arguments,
+                result,
+                ..
+            } => Some((*number, &**function, arguments, result)),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        calls.iter().enumerate().all(|(i, call)| call.0 as usize == i + 1),
+        "{calls:#?}"
+    );
+    let get = calls.iter().find(|c| c.1 == "kubernetes.get").expect("the read");
+    assert!(
+        get.2.starts_with(&format!("ConfigMap/{}/first", lab.namespace)),
+        "{}",
+        get.2
+    );
+    assert_eq!(get.3, "ok", "there is none");
+    let Some(Line::End {
+        ended, calls: count, ..
+    }) = lines.last()
+    else {
+        panic!("{lines:#?}")
+    };
+    assert_eq!((&**ended, *count as usize), ("settled", calls.len()));
+    // Who has gone away is not told any more.
+    lab.until("nobody follows", async || {
+        lab.host()
+            .services()
+            .router
+            .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
+        !lab.host().services().tapes.followed()
+    })
+    .await;
+}
+
+/// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
+async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(process::binary());
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .env_remove("OSTLER_ADMIN")
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("it ends")
+}
+
+async fn record_and_replay_on_the_command_line(mut lab: Lab) {
+    probing(&mut lab).await;
+    let url = serve(&lab).await;
+    let run = async |arguments: &[&str]| {
+        let output = ostler(lab.path(), arguments).await;
+        (
+            output.status.code(),
+            text_of(output.stdout),
+            text_of(output.stderr),
+        )
+    };
+    let (code, said, error) = run(&["record", "--admin", &url]).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert!(said.contains("nothing is recorded"), "{said}");
+    lab.apply(failing(&lab, "bad")).await;
+    lab.condition(&probe(), "bad", "Ready", "False", "AsTold").await;
+    lab.idle().await;
+    let (_, table, _) = run(&["record", "--admin", &url]).await;
+    assert!(
+        table.contains("Probe/") && table.contains("parked: AsTold"),
+        "{table}"
+    );
+    let (_, list, _) = run(&["record", "--admin", &url, "-o", "json"]).await;
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(
+        (&list[0]["plugin"], &list[0]["replayable"]),
+        (&json!("probe"), &json!(true))
+    );
+    // On demand: reconciled now, and written to a file.
+    let (code, _, error) = run(&[
+        "record",
+        "probe/bad",
+        "-n",
+        &lab.namespace,
+        "--now",
+        "--file",
+        "r.json",
+        "--admin",
+        &url,
+    ])
+    .await;
+    assert!(
+        code == Some(0) && error.contains("r.json: reconcile of Probe/"),
+        "{error}"
+    );
+    let text = std::fs::read_to_string(lab.path().join("r.json")).expect("a file");
+    assert!(
+        text.contains(r#""kind": "Recording""#) && text.contains("manual"),
+        "{text}"
+    );
+    // The build that was recorded, found by its digest.
+    let plugins = lab.settings.plugins.display().to_string();
+    let (code, said, error) = run(&["replay", "r.json", "--plugins", &plugins]).await;
+    assert_eq!(code, Some(0), "{said}{error}");
+    assert!(
+        said.contains("same: parked: AsTold") && !said.contains('\x1b'),
+        "{said}"
+    );
+    // Another component altogether.
+    let greeting = lab.path().join("greeting.wasm");
+    std::fs::write(&greeting, component_bytes("examples/greeting")).expect("written");
+    let (code, said, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm"]).await;
+    assert!(code == Some(1) && said.contains("differs"), "{said}");
+    let (code, told, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm", "-o", "json"]).await;
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert!(
+        code == Some(1) && told["same"] == false && !told["differences"].as_array().unwrap().is_empty(),
+        "{told}"
+    );
+    // What can't be replayed.
+    std::fs::write(lab.path().join("bad.json"), "{}").expect("written");
+    for (arguments, words) in [
+        (vec!["replay", "nothing.json"], "nothing.json: No such file"),
+        (
+            vec!["replay", "bad.json"],
+            "bad.json: kind: it is ``, not `Recording`",
+        ),
+        (
+            vec!["replay", "r.json", "--plugins", "."],
+            "say where it is with --plugins",
+        ),
+        (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
+    ] {
+        let (code, _, error) = run(&arguments).await;
+        assert!(code == Some(2) && error.contains(words), "{arguments:?}: {error}");
+    }
+    // The last one that was kept, to standard output.
+    let (code, last, error) = run(&["record", "probe/bad", "--last", "--admin", &url]).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert!(
+        Recording::parse(&last, "-")
+            .expect("a recording")
+            .ended
+            .contains("AsTold")
+    );
+    let (code, _, error) = run(&["record", "probe/nobody", "--admin", &url]).await;
+    assert!(code == Some(1) && error.contains("nobody"), "{error}");
+}
+
+async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
+    lab.settings.record.keep = Keep::All;
+    lab.settings.record.count = 500;
+    lab.start_pack().await;
+    // Without its password at first, so that failures are among them.
+    lab.apply(lab.instance()).await;
+    lab.apply(lab.team()).await;
+    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+        .await;
+    lab.chain().await;
+    let kept = lab.host().services().tapes.kept();
+    let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
+    let mut functions = std::collections::BTreeSet::new();
+    for recording in &recordings {
+        let text = recording.text();
+        for secret in [PASSWORD, "registry-pass-000", "Y29ycmVjdC1ob3JzZS"] {
+            assert!(!text.contains(secret), "{secret} in\n{text}");
+        }
+        functions.extend(recording.calls.iter().map(|c| c.function.clone()));
+    }
+    // That there was something to find it in: requests, answers and digests of Secrets.
+    for function in [
+        "http.send-all",
+        "http.secret-digest",
+        "kubernetes.apply",
+        "kubernetes.require-ready",
+    ] {
+        assert!(functions.contains(function), "no {function} in {functions:?}");
+    }
+    // Every one of them, calls over HTTP included, comes to the same again.
+    let mut engines = std::collections::BTreeMap::new();
+    for recording in &recordings {
+        let name = recording.plugin.name.clone();
+        let (engine, compiled) = engines.entry(name.clone()).or_insert_with(|| {
+            let wasm = component_bytes(&format!("concourse/{name}"));
+            let cache = lab.settings.cache.clone();
+            let engine = Engine::new(2, Limits::default().memory, cache, None).expect("an engine");
+            let compiled = engine.compile(&wasm, false).expect("it compiles");
+            (engine, compiled)
+        });
+        let parsed = Recording::parse(&recording.text(), "r.json").expect("its own format");
+        let replayed = replay(engine, compiled, Arc::new(parsed))
+            .await
+            .expect("it can be replayed");
+        assert!(replayed.same, "{}: {replayed:#?}", recording.object);
+    }
+    println!("{} recordings replayed the same", recordings.len());
+    // Another build of the team's asks another path: it is said at which call.
+    let of_team = |r: &&Recording| {
+        r.object.starts_with("Team/") && r.calls.iter().any(|c| c.function.starts_with("http.send"))
+    };
+    let recording = recordings.iter().find(of_team).expect("a team that was made");
+    let sends = recording
+        .calls
+        .iter()
+        .position(|c| c.function.starts_with("http.send"))
+        .expect("a request")
+        + 1;
+    let other = patched(
+        &component_bytes("concourse/concourse-team"),
+        "/api/v1/teams",
+        "/api/v2/teams",
+    );
+    let replayed = replayed(&other, recording).await.expect("it can be replayed");
+    let first = replayed
+        .differences
+        .iter()
+        .find(|d| d.of_effects())
+        .expect("it differs");
+    match first {
+        Difference::Departed { call, changes, .. } | Difference::Arguments { call, changes, .. } => {
+            assert!(*call >= sends, "{replayed:#?}");
+            let path = changes.iter().find(|c| c.path.ends_with("pathAndQuery"));
+            assert!(
+                path.is_some_and(|c| c
+                    .replayed
+                    .as_ref()
+                    .is_some_and(|p| p.to_string().contains("/api/v2/"))),
+                "{changes:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
