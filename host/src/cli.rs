@@ -2,6 +2,7 @@
 
 mod ask;
 mod compile;
+mod completion;
 mod dev;
 mod explain;
 mod plugin;
@@ -48,15 +49,17 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
-    /// Work with plugins: push them to a registry, verify them.
-    #[command(subcommand)]
-    Plugin(plugin::Plugin),
     /// Follow the reconciles of an object live, host call by host call.
     Trace(trace::Trace),
     /// Record reconciles of an object, or list the recordings that the host has kept.
     Record(record::Record),
     /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
     Replay(replay::Replay),
+    /// Write, test, publish and look at plugins.
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
+    /// Print what a shell needs to complete commands.
+    Completion(completion::Completion),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
     /// Compile a component into the cache: what a host has done in a process of its own.
@@ -70,6 +73,7 @@ impl Command {
         match self {
             Self::Run(run) => Some(run.common.log_format),
             Self::Dev(dev) => Some(dev.common.log_format),
+            Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
         }
     }
@@ -177,8 +181,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(explain) => explain.run().await?,
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,
-        Command::Plugin(plugin) => plugin.run().await?,
         Command::Compile(compile) => compile.run()?,
+        Command::Plugin(plugin) => plugin.run().await?,
+        Command::Completion(completion) => completion.run(),
         Command::Crds => {
             print!("{}---\n{}", crate::upstream::crd_yaml(), crate::plugin::spec::crd_yaml());
         }
@@ -231,13 +236,7 @@ async fn serve(
     // Before anything is started: a signal that comes early must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: common.workers.max(1),
-    };
-    let address = admin
+    let address = admin(&host, common.workers.max(1))
         .serve(common.admin)
         .await
         .with_context(|| format!("the admin address {}", common.admin))?;
@@ -258,6 +257,16 @@ async fn serve(
         () = host.drain(common.grace_period) => Ok(()),
         _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
         _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+    }
+}
+
+/// The admin server of a host.
+fn admin(host: &Host, workers: u32) -> Admin {
+    Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers,
     }
 }
 

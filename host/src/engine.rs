@@ -1,6 +1,7 @@
 //! WebAssembly: compiles components, and calls them with a fresh instance each time.
 
 mod code;
+mod wasi;
 
 use std::{
     future::Future,
@@ -119,7 +120,7 @@ pub struct State {
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
-            ctx: self.wasi.get_or_insert_with(|| WasiCtx::builder().build()),
+            ctx: self.wasi.get_or_insert_with(|| wasi::nothing().build()),
             table: &mut self.table,
         }
     }
@@ -383,7 +384,7 @@ impl Engine {
     ) -> (Result<T, Trap>, Call) {
         let limits = call.limits().clone();
         let wasi = compiled.wasi.then(|| {
-            let mut wasi = WasiCtx::builder();
+            let mut wasi = wasi::nothing();
             // What was printed once is not printed again.
             if !call.tape.plays() {
                 wasi.stdout(call.output(tracing::Level::INFO))
@@ -638,7 +639,7 @@ mod tests {
             let mut store = Store::new(
                 &engine.engine,
                 State {
-                    call: Call::new(Arc::new(terms), None),
+                    door: Door(Call::new(Arc::new(terms), None)),
                     allowance: Allowance {
                         memory: 0,
                         most_memory: limits.memory,

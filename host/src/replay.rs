@@ -531,6 +531,7 @@ pub async fn probe(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -712,6 +713,43 @@ mod tests {
         tape.calls.truncate(1);
         tape.cut = true;
         assert_eq!(play(&tape, &[log("begin"), get("a")]).0[1], Err(Stop::Cut));
+    }
+
+    /// One of the functions that say which object or key they are about.
+    fn any_call() -> impl Strategy<Value = (&'static str, Shown)> {
+        (0..6usize, 0..4u8).prop_map(|(function, n)| match function {
+            0 => get(&n.to_string()),
+            1 => apply(&n.to_string()),
+            2 => log(&n.to_string()),
+            3 => ("memo.get", shown(json!({"key": n.to_string()}))),
+            4 => ("events.emit", shown(json!({"note": n.to_string()}))),
+            _ => ("clock.now", shown(json!({}))),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_tape_answers_its_own_calls_and_says_where_another_call_comes(
+            calls in prop::collection::vec(any_call(), 1..20),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let recorded: Vec<_> = calls.iter().enumerate().map(|(i, (f, a))| (*f, a.value(), json!(i))).collect();
+            let tape = tape(&recorded);
+            let (answers, differences) = play(&tape, &calls);
+            let wanted: Vec<_> = (0..calls.len()).map(|i| Ok(shown(json!(i)))).collect();
+            prop_assert_eq!(answers, wanted);
+            prop_assert_eq!(differences, []);
+            // Another read there: it departs there, and not before.
+            let at = at.index(calls.len());
+            let mut other = calls.clone();
+            other.truncate(at);
+            other.push(get("elsewhere"));
+            let (answers, differences) = play(&tape, &other);
+            prop_assert!(answers[..at].iter().all(Result::is_ok));
+            prop_assert_eq!(answers.last(), Some(&Err(Stop::Departed)));
+            let departed = matches!(differences.last(), Some(Difference::Departed { call, .. }) if *call > at);
+            prop_assert!(departed, "{:?}", differences);
+        }
     }
 
     #[test]

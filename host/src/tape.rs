@@ -70,8 +70,9 @@ const EACH: usize = 4;
 const RECENT: usize = 16;
 const RECENT_BYTES: usize = 1 << 20;
 
-/// Lines that wait for a reader who is slow.
+/// Lines that wait for a reader who is slow; and recordings, which are large.
 const WAITING: usize = 1024;
+const WAITING_RECORDINGS: usize = 8;
 
 /// What a call does with what passes the door.
 #[derive(Default)]
@@ -156,22 +157,19 @@ impl Sink {
         self.wanted == Wanted::Lines
     }
 
-    fn line(&self, line: &Line) {
-        if self.lines() {
-            self.give(News::Line(line.clone()));
-        }
-    }
-
-    fn send(&self, news: News) {
-        if !self.lines() {
-            self.give(news);
-        }
-    }
-
     /// Never waits: a reconcile is not held up by who looks at it.
-    fn give(&self, news: News) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(news) {
+    fn line(&self, line: &Line) {
+        if self.lines()
+            && let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(News::Line(line.clone()))
+        {
             self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A recording for which there is no place is none of those that were asked for: the next one is.
+    fn recording(&self, finished: &Arc<Finished>) {
+        if !self.lines() {
+            let _ = self.sender.try_send(News::Recording(finished.clone()));
         }
     }
 }
@@ -309,7 +307,10 @@ impl Tapes {
 
     /// Follows an object from its next reconcile on.
     pub fn follow(self: &Arc<Self>, key: &ObjectRef, wanted: Wanted) -> Following {
-        let (sender, news) = mpsc::channel(WAITING);
+        let (sender, news) = mpsc::channel(match wanted {
+            Wanted::Lines => WAITING,
+            Wanted::Recordings => WAITING_RECORDINGS,
+        });
         let lost = Arc::new(AtomicU64::new(0));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let sink = Sink {

@@ -189,6 +189,9 @@ impl Call {
 
     /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
     async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
+        for substitution in &request.substitutions {
+            self.may_name(substitution.namespace.as_deref(), &substitution.secret)?;
+        }
         let (services, key, upstream) = self
             .upstream(
                 HostCall::HttpSend,
@@ -236,6 +239,24 @@ impl Call {
         Ok(answer)
     }
 
+    /// Whether the component may name a Secret; gives it.
+    fn may_name(&self, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
+        let own = self
+            .subject()
+            .map(|key| key.namespace.clone())
+            .unwrap_or_default();
+        let namespace = namespace.unwrap_or(&own);
+        for (field, value) in [("namespace", namespace), ("name", name)] {
+            if value.is_empty() || !segment(value) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the secret is not a name"
+                )));
+            }
+        }
+        self.allow(&Access::Secret { namespace, name })?;
+        Ok(ObjectRef::new(Gvk::new("", "v1", "Secret"), namespace, name))
+    }
+
     /// A Secret the component may name (never read), in the store and remembered as read.
     async fn secret(
         &mut self,
@@ -243,23 +264,7 @@ impl Call {
         namespace: Option<&str>,
         name: &str,
     ) -> Result<ObjectRef, Error> {
-        let own = self
-            .subject()
-            .map(|key| key.namespace.clone())
-            .unwrap_or_default();
-        let namespace = namespace.unwrap_or(&own).to_owned();
-        for (field, value) in [("namespace", &*namespace), ("name", name)] {
-            if value.is_empty() || !segment(value) {
-                return Err(Error::Invalid(format!(
-                    "{field} `{value}` of the secret is not a name"
-                )));
-            }
-        }
-        self.allow(&Access::Secret {
-            namespace: &namespace,
-            name,
-        })?;
-        let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, name);
+        let key = self.may_name(namespace, name)?;
         self.cached(services, &key, Form::Whole).await?;
         Ok(key)
     }

@@ -1,14 +1,33 @@
-//! `ostler plugin`: what authors and administrators do with components.
+//! `ostler plugin`: what authors and administrators do with plugins.
 
+mod build;
+mod dev;
+mod inspect;
+mod new;
+mod project;
 mod push;
 mod registry;
+mod stage;
+mod test;
 mod verify;
 
 use clap::Subcommand;
 
+use crate::telemetry::LogFormat;
+
 /// The commands.
 #[derive(Subcommand)]
 pub enum Plugin {
+    /// Begin a plugin: a small project that builds, with its kind, a sample and a test.
+    New(new::New),
+    /// Build a plugin's component.
+    Build(build::Build),
+    /// Test a plugin: its own tests, then its component in a host with an API server of its own.
+    Test(test::Test),
+    /// Work on a plugin: build, run, and build and swap again whenever a file is saved.
+    Dev(dev::Dev),
+    /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
+    Inspect(inspect::Inspect),
     /// Push a component to an OCI registry, and sign it.
     Push(push::Push),
     /// Verify a component: its digest, who has signed it, and whether it fits this host.
@@ -16,11 +35,31 @@ pub enum Plugin {
 }
 
 impl Plugin {
+    /// How those that run a host log; the others print.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        match self {
+            Self::Dev(_) => Some(LogFormat::Pretty),
+            // What is wrong stands in its table. Who wants to know more says so.
+            Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
+            Self::New(_) | Self::Build(_) | Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
+        }
+    }
+
     /// Runs it.
     pub async fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::New(new) => new.run(),
+            Self::Build(build) => build.run().await,
+            Self::Test(test) => test.run().await,
+            Self::Dev(dev) => dev.run().await,
+            Self::Inspect(inspect) => inspect.run().await,
             Self::Push(push) => push.run().await,
             Self::Verify(verify) => verify.run().await,
         }
     }
+}
+
+/// Bytes as people say them.
+fn kilobytes(bytes: usize) -> String {
+    format!("{:.1} KB", bytes as f64 / 1000.0)
 }

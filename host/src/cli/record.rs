@@ -20,6 +20,7 @@ use crate::tape::{
 /// A recording is written to standard output, or to a file. It has in it what the component was told and what it
 /// said, and no secret: of plugins that may read Secrets no values are recorded.
 #[derive(Args)]
+#[command(after_help = "Exit codes:\n  0  recorded, or listed\n  1  no such object, or no host")]
 pub struct Record {
     /// The object: `team/platform`. Without it the recordings that the host has kept are listed.
     #[arg(value_name = "KIND/NAME")]
@@ -64,8 +65,9 @@ impl Record {
             false => Method::GET,
         };
         let mut recordings = self.server.lines(method, "/record", &query).await?;
-        if !self.now {
-            eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once");
+        match self.now {
+            true => eprintln!("waiting for the reconcile of {object}"),
+            false => eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once"),
         }
         for number in 1..=self.count {
             let Some(recording) = recordings.next().await? else {

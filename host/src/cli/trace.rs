@@ -13,6 +13,9 @@ use crate::tape::trace::Line;
 
 /// Arguments of `ostler trace`.
 #[derive(Args)]
+#[command(
+    after_help = "Exit codes:\n  0  the host ended, or --count reconciles were shown\n  1  no such object, or no host"
+)]
 pub struct Trace {
     #[command(flatten)]
     object: Object,
@@ -109,7 +112,8 @@ fn text(line: &Line) -> String {
                 "     {ended} {}",
                 shaded(
                     &format!(
-                        "({calls} host calls, took {}, computed {})",
+                        "({calls} host call{}, took {}, computed {})",
+                        if *calls == 1 { "" } else { "s" },
                         milliseconds(*took_microseconds),
                         milliseconds(*cpu_microseconds)
                     ),

@@ -16,8 +16,9 @@ use wasmtime::{Engine, component::Component, format_err};
 
 use super::hex;
 
-/// A component that takes longer to compile is refused.
+/// A component that takes longer to compile is refused; with an interpreter in it it has more time.
 const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE_PER_MIB: Duration = Duration::from_secs(20);
 
 /// Where compiled code is kept, and who makes it.
 #[derive(Clone, Debug)]
@@ -127,7 +128,9 @@ fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]
     }
     let mut said = String::new();
     let complaints = child.stderr.take();
-    let status = deadline(&mut child, || {
+    let mib = u32::try_from(wasm.len() >> 20).unwrap_or(u32::MAX);
+    let limit = DEADLINE + DEADLINE_PER_MIB.saturating_mul(mib);
+    let status = deadline(&mut child, limit, || {
         // Bounded: it is shown to people.
         if let Some(complaints) = complaints {
             let _ = complaints.take(64 << 10).read_to_string(&mut said);
@@ -142,11 +145,15 @@ fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]
 }
 
 /// Waits for its end, not for ever.
-fn deadline(child: &mut Child, listen: impl FnOnce()) -> wasmtime::Result<std::process::ExitStatus> {
+fn deadline(
+    child: &mut Child,
+    limit: Duration,
+    listen: impl FnOnce(),
+) -> wasmtime::Result<std::process::ExitStatus> {
     let pid = rustix::process::Pid::from_child(child);
     let (done, ended) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        let late = ended.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout);
+        let late = ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
         if late {
             // Not waited for yet, so the id is still its own.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -159,7 +166,7 @@ fn deadline(child: &mut Child, listen: impl FnOnce()) -> wasmtime::Result<std::p
     let late = watchdog.join().unwrap_or_default();
     let status = child.wait()?;
     match late {
-        true => Err(format_err!("took longer than {DEADLINE:?} to compile")),
+        true => Err(format_err!("took longer than {limit:?} to compile")),
         false => Ok(status),
     }
 }

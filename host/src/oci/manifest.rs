@@ -187,6 +187,8 @@ pub fn config(wasm: &Digest, shape: &Shape) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn manifest(config: &str, layers: &[&str]) -> Vec<u8> {
@@ -226,6 +228,24 @@ mod tests {
             let error = component(given, &bytes, 100).expect_err(what);
             assert_eq!(error.reason(), "NotAComponent");
             assert!(error.to_string().contains(what), "{error}\nexpected: {what}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a registry gives, the answer is a component or an error, and never a panic.
+        #[test]
+        fn any_answer(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8), cut in any::<prop::sample::Index>()) {
+            let whole = manifest(CONFIG, &[WASM]);
+            let mut bytes = whole[..cut.index(whole.len() + 1)].to_vec();
+            for (at, byte) in flips {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            if let Ok((_, size)) = component(None, &bytes, 100) {
+                prop_assert!(size <= 100);
+            }
         }
     }
 }

@@ -217,6 +217,8 @@ pub(super) fn is_loopback(url: &reqwest::Url) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const HEX: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -280,6 +282,18 @@ mod tests {
         ] {
             let reference: Reference = text.parse().expect(text);
             assert_eq!(reference.is_loopback(), loopback, "{text}");
+        }
+    }
+
+    proptest! {
+        /// Whatever text comes, no panic; and what is a reference is the same one when it is read again.
+        #[test]
+        fn any_text(text in "[a-z0-9.:/@\\[\\]_ A-Z-]{0,40}|.{0,20}", pinned: bool) {
+            let text = if pinned { format!("{text}@sha256:{HEX}") } else { text };
+            if let Ok(reference) = text.parse::<Reference>() {
+                prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference.clone()));
+                let _ = reference.is_loopback();
+            }
         }
     }
 }

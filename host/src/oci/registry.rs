@@ -1,5 +1,7 @@
 //! One repository of a registry: the requests of the distribution API, each bounded, repeated where that may help.
 
+mod token;
+
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -7,8 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
-use http_auth::parser::ChallengeParser;
+use http::{HeaderValue, StatusCode, header};
 use reqwest::{RequestBuilder, Response, Url, redirect};
 use serde::Deserialize;
 
@@ -16,7 +17,6 @@ use super::{
     Auth, Digest, PullError, Reference,
     auth::Credential,
     manifest::{self, Descriptor, Index},
-    reference::is_loopback,
     short,
 };
 use crate::upstream::{asked_to_wait, cause};
@@ -357,87 +357,6 @@ impl Registry {
         };
         PullError::Unauthorized(format!("{} refuses {who} ({why})", self.place()))
     }
-
-    /// Answers a challenge: the header that the next request shall have.
-    async fn introduce(&self, headers: &HeaderMap) -> Result<(), PullError> {
-        let value = match (challenge(headers), &self.credential) {
-            (_, Some(Credential::Bearer(token))) => bearer(token),
-            (
-                Challenge::Bearer {
-                    realm,
-                    service,
-                    scope,
-                },
-                _,
-            ) => bearer(&self.token(&realm, service, scope).await?),
-            (Challenge::Basic, Some(Credential::Basic { username, password })) => basic(username, password),
-            (Challenge::Basic | Challenge::Unknown, _) => return Err(self.refused("HTTP 401 Unauthorized")),
-        };
-        let mut value = value.ok_or_else(|| self.refused("its token can't be sent"))?;
-        value.set_sensitive(true);
-        *self.authorization.lock().expect("lock") = Some(value);
-        Ok(())
-    }
-
-    /// A token of the registry's token server.
-    async fn token(
-        &self,
-        realm: &str,
-        service: Option<String>,
-        scope: Option<String>,
-    ) -> Result<String, PullError> {
-        let url = Url::parse(realm).map_err(|_| self.refused("it names a token server that is no URL"))?;
-        // Credentials go there.
-        if url.scheme() != "https" && !(self.plain && (is_loopback(&url) || url.host() == self.url.host())) {
-            return Err(self.refused("it names a token server without https"));
-        }
-        let mut parameters = Vec::new();
-        parameters.extend(service.map(|service| ("service", service)));
-        parameters.extend(scope.map(|scope| ("scope", scope)));
-        let build = || match &self.credential {
-            Some(Credential::Refresh(token)) => {
-                let mut form = parameters.clone();
-                form.push(("grant_type", "refresh_token".into()));
-                form.push(("client_id", "ostler".into()));
-                form.push(("refresh_token", token.clone()));
-                self.http.post(url.clone()).form(&form)
-            }
-            Some(Credential::Basic { username, password }) => self
-                .http
-                .get(url.clone())
-                .query(&parameters)
-                .basic_auth(username, Some(password)),
-            _ => self.http.get(url.clone()).query(&parameters),
-        };
-        #[derive(Deserialize)]
-        struct Token {
-            #[serde(alias = "access_token")]
-            token: String,
-        }
-        let mut pauses = PAUSES.iter();
-        loop {
-            let why = match build().send().await {
-                Ok(response) if again(response.status()) => format!("HTTP {}", response.status()),
-                Ok(response) if !response.status().is_success() => {
-                    return Err(self.refused(&format!("its token server says HTTP {}", response.status())));
-                }
-                Ok(response) => match body(response, SMALL).await {
-                    Ok(bytes) => {
-                        let token = serde_json::from_slice::<Token>(&bytes).ok();
-                        let token = token.map(|t| t.token).filter(|token| !token.is_empty());
-                        return token.ok_or_else(|| self.refused("its token server gives no token"));
-                    }
-                    Err(Unread::TooLarge) => return Err(self.refused("its token is too large")),
-                    Err(Unread::Broken(why)) => why,
-                },
-                Err(e) => cause(&e),
-            };
-            match pauses.next() {
-                Some(pause) => tokio::time::sleep(jittered(*pause)).await,
-                None => return Err(self.failed("token server", &why)),
-            }
-        }
-    }
 }
 
 /// A body that tells how much of it has left.
@@ -459,56 +378,6 @@ fn jittered(pause: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one(()) % 1000;
     pause.mul_f64(0.5 + random as f64 / 2000.0)
-}
-
-fn bearer(token: &str) -> Option<HeaderValue> {
-    HeaderValue::from_str(&format!("Bearer {token}")).ok()
-}
-
-fn basic(username: &str, password: &str) -> Option<HeaderValue> {
-    use base64::{Engine, prelude::BASE64_STANDARD};
-    let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
-    HeaderValue::from_str(&format!("Basic {pair}")).ok()
-}
-
-/// What a registry wants to see.
-#[derive(Debug, PartialEq, Eq)]
-enum Challenge {
-    Basic,
-    Bearer {
-        realm: String,
-        service: Option<String>,
-        scope: Option<String>,
-    },
-    Unknown,
-}
-
-fn challenge(headers: &HeaderMap) -> Challenge {
-    let values = headers.get_all(header::WWW_AUTHENTICATE).iter();
-    let mut found = Challenge::Unknown;
-    for value in values.filter_map(|v| v.to_str().ok()) {
-        for challenge in ChallengeParser::new(value).map_while(Result::ok) {
-            let parameter = |name: &str| {
-                let mut parameters = challenge.params.iter();
-                parameters
-                    .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                    .map(|(_, value)| value.to_unescaped())
-            };
-            if challenge.scheme.eq_ignore_ascii_case("bearer")
-                && let Some(realm) = parameter("realm")
-            {
-                return Challenge::Bearer {
-                    realm,
-                    service: parameter("service"),
-                    scope: parameter("scope"),
-                };
-            }
-            if challenge.scheme.eq_ignore_ascii_case("basic") {
-                found = Challenge::Basic;
-            }
-        }
-    }
-    found
 }
 
 enum Unread {
@@ -550,33 +419,4 @@ async fn code(response: Response) -> String {
     code.filter(plain)
         .map(|code| format!(" {code}"))
         .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn challenges() {
-        let of = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(header::WWW_AUTHENTICATE, value.parse().expect("a header"));
-            }
-            challenge(&headers)
-        };
-        assert_eq!(of(&["Basic realm=\"basic-realm\""]), Challenge::Basic);
-        assert_eq!(of(&[]), Challenge::Unknown);
-        assert_eq!(of(&["Negotiate"]), Challenge::Unknown);
-        let bearer = Challenge::Bearer {
-            realm: "https://auth.example/token".into(),
-            service: Some("r".into()),
-            scope: Some("repository:a/b:pull,push".into()),
-        };
-        let text =
-            r#"Bearer realm="https://auth.example/token",service="r",scope="repository:a/b:pull,push""#;
-        assert_eq!(of(&[text]), bearer);
-        assert_eq!(of(&["Basic realm=x", text]), bearer);
-        assert_eq!(of(&[r#"Bearer service="r""#]), Challenge::Unknown);
-    }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::shown::Shown;
-use crate::engine;
+use crate::{engine, limits::MOST_TABLE_ELEMENTS};
 
 /// The version of the file's format.
 pub const API_VERSION: &str = "ostler.dev/v1alpha1";
@@ -97,6 +97,13 @@ pub struct Limits {
     pub wall_milliseconds: u64,
     /// Bytes handed to the host in one call.
     pub bytes: usize,
+    /// Elements of tables.
+    #[serde(default = "most_table_elements")]
+    pub table_elements: u32,
+}
+
+fn most_table_elements() -> u32 {
+    MOST_TABLE_ELEMENTS
 }
 
 /// A replay's own bounds: a file from elsewhere must not have the machine.
@@ -111,6 +118,7 @@ impl From<&engine::Limits> for Limits {
             cpu_milliseconds: ms(limits.cpu),
             wall_milliseconds: ms(limits.wall),
             bytes: limits.call_bytes,
+            table_elements: limits.table_elements,
         }
     }
 }
@@ -122,6 +130,7 @@ impl From<&Limits> for engine::Limits {
             cpu: Duration::from_millis(limits.cpu_milliseconds).min(TIME),
             wall: Duration::from_millis(limits.wall_milliseconds).min(TIME),
             call_bytes: limits.bytes.min(MEMORY),
+            table_elements: limits.table_elements.min(MOST_TABLE_ELEMENTS),
             ..Self::default()
         }
     }
@@ -278,6 +287,7 @@ mod tests {
             cpu_milliseconds: u64::MAX,
             wall_milliseconds: u64::MAX,
             bytes: usize::MAX,
+            table_elements: u32::MAX,
         };
         let limits = engine::Limits::from(&greedy);
         assert!(limits.memory <= MEMORY && limits.cpu <= TIME && limits.wall <= TIME);

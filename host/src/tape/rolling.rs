@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    News, Sink,
+    Sink,
     recording::{self, API_VERSION, KIND, Limits, Recording},
     shown::Shown,
     taped::Taped,
@@ -266,7 +266,7 @@ impl Finished {
         let sinks = std::mem::take(&mut self.sinks);
         let finished = Arc::new(self);
         for sink in sinks {
-            sink.send(News::Recording(finished.clone()));
+            sink.recording(&finished);
         }
         finished
     }

@@ -205,6 +205,7 @@ impl Client {
         former: &Former,
     ) -> Result<Prepared<'a>, SendError> {
         rules::path(&request.path_and_query)?;
+        rules::method(&request.method)?;
         let method = Method::from_bytes(request.method.as_bytes())
             .ok()
             .filter(|m| m.as_str().bytes().all(|b| b.is_ascii_uppercase()))

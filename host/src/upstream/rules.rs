@@ -68,6 +68,16 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
     Ok(())
 }
 
+/// A method in upper case: `get` would not be what was granted. CONNECT and TRACE are no requests to an upstream, and
+/// TRACE gives back the credentials.
+pub fn method(method: &str) -> Result<(), SendError> {
+    let token = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
+    match token && !matches!(method, "CONNECT" | "TRACE") {
+        true => Ok(()),
+        false => Err(SendError::Invalid(format!("the method {method:?} can't be sent"))),
+    }
+}
+
 /// Whether a component may set a header.
 pub fn header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
@@ -116,6 +126,16 @@ mod tests {
             "/a/..%5cb",
         ] {
             assert!(path(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn methods() {
+        for good in ["GET", "PUT", "VERSION-CONTROL"] {
+            assert!(method(good).is_ok(), "{good}");
+        }
+        for bad in ["", "get", "TRACE", "CONNECT", "GET ", "GET / HTTP/1.1\r\nX: y"] {
+            assert!(method(bad).is_err(), "{bad:?}");
         }
     }
 

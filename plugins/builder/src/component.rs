@@ -45,7 +45,7 @@ pub fn imports(component: &[u8]) -> Result<Vec<String>> {
 /// The import, or what is broken.
 pub fn without_wasi(component: &[u8]) -> Result<()> {
     match imports(component)?.iter().find(|i| i.starts_with("wasi:")) {
-        Some(wasi) => bail!("it imports {wasi}: plugins in Rust use the host's capabilities only"),
+        Some(wasi) => bail!("it imports {wasi}: plugins of this language use the host's capabilities only"),
         None => Ok(()),
     }
 }

@@ -3,10 +3,15 @@
 
 pub mod cargo;
 pub mod component;
+pub mod contract;
+pub mod go;
+pub mod javascript;
 pub mod manifest;
 pub mod progress;
+pub mod python;
 pub mod rust;
 pub mod toolchain;
+pub mod tools;
 
 use std::{
     fmt, fs,
@@ -132,7 +137,9 @@ pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -
     let manifest = manifest::section(folder)?;
     let made = match language {
         Language::Rust => rust::make(folder, options, progress)?,
-        other => bail!("{}: building {other} is not there yet", folder.display()),
+        Language::JavaScript => javascript::make(folder, options, progress)?,
+        Language::Python => python::make(folder, options, progress)?,
+        Language::Go => go::make(folder, options, progress)?,
     };
     let mut wasm = made.wasm;
     if let Some(manifest) = manifest {
@@ -150,6 +157,20 @@ pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -
         changed,
         warnings: made.warnings,
     })
+}
+
+/// Where plugins that are no part of a checkout have what can be built or installed once for all of them:
+/// `$OSTLER_BUILD_CACHE`, or a place in the user's cache; where there is no user, in their own folder.
+#[must_use]
+pub fn cache(own: &Path) -> PathBuf {
+    let of = |name: &str| {
+        let value = std::env::var_os(name);
+        value.filter(|v| !v.is_empty()).map(PathBuf::from)
+    };
+    of("OSTLER_BUILD_CACHE")
+        .or_else(|| of("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))
+        .or_else(|| of("HOME").map(|home| home.join(".cache/ostler")))
+        .unwrap_or_else(|| own.to_owned())
 }
 
 /// Writes a file so that no reader ever sees half of it; leaves it alone (and says so by `false`) when it already has

@@ -20,6 +20,8 @@ pub struct Crate {
     pub name: String,
     /// The target folder of its workspace.
     pub target: PathBuf,
+    /// Whether it is a workspace of its own.
+    pub alone: bool,
 }
 
 #[derive(Deserialize)]
@@ -59,6 +61,7 @@ impl Crate {
     }
 
     fn find(manifest: &Path, metadata: Metadata) -> Result<Self> {
+        let alone = metadata.packages.len() == 1;
         let package = metadata
             .packages
             .into_iter()
@@ -79,6 +82,7 @@ impl Crate {
         Ok(Self {
             name: package.name,
             target: metadata.target_directory,
+            alone,
         })
     }
 }
@@ -94,6 +98,20 @@ pub fn for_components(command: &mut Command, target: &Path) {
             .arg("--config")
             .arg(format!("profile.component.{setting}"));
     }
+}
+
+/// `cargo test` of the crate in a folder, built in the same place.
+///
+/// # Errors
+/// As [`Crate::of`].
+pub fn test(folder: &Path) -> Result<Command> {
+    let this = Crate::of(folder)?;
+    let mut command = cargo::command();
+    command.arg("test").current_dir(folder);
+    if this.alone {
+        command.env("CARGO_TARGET_DIR", crate::cache(&this.target).join("native"));
+    }
+    Ok(command)
 }
 
 /// Small first; names would be two fifths of a component.
@@ -114,7 +132,12 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let this = Crate::of(folder)?;
     let toolchain = Toolchain::find(options.install)?;
     let mut command = toolchain.build();
-    for_components(&mut command, &this.target);
+    let target = if this.alone {
+        crate::cache(&this.target)
+    } else {
+        this.target.clone()
+    };
+    for_components(&mut command, &target);
     command.current_dir(folder);
     let (artifacts, warnings) = cargo::build(command, progress)?;
     let module = artifacts.iter().find_map(|a| a.module(&this.name));

@@ -309,7 +309,10 @@ async fn sends_secrets_to_a_mirror(mut lab: Lab) {
     // The server has it, and in every encoding; the component has the placeholder.
     let bodies: Vec<_> = mirror.seen().into_iter().map(|s| s.body).collect();
     assert!(bodies.iter().any(|b| b.contains(TREASURE)), "{bodies:?}");
-    assert_eq!(bodies.iter().filter(|b| b.contains("silver")).count(), 3);
+    assert!(
+        bodies.iter().filter(|b| b.contains("silver")).count() >= 3,
+        "{bodies:?}"
+    );
     assert!(!tried.join("").contains("silver"), "{tried:?}");
     assert_eq!(
         *found.lock().expect("lock"),

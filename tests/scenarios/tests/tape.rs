@@ -383,8 +383,8 @@ async fn a_trace_follows_reconciles_live(mut lab: Lab) {
         panic!("{lines:#?}")
     };
     assert_eq!(
-        (&*plugin, causes.as_slice()),
-        (&"probe".to_owned(), &["manual".to_owned()][..])
+        (&**plugin, causes.as_slice()),
+        ("probe", &["manual".to_owned()][..])
     );
     assert_eq!(*object, format!("Probe/{}/p", lab.namespace));
     let calls: Vec<_> = lines

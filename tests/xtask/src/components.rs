@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ostler_builder::{component, manifest, rust, toolchain::Toolchain};
+use ostler_builder::{Language, Options, component, manifest, rust, toolchain::Toolchain};
 
 use crate::{cargo, paths, progress, progress::Step};
 
@@ -15,7 +15,10 @@ use crate::{cargo, paths, progress, progress::Step};
 const SMALL_PACK: &str = "concourse";
 const MAX_BYTES: usize = 200 * 1024;
 
-/// A crate that is a plugin: it says so by `[package.metadata.ostler] pack = "…"`.
+/// Where plugins in other languages than Rust are.
+const EXAMPLES: &str = "examples";
+
+/// A plugin: a crate that says so by `[package.metadata.ostler] pack = "…"`, or an example in another language.
 pub struct Guest {
     /// The package, which is also the component's name.
     pub name: String,
@@ -23,6 +26,8 @@ pub struct Guest {
     pub pack: String,
     /// Its folder.
     pub folder: PathBuf,
+    /// What it is written in.
+    pub language: Language,
 }
 
 /// A guest's component.
@@ -71,9 +76,23 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
     if guests.is_empty() {
         bail!("no such guests: a guest's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
-    let toolchain = Toolchain::find(true)?;
+    let (crates, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|g| g.language == Language::Rust);
     let step = Step::new("Building the components");
-    let artifacts = cargo::build(command(&toolchain, &guests)?, &step)?;
+    let mut components = build_crates(crates, &step)?;
+    for guest in others {
+        step.at(guest.name.clone());
+        components.push(build_other(guest, &step)?);
+    }
+    step.done(components.len());
+    Ok(components)
+}
+
+fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
+    if guests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let toolchain = Toolchain::find(true)?;
+    let artifacts = cargo::build(command(&toolchain, &guests)?, step)?;
     let mut components = Vec::new();
     for guest in guests {
         step.at(guest.name.clone());
@@ -94,8 +113,31 @@ pub fn build(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component>> {
         }
         components.push(component);
     }
-    step.done(components.len());
     Ok(components)
+}
+
+/// JavaScript, Python or Go.
+fn build_other(guest: Guest, step: &Step) -> Result<Component> {
+    let path = path(&guest.pack, &guest.name)?;
+    let options = Options {
+        out: Some(path.clone()),
+        install: true,
+    };
+    let mut progress = |what: &str| step.at(format!("{}: {what}", guest.name));
+    let built = ostler_builder::build(&guest.folder, &options, &mut progress)?;
+    Ok(Component {
+        name: guest.name,
+        pack: guest.pack,
+        path,
+        bytes: built.bytes,
+        changed: built.changed,
+    })
+}
+
+fn path(pack: &str, name: &str) -> Result<PathBuf> {
+    Ok(paths::target("components")?
+        .join(pack)
+        .join(format!("{name}.wasm")))
 }
 
 /// The guests of the workspace.
@@ -108,9 +150,26 @@ pub fn guests() -> Result<Vec<Guest>> {
                 folder: package.folder().to_owned(),
                 name: package.name,
                 pack,
+                language: Language::Rust,
             })
         })
         .collect();
+    for entry in std::fs::read_dir(paths::root().join("plugins").join(EXAMPLES))? {
+        let folder = entry?.path();
+        let language = ostler_builder::detect(&folder)?;
+        if language != Language::Rust {
+            guests.push(Guest {
+                name: folder
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+                pack: EXAMPLES.into(),
+                folder,
+                language,
+            });
+        }
+    }
     guests.sort_by(|a, b| (&a.pack, &a.name).cmp(&(&b.pack, &b.name)));
     Ok(guests)
 }
@@ -132,9 +191,7 @@ fn finish(guest: Guest, module: &Path) -> Result<Component> {
     if let Some(manifest) = manifest::section(&guest.folder)? {
         component::embed(&mut component, manifest::SECTION, &manifest);
     }
-    let path = paths::target("components")?
-        .join(&guest.pack)
-        .join(format!("{}.wasm", guest.name));
+    let path = path(&guest.pack, &guest.name)?;
     let changed = paths::replace(&path, &component)?;
     Ok(Component {
         name: guest.name,

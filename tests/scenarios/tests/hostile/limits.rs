@@ -33,7 +33,7 @@ const BROKEN_BY: [(Limit, &str); 17] = [
 
 const MAPS: usize = 30;
 
-/// A sample of the host's metrics.
+/// A sample of the host's metrics; 0 for what nobody has counted yet.
 fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     let host = lab.host();
     let scraped = Scraped {
@@ -51,7 +51,7 @@ fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(&start)?.parse().ok());
-    value.unwrap_or_else(|| panic!("no {start}"))
+    value.unwrap_or(0.0)
 }
 
 pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {

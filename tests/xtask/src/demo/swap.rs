@@ -157,6 +157,7 @@ mod tests {
             name: name.into(),
             pack: "p".into(),
             folder: format!("/p/{name}").into(),
+            language: ostler_builder::Language::Rust,
         };
         let guests = [guest("a"), guest("b")];
         let saved = |path: &str| BTreeSet::from([PathBuf::from(path)]);

@@ -1,0 +1,24 @@
+//! `ostler completion`: what a shell needs to complete commands.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+/// Arguments of `ostler completion`.
+#[derive(Args)]
+pub struct Completion {
+    /// The shell, as in `source <(ostler completion bash)`.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Completion {
+    /// Prints it.
+    pub fn run(&self) {
+        clap_complete::generate(
+            self.shell,
+            &mut super::Cli::command(),
+            "ostler",
+            &mut std::io::stdout(),
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! `ostler plugin build`: a component of a folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use ostler_builder::{Built, Options, progress::Step};
+use serde_json::json;
+
+use super::{kilobytes, project};
+use crate::{cli::ask::Output, contract};
+
+/// Arguments of `ostler plugin build`.
+#[derive(Args)]
+#[command(after_help = "Exit codes: 0 it is built, 1 it is not (and why), 2 wrong arguments")]
+pub struct Build {
+    /// The plugin's folder.
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// Where to write the component; target/NAME.wasm without it.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Install what is missing for it, where the machine's package manager has it.
+    #[arg(long)]
+    install: bool,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+impl Build {
+    /// Builds, and prints what came of it.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let options = Options {
+            out: self.out,
+            install: self.install,
+        };
+        let built = build(&self.folder, options).await?;
+        for warning in &built.warnings {
+            eprintln!("{warning}");
+        }
+        match self.output {
+            Output::Json => println!(
+                "{}",
+                json!({
+                    "name": built.name,
+                    "path": built.path,
+                    "bytes": built.bytes,
+                    "changed": built.changed,
+                    "warnings": built.warnings,
+                })
+            ),
+            Output::Table => {
+                let note = if built.changed { "" } else { " (unchanged)" };
+                println!("{:>9}  {}{note}", kilobytes(built.bytes), built.path.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Builds the component of a folder, and sees that it fits this host.
+pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
+    ostler_builder::detect(folder)?;
+    project::asks(folder)?;
+    let owned = folder.to_owned();
+    let built = tokio::task::spawn_blocking(move || {
+        let step = Step::new("Building");
+        let built = ostler_builder::build(&owned, &options, &mut |what| step.at(what))?;
+        step.done(&built.name);
+        anyhow::Ok(built)
+    })
+    .await??;
+    let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
+    contract::inspect(&wasm).with_context(|| built.path.display().to_string())?;
+    Ok(built)
+}

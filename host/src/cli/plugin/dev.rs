@@ -1,0 +1,535 @@
+//! `ostler plugin dev`: what is saved is built and serves.
+
+use std::{
+    ffi::OsStr,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use notify::{
+    EventKind, RecommendedWatcher, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode},
+};
+use ostler_builder::Options;
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+};
+
+use super::{build::build, kilobytes, project::Project, stage::Stage};
+use crate::cli::{ask::Output, table::why};
+
+/// A save is several events; this long after the last of them it is looked at.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// How long a new build may take to serve, and what it changes to be done.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long reconciles have to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// What is built or installed into, never written by the author.
+const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
+/// Files that builds write.
+const LOCKS: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
+const SOURCES: [&str; 13] = [
+    "rs", "toml", "js", "mjs", "ts", "py", "go", "mod", "json", "yaml", "yml", "wit", "txt",
+];
+
+/// Arguments of `ostler plugin dev`.
+#[derive(Args)]
+#[command(after_help = "Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it could not run, 2 wrong arguments")]
+pub struct Dev {
+    /// The plugin's folder.
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// A cluster to develop against, with the plugin's CRDs and samples applied to it; an API server of its own without.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The plugin's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address of the admin server, which `ostler status` and `ostler explain` ask.
+    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
+    admin: SocketAddr,
+    /// How what happens is told: a table, or a line of JSON each.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.trim_start_matches("http://").trim_end_matches('/');
+    address
+        .parse()
+        .map_err(|_| format!("{text:?} is no address such as 127.0.0.1:8081"))
+}
+
+/// What a saved file is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Saved {
+    source: bool,
+    crds: bool,
+    samples: bool,
+}
+
+impl Saved {
+    /// Of a path under the folder.
+    fn of(path: &Path) -> Self {
+        let nothing = Self::default();
+        let names: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
+        let skipped = |name: &&str| name.starts_with('.') || NOT_SOURCES.contains(name);
+        let Some(file) = names.last().filter(|_| !names.iter().any(|n| skipped(&n))) else {
+            return nothing;
+        };
+        let extension = Path::new(file)
+            .extension()
+            .and_then(OsStr::to_str)
+            .unwrap_or_default();
+        match names[0] {
+            _ if LOCKS.contains(file) || !SOURCES.contains(&extension) => nothing,
+            "crds" => Self {
+                crds: true,
+                ..nothing
+            },
+            "samples" => Self {
+                samples: true,
+                ..nothing
+            },
+            _ => Self {
+                source: true,
+                ..nothing
+            },
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            source: self.source || other.source,
+            crds: self.crds || other.crds,
+            samples: self.samples || other.samples,
+        }
+    }
+
+    fn any(self) -> bool {
+        self.source || self.crds || self.samples
+    }
+}
+
+/// Follows the files of a folder.
+struct Files {
+    folder: PathBuf,
+    watcher: RecommendedWatcher,
+    events: UnboundedReceiver<notify::Event>,
+}
+
+impl Files {
+    fn follow(folder: &Path) -> anyhow::Result<Self> {
+        let folder = folder.canonicalize()?;
+        let (sender, events) = unbounded_channel();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let written = AccessKind::Close(AccessMode::Write);
+            // That a file was read is no news, and builds read them all.
+            let read = |kind| matches!(kind, EventKind::Access(how) if how != written);
+            if let Ok(event) = event
+                && !read(event.kind)
+            {
+                let _ = sender.send(event);
+            }
+        })?;
+        let mut files = Self {
+            folder,
+            watcher,
+            events,
+        };
+        files.watcher.watch(&files.folder, RecursiveMode::NonRecursive)?;
+        for entry in std::fs::read_dir(&files.folder)? {
+            files.take_in(&entry?.path());
+        }
+        Ok(files)
+    }
+
+    /// Folders of sources whole; those that builds write into have thousands.
+    fn take_in(&mut self, path: &Path) {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or(".");
+        if path.is_dir() && !name.starts_with('.') && !NOT_SOURCES.contains(&name) {
+            // One that is gone again has nothing to tell.
+            let _ = self.watcher.watch(path, RecursiveMode::Recursive);
+        }
+    }
+
+    fn saved(&mut self, event: &notify::Event) -> Saved {
+        let mut saved = Saved::default();
+        for path in &event.paths {
+            let Ok(under) = path.strip_prefix(&self.folder) else {
+                continue;
+            };
+            if under.components().count() == 1 && matches!(event.kind, EventKind::Create(_)) {
+                self.take_in(path);
+            }
+            saved = saved.and(Saved::of(under));
+        }
+        saved
+    }
+
+    /// Waits until something was saved, and nothing more for a moment.
+    async fn next(&mut self) -> Saved {
+        let mut saved = Saved::default();
+        loop {
+            let event = match saved.any() {
+                false => self.events.recv().await,
+                true => match tokio::time::timeout(DEBOUNCE, self.events.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => return saved,
+                },
+            };
+            match event {
+                Some(event) => saved = saved.and(self.saved(&event)),
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// What happened: a row of the table.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    at: String,
+    what: &'static str,
+    build_ms: Option<f64>,
+    swap_ms: Option<f64>,
+    bytes: Option<usize>,
+    reconciles: u64,
+    errors: u64,
+    message: String,
+}
+
+const HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
+
+impl Row {
+    fn of(what: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            at: crate::time::now_rfc3339(),
+            what,
+            message: message.into(),
+            ..Self::default()
+        }
+    }
+
+    fn text(&self) -> String {
+        let clock = self
+            .at
+            .split('T')
+            .nth(1)
+            .and_then(|t| t.get(..8))
+            .unwrap_or(&self.at);
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let line = format!(
+            "{clock}  {:<8} {:>8} {:>9} {:>10}  {:>10}  {:>6}  {}",
+            self.what,
+            or_none(self.build_ms.map(|ms| format!("{:.1} s", ms / 1000.0))),
+            or_none(self.swap_ms.map(|ms| format!("{ms:.0} ms"))),
+            or_none(self.bytes.map(kilobytes)),
+            self.reconciles,
+            self.errors,
+            self.message,
+        );
+        line.trim_end().to_owned()
+    }
+}
+
+impl Dev {
+    /// Runs until a signal, or an error, ends it.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let project = Project::read(&self.folder)?;
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        // Before the first build: what is saved meanwhile is not missed.
+        let mut files = Files::follow(&self.folder)?;
+        let mut stage = Stage::set(self.kubeconfig.clone()).await?;
+        stage.define(&project.crds).await?;
+        stage.start().await?;
+        let workers = 4;
+        let address = crate::cli::admin(stage.host()?, workers).serve(self.admin).await;
+        let address =
+            address.with_context(|| format!("the admin address {}: try --admin 127.0.0.1:0", self.admin))?;
+        self.tell(&stage, address)?;
+        let working = async {
+            let mut saved = Saved {
+                source: true,
+                crds: false,
+                samples: true,
+            };
+            loop {
+                self.take(&stage, saved).await?;
+                saved = files.next().await;
+            }
+        };
+        let ended: anyhow::Result<()> = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            failed = working => failed,
+        };
+        let _ = std::fs::remove_file(self.facts());
+        stage.end(GRACE).await;
+        ended
+    }
+
+    /// What programs find this by.
+    fn facts(&self) -> PathBuf {
+        self.folder.join(".ostler/dev.json")
+    }
+
+    fn tell(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
+        let kubeconfig = match stage.kubeconfig() {
+            Some(text) => {
+                let path = self.folder.join(".ostler/kubeconfig");
+                ostler_builder::replace(&path, text.as_bytes())?;
+                path
+            }
+            None => self.kubeconfig.clone().unwrap_or_default(),
+        };
+        let facts = json!({
+            "admin": format!("http://{address}"),
+            "kubeconfig": kubeconfig,
+            "pid": std::process::id(),
+        });
+        ostler_builder::replace(&self.facts(), facts.to_string().as_bytes())?;
+        match self.output {
+            Output::Json => println!("{facts}"),
+            Output::Table => println!(
+                "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{HEADER}",
+                kubeconfig.display()
+            ),
+        }
+        Ok(())
+    }
+
+    /// Does what was saved ask for. Only what can't be helped is an error; the rest is told.
+    async fn take(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
+        let project = match Project::read(&self.folder) {
+            Ok(project) => project,
+            Err(e) => {
+                self.print(&Row::of("wrong", format!("{e:#}")));
+                return Ok(());
+            }
+        };
+        if saved.crds {
+            match stage.define(&project.crds).await {
+                Ok(()) => self.print(&Row::of("defined", "crds/")),
+                Err(e) => self.print(&Row::of("refused", format!("{e:#}"))),
+            }
+        }
+        if saved.samples {
+            self.try_samples(stage, &project, !saved.source).await?;
+        }
+        if saved.source {
+            let row = self.rebuild(stage, &project).await?;
+            self.print(&row);
+        }
+        Ok(())
+    }
+
+    async fn try_samples(&self, stage: &Stage, project: &Project, waits: bool) -> anyhow::Result<()> {
+        let before = done(stage)?;
+        for sample in &project.samples {
+            if let Err(e) = stage.apply(sample).await {
+                self.print(&Row::of("refused", format!("{e:#}")));
+            }
+        }
+        if waits {
+            let mut row = Row::of("applied", "samples/");
+            settle(stage, before, &mut row).await?;
+            self.print(&row);
+        }
+        Ok(())
+    }
+
+    async fn rebuild(&self, stage: &Stage, project: &Project) -> anyhow::Result<Row> {
+        let began = Instant::now();
+        let built = match build(&self.folder, Options::default()).await {
+            Ok(built) => built,
+            Err(e) => {
+                eprintln!("{e:#}");
+                let mut row = Row::of("failed", "the build before goes on serving");
+                if stage.serving().is_err() {
+                    row.message = "mend it and save".into();
+                }
+                row.build_ms = Some(milliseconds(began));
+                return Ok(row);
+            }
+        };
+        let build_ms = Some(milliseconds(began));
+        for warning in &built.warnings {
+            eprintln!("{warning}");
+        }
+        let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
+        if let Some(config) = &self.config {
+            stage.configure(&built.name, config)?;
+        }
+        stage.grant(project, &built.name)?;
+        let before = done(stage)?;
+        let mut row = match stage.swap(&built.name, &wasm, PATIENCE).await {
+            Ok(report) => {
+                // The component has the last word on its name.
+                if report.name != built.name {
+                    stage.grant(project, &report.name)?;
+                }
+                let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
+                let mut row = Row::of("serves", "");
+                row.swap_ms = report.swapped_ms;
+                settle(stage, before, &mut row).await?;
+                if let Err(e) = project.defines(&kinds) {
+                    row.message = format!("{e:#}");
+                }
+                row
+            }
+            Err(e) => Row::of("refused", format!("{e:#}; the build before goes on serving")),
+        };
+        row.build_ms = build_ms;
+        row.bytes = Some(built.bytes);
+        Ok(row)
+    }
+
+    fn print(&self, row: &Row) {
+        match self.output {
+            Output::Json => println!("{}", json!(row)),
+            Output::Table => println!("{}", row.text()),
+        }
+    }
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_micros() as f64 / 1000.0
+}
+
+/// Reconciles and failures so far.
+fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
+    let facts = stage.host()?.ledger().all();
+    Ok(facts
+        .iter()
+        .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
+}
+
+/// Waits until nothing is to be done, and notes what was.
+async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
+    if !stage.idle(PATIENCE).await? {
+        row.message = "still at work".into();
+    }
+    let now = done(stage)?;
+    (row.reconciles, row.errors) = (now.0 - before.0.min(now.0), now.1 - before.1.min(now.1));
+    let ledger = stage.host()?.ledger();
+    let not_ready = ledger.not_ready(1);
+    if let Some(object) = not_ready.first() {
+        row.message = format!(
+            "{}/{} is not Ready: {}",
+            object.kind.split('.').next().unwrap_or_default(),
+            object.name,
+            why(&object.reason, &object.message)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_file_is_known_by_its_place() {
+        let of = |path: &str| {
+            let Saved {
+                source,
+                crds,
+                samples,
+            } = Saved::of(Path::new(path));
+            (source, crds, samples)
+        };
+        for source in [
+            "src/lib.rs",
+            "Cargo.toml",
+            "plugin.yaml",
+            "main.go",
+            "app.py",
+            "a/b/c.js",
+        ] {
+            assert_eq!(of(source), (true, false, false), "{source}");
+        }
+        assert_eq!(of("crds/x.yaml"), (false, true, false));
+        assert_eq!(of("samples/x.yaml"), (false, false, true));
+        for nothing in [
+            "target/wasm/x.rs",
+            "node_modules/a/index.js",
+            ".git/config.toml",
+            "src/.lib.rs.swp",
+            "src/lib.rs~",
+            "Cargo.lock",
+            "tests/reconcile.rs",
+            "README.md",
+            "",
+        ] {
+            assert_eq!(of(nothing), (false, false, false), "{nothing}");
+        }
+    }
+
+    #[tokio::test]
+    async fn saves_are_told_also_in_new_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::follow(folder.path()).unwrap();
+        let later = folder.path().join("src");
+        std::fs::create_dir(&later).unwrap();
+        std::fs::write(folder.path().join("Cargo.toml"), "x").unwrap();
+        assert!(files.next().await.source);
+        std::fs::write(later.join("lib.rs"), "x").unwrap();
+        std::fs::write(folder.path().join("Cargo.lock"), "x").unwrap();
+        assert_eq!(
+            files.next().await,
+            Saved {
+                source: true,
+                ..Saved::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_row_stands_under_its_header() {
+        let row = Row {
+            at: "2026-11-21T08:00:01Z".into(),
+            what: "serves",
+            build_ms: Some(1234.0),
+            swap_ms: Some(56.4),
+            bytes: Some(65_000),
+            reconciles: 3,
+            errors: 1,
+            message: "so".into(),
+        };
+        let text = row.text();
+        for (column, value) in [
+            ("BUILD", "1.2 s"),
+            ("SWAP", "56 ms"),
+            ("SIZE", "65.0 KB"),
+            ("ERRORS", "1"),
+        ] {
+            let end = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+            let under = HEADER.find(column).map(|at| at + column.len());
+            let found = text
+                .match_indices(value)
+                .any(|(at, _)| Some(at + value.len()) == under);
+            assert!(
+                found,
+                "{column} ends at {under:?}, {value} at {:?}:\n{HEADER}\n{text}",
+                end(&text, value)
+            );
+        }
+        assert!(
+            text.starts_with("08:00:01  serves") && text.ends_with("so"),
+            "{text}"
+        );
+        assert_eq!(
+            Row::of("wrong", "").text().trim_end(),
+            Row::of("wrong", "").text()
+        );
+    }
+}

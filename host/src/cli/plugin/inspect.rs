@@ -1,0 +1,288 @@
+//! `ostler plugin inspect`: what a component is.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use wasmparser::{Parser, Payload};
+use wit_component::{DecodedWasm, decode};
+use wit_parser::{WorldItem, WorldKey};
+
+use super::kilobytes;
+use crate::{
+    cli::{
+        ask::Output,
+        table::{Shade, cell, section, table},
+    },
+    contract,
+    engine::{Engine, Limits},
+    grants::Grants,
+    manifest,
+    plugin::load,
+};
+
+/// Arguments of `ostler plugin inspect`.
+#[derive(Args)]
+#[command(after_help = "Exit codes: 0 this host can run it, 1 it can not, 2 wrong arguments")]
+pub struct Inspect {
+    /// The component.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// What a component is.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Inspection {
+    file: String,
+    bytes: usize,
+    /// Empty when this host can run it; otherwise why it can't.
+    unfit: String,
+    name: String,
+    version: String,
+    kinds: Vec<Kind>,
+    max_concurrent: u32,
+    /// Functions it may call, by interface.
+    capabilities: BTreeMap<String, Vec<String>>,
+    wasi: bool,
+    hooks: bool,
+    /// What it asks for; none without a manifest.
+    asks: Option<Value>,
+    /// The JSON schema of its configuration.
+    config_schema: Option<Value>,
+    /// Bytes by what they are.
+    sections: BTreeMap<String, usize>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    kind: String,
+    finalizer: Option<String>,
+    selector: Option<String>,
+}
+
+impl Inspect {
+    /// Looks, and prints.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let file = self.file.display().to_string();
+        let wasm = std::fs::read(&self.file).with_context(|| format!("reading {file}"))?;
+        let found = inspect(file, wasm).await;
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&found)?),
+            Output::Table => print!("{}", text(&found)),
+        }
+        if !found.unfit.is_empty() {
+            bail!("{}: {}", found.file, found.unfit);
+        }
+        Ok(())
+    }
+}
+
+async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
+    let mut found = Inspection {
+        file,
+        bytes: wasm.len(),
+        ..Inspection::default()
+    };
+    match contract::inspect(&wasm) {
+        Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
+        Err(e) => found.unfit = e.to_string(),
+    }
+    found.sections = sections(&wasm).unwrap_or_default();
+    found.capabilities = capabilities(&wasm).unwrap_or_default();
+    match manifest::read(&wasm) {
+        Ok(manifest) => {
+            found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
+            found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
+        }
+        Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
+        Err(_) => {}
+    }
+    if found.unfit.is_empty()
+        && let Err(e) = describe(&mut found, wasm).await
+    {
+        found.unfit = e;
+    }
+    found
+}
+
+/// Asks the component itself, where it can do nothing.
+async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
+    let limits = Limits::default();
+    // Of room for one call a component with several modules takes more.
+    let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
+    let plugin = load(&engine.into(), wasm, None, &Grants::default(), &limits).await?;
+    found.name = plugin.name().to_string();
+    found.version.clone_from(&plugin.version);
+    found.max_concurrent = plugin.max_concurrent;
+    let kinds = plugin.kinds.iter().map(|k| Kind {
+        kind: k.gvk.to_string(),
+        finalizer: k.finalizer.as_deref().map(Into::into),
+        selector: k.selector.as_ref().map(ToString::to_string),
+    });
+    found.kinds = kinds.collect();
+    Ok(())
+}
+
+/// What it imports of the contract and of WASI, function by function.
+fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+    let DecodedWasm::Component(resolve, world) = decode(wasm)? else {
+        bail!("no component");
+    };
+    let mut all = BTreeMap::new();
+    for (key, item) in &resolve.worlds[world].imports {
+        let (WorldKey::Interface(_), WorldItem::Interface { id, .. }) = (key, item) else {
+            continue;
+        };
+        let functions: Vec<_> = resolve.interfaces[*id].functions.keys().cloned().collect();
+        let name = resolve.id_of(*id).unwrap_or_default();
+        let name = name.strip_prefix("ostler:plugin/").unwrap_or(&name);
+        // The one with types only.
+        if !functions.is_empty() {
+            let name = name.split('@').next().unwrap_or(name).to_owned();
+            all.insert(name, functions);
+        }
+    }
+    Ok(all)
+}
+
+/// Bytes by what they are. What is around the modules (types, imports, how they are linked) is one.
+fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counted = 0;
+    for payload in Parser::new(0).parse_all(wasm) {
+        let (name, bytes) = match payload? {
+            Payload::CodeSectionStart { size, .. } => ("code".into(), size as usize),
+            Payload::DataSection(section) => ("data".into(), length(section.range())),
+            Payload::CustomSection(section) => {
+                (format!("custom: {}", section.name()), length(section.range()))
+            }
+            _ => continue,
+        };
+        counted += bytes;
+        *found.entry(name).or_default() += bytes;
+    }
+    found.insert("types and linking".into(), wasm.len().saturating_sub(counted));
+    Ok(found)
+}
+
+fn length(range: std::ops::Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).unwrap_or_default()
+}
+
+/// The answer for people.
+fn text(found: &Inspection) -> String {
+    let fit = match found.unfit.is_empty() {
+        true => ("yes".to_owned(), Shade::Good),
+        false => (format!("no: {}", found.unfit), Shade::Bad),
+    };
+    let yes = |yes: bool| if yes { "yes" } else { "no" };
+    let mut rows = vec![
+        (
+            "File",
+            format!("{} ({})", found.file, kilobytes(found.bytes)),
+            Shade::Plain,
+        ),
+        ("Runs here", fit.0, fit.1),
+        (
+            "Plugin",
+            format!("{} {}", found.name, found.version),
+            Shade::Plain,
+        ),
+        ("WASI", yes(found.wasi).to_owned(), Shade::Plain),
+        ("Hooks", yes(found.hooks).to_owned(), Shade::Plain),
+    ];
+    if found.name.is_empty() {
+        rows.truncate(2);
+    }
+    if found.max_concurrent > 0 {
+        rows.push(("At once", found.max_concurrent.to_string(), Shade::Plain));
+    }
+    let rows = rows
+        .into_iter()
+        .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
+    let mut out = table(&[], rows);
+    let plain = |words: &[&str]| words.iter().map(|w| cell(w, Shade::Plain)).collect::<Vec<_>>();
+    let kinds = found.kinds.iter().map(|k| {
+        let finalizer = k.finalizer.as_deref().unwrap_or_default();
+        plain(&[&k.kind, finalizer, k.selector.as_deref().unwrap_or_default()])
+    });
+    out.push_str(&filled(
+        "Reconciles",
+        &["KIND", "FINALIZER", "SELECTOR"],
+        kinds.collect(),
+    ));
+    let can = found.capabilities.iter();
+    let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
+    out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
+    let asks = found.asks.as_ref().map(|asks| asks_text(asks));
+    out.push_str(&section(
+        "Asks for",
+        asks.as_deref()
+            .unwrap_or("all it is granted: it has no manifest\n"),
+    ));
+    let mut sizes: Vec<_> = found.sections.iter().collect();
+    sizes.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+    let sizes = sizes
+        .into_iter()
+        .map(|(name, bytes)| plain(&[name, &kilobytes(*bytes)]));
+    out.push_str(&filled("Bytes", &["WHAT", "SIZE"], sizes.collect()));
+    out
+}
+
+/// Asks as they were written, one per line.
+fn asks_text(asks: &Value) -> String {
+    let mut out = String::new();
+    for (what, value) in asks.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(items) => items.iter().for_each(|i| out.push_str(&format!("{what}: {i}\n"))),
+            value => out.push_str(&format!("{what}: {value}\n")),
+        }
+    }
+    match out.is_empty() {
+        true => "nothing\n".into(),
+        false => out,
+    }
+}
+
+fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
+    match rows.is_empty() {
+        true => String::new(),
+        false => section(title, &table(header, rows)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_can_t_run_is_told_why() {
+        let found = inspect("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
+        assert!(found.unfit.starts_with("not WebAssembly"), "{}", found.unfit);
+        let text = text(&found);
+        assert!(
+            text.contains("x.wasm") && text.contains("no: not WebAssembly"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_byte_is_accounted_for() {
+        let mut component = b"\0asm\x0d\0\x01\0".to_vec();
+        ostler_builder::component::embed(&mut component, "ostler:manifest", br#"{"asks":{"events":true}}"#);
+        let found = sections(&component).unwrap();
+        assert_eq!(found.values().sum::<usize>(), component.len());
+        assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");
+        assert_eq!(asks_text(&json!({"events": true})), "events: true\n");
+        assert_eq!(asks_text(&json!({})), "nothing\n");
+    }
+}

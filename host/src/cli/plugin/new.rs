@@ -1,0 +1,434 @@
+//! `ostler plugin new`: the beginning of a plugin.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+
+/// Arguments of `ostler plugin new`.
+#[derive(Args)]
+#[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
+pub struct New {
+    /// Its name: letters a-z, digits and dashes.
+    #[arg(value_parser = name)]
+    name: String,
+    /// What it reconciles, as in Greeting.v1alpha1.example.dev.
+    #[arg(long, value_name = "KIND.VERSION.GROUP")]
+    kind: Kind,
+    /// What it is written in.
+    #[arg(long, value_enum, default_value = "rust")]
+    language: Language,
+    /// Where to make it; a folder of its name without it.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// The SDK, or a checkout of Ostler that has it; found where this is run, or `ostler` is, in a checkout.
+    #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
+    sdk: Option<PathBuf>,
+}
+
+/// What there are templates for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Language {
+    /// A crate.
+    Rust,
+    /// An npm package.
+    #[value(alias = "javascript")]
+    Js,
+    /// A Python project.
+    Python,
+    /// A Go module.
+    Go,
+}
+
+impl Language {
+    /// Its own files, the first of them the source.
+    fn files(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Rust => &[
+                ("src/lib.rs", include_str!("templates/rust/lib.rs")),
+                ("Cargo.toml", include_str!("templates/rust/Cargo.toml.in")),
+                ("tests/reconcile.rs", include_str!("templates/rust/test.rs")),
+            ],
+            Self::Js => &[
+                ("index.js", include_str!("templates/js/index.js")),
+                ("package.json", include_str!("templates/js/package.json")),
+            ],
+            Self::Python => &[
+                ("main.py", include_str!("templates/python/main.py")),
+                ("pyproject.toml", include_str!("templates/python/pyproject.toml")),
+            ],
+            Self::Go => &[
+                ("main.go", include_str!("templates/go/main.go.in")),
+                ("go.mod", include_str!("templates/go/go.mod.in")),
+            ],
+        }
+    }
+}
+
+/// A kind, as kubectl writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kind {
+    kind: String,
+    version: String,
+    group: String,
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let example = "it is like Greeting.v1alpha1.example.dev";
+        let mut parts = text.splitn(3, '.');
+        let (Some(kind), Some(version), Some(group)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(format!("Kind.version.group is needed: {example}"));
+        };
+        let camel = kind.starts_with(|c: char| c.is_ascii_uppercase())
+            && kind.chars().all(|c| c.is_ascii_alphanumeric())
+            && kind.len() <= 63;
+        if !camel {
+            return Err(format!("the kind {kind:?} is not in CamelCase: {example}"));
+        }
+        if !is_version(version) {
+            return Err(format!(
+                "the version {version:?} is not like v1, v1beta2 or v1alpha1: {example}"
+            ));
+        }
+        let labels = || group.split('.');
+        if group.len() > 253 || labels().count() < 2 || !labels().all(is_label) {
+            return Err(format!("the group {group:?} is no domain: {example}"));
+        }
+        let known = ["k8s.io", "kubernetes.io"];
+        if known
+            .iter()
+            .any(|k| group == *k || group.ends_with(&format!(".{k}")))
+        {
+            return Err(format!(
+                "the group {group:?} is Kubernetes' own: take a domain of yours"
+            ));
+        }
+        Ok(Self {
+            kind: kind.into(),
+            version: version.into(),
+            group: group.into(),
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.kind, self.version, self.group)
+    }
+}
+
+/// `v1`, `v2beta3`.
+fn is_version(text: &str) -> bool {
+    let number =
+        |text: &str| !text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
+    let Some(rest) = text.strip_prefix('v') else {
+        return false;
+    };
+    let stage = ["alpha", "beta"].into_iter().find_map(|s| rest.split_once(s));
+    match stage {
+        Some((major, minor)) => number(major) && number(minor),
+        None => number(rest),
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty()
+        && text.len() <= 63
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// A DNS label that is also a package's name.
+fn name(text: &str) -> Result<String, String> {
+    if is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        return Ok(text.into());
+    }
+    Err(
+        "a name has letters a-z, digits and dashes, begins with a letter and has 63 at most: my-plugin"
+            .into(),
+    )
+}
+
+/// The plural of a kind, as English mostly has it.
+fn plural(kind: &str) -> String {
+    let kind = kind.to_lowercase();
+    let vowel = |c: char| "aeiou".contains(c);
+    match kind.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(vowel) => format!("{stem}ies"),
+        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| kind.ends_with(end)) => format!("{kind}es"),
+        _ => format!("{kind}s"),
+    }
+}
+
+/// What projects of all languages have.
+const SHARED: &[(&str, &str)] = &[
+    ("plugin.yaml", include_str!("templates/shared/plugin.yaml")),
+    (
+        "crds/<<group>>_<<plural>>.yaml",
+        include_str!("templates/shared/crd.yaml"),
+    ),
+    (
+        "samples/<<singular>>.yaml",
+        include_str!("templates/shared/sample.yaml"),
+    ),
+    ("README.md", include_str!("templates/shared/README.md")),
+    (".gitignore", include_str!("templates/shared/gitignore")),
+];
+
+impl New {
+    /// Writes the project.
+    pub fn run(self) -> anyhow::Result<()> {
+        let folder = self.directory.clone().unwrap_or_else(|| self.name.clone().into());
+        if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) || folder.is_file() {
+            bail!(
+                "{}: there is something already: take another name, or --directory",
+                folder.display()
+            );
+        }
+        // The others' is in `ostler` itself.
+        let sdk = match self.language {
+            Language::Rust => Some(Sdk::find(self.sdk.as_deref(), &folder)?),
+            _ => None,
+        };
+        let dependency = sdk.as_ref().map(|sdk| sdk.dependency(&folder)).transpose()?;
+        let files = self.files(&dependency.unwrap_or_default());
+        for (path, text) in &files {
+            let path = folder.join(path);
+            let parent = path.parent().context("a file in a folder")?;
+            fs::create_dir_all(parent)
+                .and_then(|()| fs::write(&path, text))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        if let Some(sdk) = sdk {
+            sdk.lock(&folder)?;
+        }
+        let shown = folder.display();
+        println!("{shown}: a plugin that reconciles {}", self.kind);
+        for (path, _) in &files {
+            println!("  {path}");
+        }
+        println!("\nNext:\n  ostler plugin test {shown}\n  ostler plugin dev {shown}");
+        Ok(())
+    }
+
+    /// Paths and texts.
+    fn files(&self, sdk: &str) -> Vec<(String, String)> {
+        let Kind { kind, version, group } = &self.kind;
+        let (singular, plural) = (kind.to_lowercase(), plural(kind));
+        let own = self.language.files();
+        let source = own[0].0;
+        let fill = |text: &str| {
+            text.replace("<<kind>>", kind)
+                .replace("<<name>>", &self.name)
+                .replace("<<crate>>", &self.name.replace('-', "_"))
+                .replace("<<version>>", version)
+                .replace("<<group>>", group)
+                .replace("<<plural>>", &plural)
+                .replace("<<singular>>", &singular)
+                .replace("<<source>>", source)
+                .replace("<<sdk>>", sdk)
+        };
+        let files = own.iter().chain(SHARED);
+        let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
+        if self.language == Language::Rust {
+            // A test of the project holds it to this.
+            let crds = files.iter_mut().filter(|(path, _)| path.starts_with("crds/"));
+            crds.for_each(|(_, text)| text.insert_str(0, "# Generated from the Rust types.\n"));
+        }
+        files
+    }
+}
+
+/// Where the SDK is: in a checkout, since it is not published.
+struct Sdk(PathBuf);
+
+impl Sdk {
+    fn find(given: Option<&Path>, folder: &Path) -> anyhow::Result<Self> {
+        if let Some(given) = given {
+            return Self::at(given).with_context(|| {
+                format!(
+                    "--sdk {}: neither ostler-sdk nor a checkout of Ostler is there",
+                    given.display()
+                )
+            });
+        }
+        let here = std::path::absolute(folder)?;
+        let program = std::env::current_exe().unwrap_or_default();
+        let found = here.ancestors().chain(program.ancestors()).find_map(Self::at);
+        found.context("no SDK: it is not on crates.io yet; give --sdk CHECKOUT, a checkout of Ostler")
+    }
+
+    /// The SDK in this folder, or in the checkout this folder is.
+    fn at(folder: &Path) -> Option<Self> {
+        let candidates = [folder.to_owned(), folder.join("plugins/sdk")];
+        let is_sdk = |folder: &PathBuf| {
+            let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+            manifest.contains("name = \"ostler-sdk\"\n")
+        };
+        candidates.into_iter().find(is_sdk)?.canonicalize().ok().map(Self)
+    }
+
+    /// Its line in Cargo.toml: relative where the project is in the same checkout.
+    fn dependency(&self, folder: &Path) -> anyhow::Result<String> {
+        let path = match self.checkout() {
+            Some(root) => relative(root, folder, &self.0)?,
+            None => None,
+        };
+        let path = path.unwrap_or_else(|| self.0.clone());
+        Ok(format!(
+            "ostler-sdk = {{ path = {:?} }}",
+            path.display().to_string()
+        ))
+    }
+
+    fn checkout(&self) -> Option<&Path> {
+        self.0
+            .ancestors()
+            .nth(2)
+            .filter(|root| root.join("Cargo.lock").is_file())
+    }
+
+    /// Begins with the versions that the SDK is tested with: they are what is there already.
+    fn lock(&self, folder: &Path) -> anyhow::Result<()> {
+        if let Some(root) = self.checkout() {
+            fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
+                .with_context(|| format!("writing {}", folder.join("Cargo.lock").display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The way from a folder that is to be made to another, when both are under a root.
+fn relative(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let absolute = std::path::absolute(folder)?;
+    // What is not there yet can't be canonicalized, but what it will be in can.
+    let there = absolute.ancestors().find(|a| a.exists()).context("no root")?;
+    let from = there
+        .canonicalize()?
+        .join(absolute.strip_prefix(there).context("an ancestor")?);
+    let (Ok(down), Ok(up)) = (other.strip_prefix(root), from.strip_prefix(root)) else {
+        return Ok(None);
+    };
+    let steps: PathBuf = up.components().map(|_| "..").collect();
+    Ok(Some(steps.join(down)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_read_or_said_what_is_wrong_with() {
+        let kind: Kind = "Greeting.v1alpha1.examples.ostler.dev".parse().unwrap();
+        assert_eq!(
+            (&*kind.kind, &*kind.version, &*kind.group),
+            ("Greeting", "v1alpha1", "examples.ostler.dev")
+        );
+        for (wrong, words) in [
+            ("Greeting", "Kind.version.group is needed"),
+            ("greeting.v1.a.dev", "not in CamelCase"),
+            ("Gree-ting.v1.a.dev", "not in CamelCase"),
+            ("Greeting.1.a.dev", "the version \"1\""),
+            ("Greeting.v1gamma1.a.dev", "the version"),
+            ("Greeting.v0.a.dev", "the version"),
+            ("Greeting.v1.dev", "is no domain"),
+            ("Greeting.v1.A.dev", "is no domain"),
+            ("Greeting.v1.apps.k8s.io", "Kubernetes' own"),
+        ] {
+            let said = wrong.parse::<Kind>().unwrap_err();
+            assert!(said.contains(words), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_of_a_package() {
+        assert_eq!(name("my-plugin2"), Ok("my-plugin2".into()));
+        for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn plurals() {
+        for (kind, expected) in [
+            ("Greeting", "greetings"),
+            ("Policy", "policies"),
+            ("Gateway", "gateways"),
+            ("Ingress", "ingresses"),
+            ("Box", "boxes"),
+        ] {
+            assert_eq!(plural(kind), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_project_is_left_to_fill_in() {
+        for language in Language::value_variants() {
+            let new = New {
+                name: "my-plugin".into(),
+                kind: "Greeting.v1.example.dev".parse().unwrap(),
+                language: *language,
+                directory: None,
+                sdk: None,
+            };
+            let files = new.files("ostler-sdk = \"1\"");
+            for (path, text) in &files {
+                assert!(!path.contains("<<") && !text.contains("<<"), "{path}:\n{text}");
+            }
+            assert!(
+                files
+                    .iter()
+                    .any(|(path, _)| path == "crds/example.dev_greetings.yaml")
+            );
+            let (source, text) = &files[0];
+            let lines = text.lines().count();
+            assert!(lines <= 60, "{source} has {lines} lines");
+        }
+    }
+
+    #[test]
+    fn something_that_is_there_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("mine"), "").unwrap();
+        let new = New {
+            name: "x".into(),
+            kind: "Greeting.v1.example.dev".parse().unwrap(),
+            language: Language::Rust,
+            directory: Some(folder.path().into()),
+            sdk: None,
+        };
+        let said = new.run().unwrap_err().to_string();
+        assert!(said.contains("there is something already"), "{said}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_sdk_is_found_in_its_checkout_and_named_by_the_way_to_it() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let sdk = Sdk::find(None, &root.join("plugins/new/one")).unwrap();
+        assert_eq!(
+            sdk.dependency(&root.join("plugins/new/one")).unwrap(),
+            "ostler-sdk = { path = \"../../../plugins/sdk\" }"
+        );
+        let elsewhere = tempfile::tempdir().unwrap();
+        let absolute = sdk.dependency(&elsewhere.path().join("one")).unwrap();
+        assert!(
+            absolute.contains(&*root.canonicalize().unwrap().to_string_lossy()),
+            "{absolute}"
+        );
+        let said = Sdk::find(Some(elsewhere.path()), elsewhere.path()).err().unwrap();
+        assert!(
+            said.to_string().contains("neither ostler-sdk nor a checkout"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! A plugin's folder, beside its source: what it asks for, its kinds, the objects it is tried with.
+
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use ostler_builder::{Language, manifest};
+use serde_json::{Value, json};
+
+use crate::{grants::Grants, key::Gvk, manifest::Manifest};
+
+/// A plugin's folder.
+pub struct Project {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// What it is written in.
+    pub language: Language,
+    /// What it asks for.
+    pub asks: Value,
+    /// The kinds it brings.
+    pub crds: Vec<Document>,
+    /// Objects to try it with.
+    pub samples: Vec<Document>,
+}
+
+/// An object in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// The file.
+    pub file: PathBuf,
+    /// The object.
+    pub object: Value,
+}
+
+impl Document {
+    /// What a pointer finds, when it is text.
+    pub fn text(&self, pointer: &str) -> &str {
+        self.object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// Its kind.
+    pub fn gvk(&self) -> Gvk {
+        Gvk::from_api_version(self.text("/apiVersion"), self.text("/kind"))
+    }
+
+    /// The kinds it defines, when it is a CRD.
+    pub fn defines(&self) -> Vec<Gvk> {
+        let versions = self.object["spec"]["versions"].as_array().into_iter().flatten();
+        let served = versions.filter(|v| v["served"] != false);
+        let names = served.filter_map(|v| v["name"].as_str());
+        let (group, kind) = (self.text("/spec/group"), self.text("/spec/names/kind"));
+        names.map(|version| Gvk::new(group, version, kind)).collect()
+    }
+}
+
+impl Project {
+    /// Reads a folder. Errors name the file, the field and what to do.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        let language = ostler_builder::detect(folder)?;
+        let crds = documents(&folder.join("crds"))?;
+        if let Some(other) = crds
+            .iter()
+            .find(|d| d.text("/kind") != "CustomResourceDefinition")
+        {
+            bail!(
+                "{}: kind: {}, but crds/ has CustomResourceDefinitions only: put it into samples/",
+                other.file.display(),
+                other.text("/kind")
+            );
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            language,
+            asks: asks(folder)?,
+            crds,
+            samples: documents(&folder.join("samples"))?,
+        })
+    }
+
+    /// What it asks for, granted.
+    pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
+        let text = json!({ "plugins": { plugin: self.asks } }).to_string();
+        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
+    }
+
+    /// An error unless every kind that the component reconciles is defined here.
+    pub fn defines(&self, kinds: &[Gvk]) -> anyhow::Result<()> {
+        let defined: Vec<_> = self.crds.iter().flat_map(Document::defines).collect();
+        let Some(missing) = kinds.iter().find(|k| !defined.contains(k)) else {
+            return Ok(());
+        };
+        let crds = self.folder.join("crds");
+        if defined.is_empty() {
+            bail!(
+                "{}: no CRD: the plugin reconciles {missing}, which must be defined there",
+                crds.display()
+            );
+        }
+        let names: Vec<_> = defined.iter().map(ToString::to_string).collect();
+        let similar = self.crds.iter().find(|d| {
+            d.text("/spec/names/kind") == &*missing.kind || d.text("/spec/group") == &*missing.group
+        });
+        let file = similar.map_or(crds, |d| d.file.clone());
+        bail!(
+            "{}: it defines {}, but the plugin says that it reconciles {missing}: make spec.group, spec.names.kind and \
+             spec.versions[].name agree with it",
+            file.display(),
+            names.join(", ")
+        )
+    }
+}
+
+/// What a folder's `plugin.yaml` asks for.
+pub fn asks(folder: &Path) -> anyhow::Result<Value> {
+    let file = folder.join(manifest::FILE);
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!(
+            "{}: not there: it says what the plugin asks for; begin with `asks: {{}}`",
+            file.display()
+        ),
+        Err(e) => return Err(e).with_context(|| format!("reading {}", file.display())),
+    };
+    let parsed = Manifest::parse(&text, &file.display().to_string());
+    let manifest = parsed.map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(serde_json::to_value(&manifest.asks)?)
+}
+
+/// The objects of a folder's files, in order of their names.
+fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e).with_context(|| folder.display().to_string()),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let hidden = path
+            .file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with('.'));
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        if !hidden && ["yaml", "yml", "json"].contains(&extension) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        all.extend(parse(&file, &text)?);
+    }
+    Ok(all)
+}
+
+fn parse(file: &Path, text: &str) -> anyhow::Result<Vec<Document>> {
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(text).with_context(|| format!("{} is not YAML", file.display()))?;
+    let mut documents = Vec::new();
+    for (i, object) in objects.into_iter().filter(|o| !o.is_null()).enumerate() {
+        let document = Document {
+            file: file.to_owned(),
+            object,
+        };
+        for field in ["/apiVersion", "/kind", "/metadata/name"] {
+            if document.text(field).is_empty() {
+                let field = field[1..].replace('/', ".");
+                bail!("{}: object {}: {field} is missing", file.display(), i + 1);
+            }
+        }
+        documents.push(document);
+    }
+    Ok(documents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn project(files: &[(&str, &str)]) -> (tempfile::TempDir, anyhow::Result<Project>) {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let project = Project::read(folder.path());
+        (folder, project)
+    }
+
+    const CRD: &str = "kind: CustomResourceDefinition
+apiVersion: apiextensions.k8s.io/v1
+metadata: {name: xs.a.dev}
+spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {name: v0, served: false}]}
+";
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_file_and_what_to_do() {
+        let sound = [("Cargo.toml", ""), ("plugin.yaml", "asks: {}")];
+        for (files, words) in [
+            (
+                &[("Cargo.toml", "")][..],
+                ["plugin.yaml: not there", "begin with"],
+            ),
+            (
+                &[("Cargo.toml", ""), ("plugin.yaml", "asks: [")],
+                ["plugin.yaml", "line 1"],
+            ),
+            (
+                &[("Cargo.toml", ""), ("plugin.yaml", "asks: {kubernets: []}")],
+                ["plugin.yaml", "kubernets"],
+            ),
+            (
+                &[sound[0], sound[1], ("samples/x.yaml", "kind: X\n---\n")],
+                ["samples/x.yaml: object 1", "apiVersion is missing"],
+            ),
+            (
+                &[sound[0], sound[1], ("samples/x.yaml", "a: [")],
+                ["samples/x.yaml", "not YAML"],
+            ),
+            (
+                &[
+                    sound[0],
+                    sound[1],
+                    (
+                        "crds/x.yaml",
+                        "{apiVersion: v1, kind: Secret, metadata: {name: x}}",
+                    ),
+                ],
+                ["crds/x.yaml: kind: Secret", "samples/"],
+            ),
+        ] {
+            let (_folder, project) = project(files);
+            let said = format!("{:#}", project.err().expect(words[0]));
+            assert!(
+                words.iter().all(|w| said.contains(w)),
+                "{said}\nexpected: {words:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_without_a_crd_are_named() {
+        let files = [
+            ("Cargo.toml", ""),
+            ("plugin.yaml", "asks: {}"),
+            ("crds/x.yaml", CRD),
+        ];
+        let (_folder, project_with) = project(&files);
+        let with = project_with.unwrap();
+        with.defines(&[Gvk::new("a.dev", "v1", "X")]).unwrap();
+        let said = with
+            .defines(&[Gvk::new("a.dev", "v0", "X")])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.contains("crds/x.yaml: it defines X.v1.a.dev") && said.contains("reconciles X.v0.a.dev"),
+            "{said}"
+        );
+        let (_folder, without) = project(&files[..2]);
+        let said = without
+            .unwrap()
+            .defines(&[Gvk::new("a.dev", "v1", "X")])
+            .unwrap_err();
+        assert!(said.to_string().contains("crds: no CRD"), "{said}");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_granted() {
+        let asks = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [apply]}], events: true}";
+        let (_folder, project) = project(&[("go.mod", ""), ("plugin.yaml", asks)]);
+        let project = project.unwrap();
+        assert_eq!(project.language, Language::Go);
+        let grants = project.grants("mine").unwrap();
+        assert!(grants.of("mine").check(&crate::grants::Access::Events).is_ok());
+        assert!(grants.of("other").check(&crate::grants::Access::Events).is_err());
+    }
+}

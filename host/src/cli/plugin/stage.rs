@@ -1,0 +1,303 @@
+//! A host in this process, with an API server of its own where there is no cluster, to try a plugin in.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::project::{Document, Project};
+use crate::{
+    cluster::{ApiError, Cluster, Patch},
+    engine::hex,
+    host::{Host, Settings},
+    key::{Gvk, ObjectRef},
+    plugin::{Plugin, Report},
+};
+
+/// How long the API server may take to serve a kind whose CRD it has.
+const ESTABLISHED: Duration = Duration::from_secs(30);
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// Who applies.
+const MANAGER: &str = "ostler-plugin";
+
+/// Where a plugin is tried.
+pub struct Stage {
+    // Ends before what it talks to.
+    host: Option<Host>,
+    server: Option<ostler_apiserver::Server>,
+    config: kube::Config,
+    cluster: Cluster,
+    directory: TempDir,
+}
+
+impl Stage {
+    /// On a cluster, or on an API server of its own.
+    pub async fn set(kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir().context("a temporary directory")?;
+        std::fs::create_dir(directory.path().join("plugins"))?;
+        let mut server = None;
+        let config = match kubeconfig {
+            Some(path) => crate::cli::config(Some(path)).await?,
+            None => {
+                let started = ostler_apiserver::Server::start(ostler_apiserver::Options::default()).await?;
+                let path = directory.path().join("kubeconfig");
+                std::fs::write(&path, started.kubeconfig())?;
+                server = Some(started);
+                crate::cli::config(Some(path)).await?
+            }
+        };
+        let cluster = Cluster::new(kube::Client::try_from(config.clone())?);
+        Ok(Self {
+            host: None,
+            server,
+            config,
+            cluster,
+            directory,
+        })
+    }
+
+    /// The kubeconfig of its own API server.
+    pub fn kubeconfig(&self) -> Option<String> {
+        self.server.as_ref().map(ostler_apiserver::Server::kubeconfig)
+    }
+
+    /// Applies an object; gives what names it from then on.
+    pub async fn apply(&self, document: &Document) -> anyhow::Result<ObjectRef> {
+        let file = document.file.display();
+        let gvk = document.gvk();
+        let began = Instant::now();
+        let resource = loop {
+            match self.cluster.resource(&gvk).await {
+                Ok(resource) => break resource,
+                // A new kind is served a moment after its CRD was applied.
+                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.patience(&gvk) => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                Err(e) => return Err(e).with_context(|| format!("{file}: {gvk}")),
+            }
+        };
+        let mut object = document.object.clone();
+        let mut namespace = "";
+        if resource.namespaced {
+            namespace = match document.text("/metadata/namespace") {
+                "" => "default",
+                namespace => namespace,
+            };
+            object["metadata"]["namespace"] = namespace.into();
+            if self.server.is_some() && namespace != "default" {
+                self.patch(
+                    &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+                    "",
+                )
+                .await
+                .with_context(|| format!("{file}: its namespace {namespace}"))?;
+            }
+        }
+        self.patch(&object, namespace)
+            .await
+            .with_context(|| format!("{file}: {gvk} {} is refused", document.text("/metadata/name")))?;
+        Ok(ObjectRef::new(gvk, namespace, document.text("/metadata/name")))
+    }
+
+    /// Kinds that no CRD of this run can bring are not waited for.
+    fn patience(&self, gvk: &Gvk) -> Duration {
+        match gvk.group.contains('.') {
+            true => ESTABLISHED,
+            false => Duration::ZERO,
+        }
+    }
+
+    async fn patch(&self, object: &Value, namespace: &str) -> Result<(), ApiError> {
+        let text = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
+        let key = ObjectRef::new(gvk, namespace, text("/metadata/name"));
+        let path = self.cluster.resource(&key.gvk).await?.object(&key);
+        let path = format!("{path}?fieldManager={MANAGER}&force=true");
+        self.cluster
+            .patch(&path, Patch::Apply, object.to_string().into_bytes())
+            .await?;
+        Ok(())
+    }
+
+    /// Applies CRDs and waits until their kinds are served.
+    pub async fn define(&self, crds: &[Document]) -> anyhow::Result<()> {
+        for crd in crds {
+            self.apply(crd).await?;
+        }
+        for gvk in crds.iter().flat_map(Document::defines) {
+            let served = async || self.cluster.resource(&gvk).await.is_ok();
+            if !until(ESTABLISHED, served).await {
+                bail!("{gvk} is not served {ESTABLISHED:?} after its CRD was applied");
+            }
+        }
+        Ok(())
+    }
+
+    /// An object as it is; none when there is none.
+    pub async fn get(&self, key: &ObjectRef) -> anyhow::Result<Option<Value>> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        match self.cluster.get(&path).await {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(e) if e.code() == 404 => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// All objects of a kind.
+    pub async fn list(&self, gvk: &Gvk) -> anyhow::Result<Vec<Value>> {
+        let path = self.cluster.resource(gvk).await?.collection("");
+        let list: Value = serde_json::from_slice(&self.cluster.get(&path).await?)?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The version of a group that the server prefers, for a kind.
+    pub async fn preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
+        Ok(self.cluster.preferred(group, kind).await?)
+    }
+
+    /// Asks for the deletion of an object; that it is gone is no error.
+    pub async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        match self.cluster.delete(&path, b"{}".to_vec()).await {
+            Err(e) if e.code() != 404 => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets plugins of this name do what the project asks for. A running host follows it.
+    pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<()> {
+        project.grants(plugin)?;
+        let text = json!({ "plugins": { plugin: project.asks } }).to_string();
+        ostler_builder::replace(&self.grants_file(), text.as_bytes())?;
+        Ok(())
+    }
+
+    fn grants_file(&self) -> PathBuf {
+        self.directory.path().join("grants.yaml")
+    }
+
+    /// Configures the plugin by this file.
+    pub fn configure(&self, plugin: &str, config: &std::path::Path) -> anyhow::Result<()> {
+        let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
+        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)?;
+        Ok(())
+    }
+
+    fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
+        self.directory
+            .path()
+            .join(format!("plugins/{plugin}.{extension}"))
+    }
+
+    /// Starts the host, with what was granted.
+    pub async fn start(&mut self) -> anyhow::Result<()> {
+        let grants = match std::fs::read_to_string(self.grants_file()) {
+            Ok(text) => {
+                crate::grants::Grants::parse(&text, "plugin.yaml").map_err(|e| anyhow::anyhow!("{e}"))?
+            }
+            Err(_) => crate::grants::Grants::default(),
+        };
+        // What is developed against runs here.
+        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from);
+        let settings = Settings {
+            plugins: self.directory.path().join("plugins"),
+            grants,
+            grants_file: Some(self.grants_file()),
+            network: loopback.to_vec(),
+            workers: 4,
+            ..Settings::default()
+        };
+        let client = kube::Client::try_from(self.config.clone())?;
+        self.host = Some(Host::start(client, settings).await?);
+        Ok(())
+    }
+
+    /// The host.
+    pub fn host(&self) -> anyhow::Result<&Host> {
+        self.host.as_ref().context("no host runs")
+    }
+
+    /// Ends the host in order.
+    pub async fn end(mut self, grace: Duration) {
+        if let Some(host) = self.host.take() {
+            host.drain(grace).await;
+        }
+    }
+
+    /// Puts a build where the host takes it from, and waits until it serves.
+    pub async fn swap(&self, plugin: &str, wasm: &[u8], limit: Duration) -> anyhow::Result<Report> {
+        let file = format!("{plugin}.wasm");
+        let report = || -> anyhow::Result<Option<Report>> {
+            Ok(self
+                .host()?
+                .registry()
+                .reports()
+                .into_iter()
+                .find(|r| r.file == file))
+        };
+        let refused = report()?.map_or(0, |r| r.refused);
+        let digest = hex(&Sha256::digest(wasm));
+        ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
+        let began = Instant::now();
+        loop {
+            match report()? {
+                Some(report) if report.state == "serving" && report.digest == digest => return Ok(report),
+                Some(report) if report.refused > refused && !report.message.is_empty() => {
+                    bail!("{}", report.message)
+                }
+                _ if began.elapsed() > limit => bail!("the new build does not serve after {limit:?}"),
+                _ => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// What serves.
+    pub fn serving(&self) -> anyhow::Result<std::sync::Arc<Plugin>> {
+        let serving = self.host()?.registry().serving();
+        serving.into_iter().next().context("no plugin serves")
+    }
+
+    /// Waits until the host has nothing to do; says whether it came to that.
+    pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
+        let router = self.host()?.services().router.clone();
+        Ok(until(limit, async || router.idle()).await)
+    }
+}
+
+/// Waits until something holds; says whether it came to that.
+pub async fn until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !holds().await {
+        if began.elapsed() > limit {
+            return false;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    true
+}
+
+/// Whether an object is Ready for its current generation, and what its condition says.
+pub fn ready(object: &Value) -> (bool, String) {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let Some(ready) = conditions.into_iter().find(|c| c["type"] == "Ready") else {
+        return (false, "no Ready condition yet".into());
+    };
+    let text = |field: &str| ready[field].as_str().unwrap_or_default();
+    let current = ready["observedGeneration"].is_null()
+        || ready["observedGeneration"] == object["metadata"]["generation"];
+    let said = crate::cli::table::why(text("reason"), text("message"));
+    (text("status") == "True" && current, said)
+}

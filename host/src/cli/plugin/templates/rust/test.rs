@@ -1,0 +1,36 @@
+//! The logic, against the SDK's host in memory.
+
+use <<crate>>::{<<kind>>Spec, Reconciles<<kind>>};
+use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
+
+#[test]
+fn its_message_is_in_a_config_map() {
+    let host = Host::new();
+    let object = json!({
+        "metadata": { "name": "a", "namespace": "b" },
+        "spec": { "message": "Hello" },
+    });
+    let outcome = host
+        .reconcile(&Reconciles<<kind>>, &object)
+        .expect("reconciles");
+    let ready = Condition::yes("Ready", "Said", "it says: Hello");
+    assert_eq!(outcome.conditions, [ready]);
+    let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
+    assert_eq!(map.expect("applied")["data"]["message"], "Hello");
+
+    host.reconcile(&Reconciles<<kind>>, &object)
+        .expect("reconciles again");
+    assert_eq!(host.writes().len(), 1, "nothing more to write");
+}
+
+/// `UPDATE_CRDS=1 cargo test` writes the file.
+#[test]
+fn the_crd_is_as_the_types_say() {
+    let (name, text) = crd::file::<<<kind>>Spec>();
+    let path = format!("{}/crds/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_CRDS").is_some() {
+        std::fs::write(&path, &text).expect("can be written");
+    }
+    let there = std::fs::read_to_string(&path).expect("is there");
+    assert_eq!(there, text, "run it again with UPDATE_CRDS=1");
+}

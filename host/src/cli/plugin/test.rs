@@ -1,0 +1,451 @@
+//! `ostler plugin test`: what must hold of every plugin, and the author's own tests.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use ostler_builder::{Language, Options, progress::Step};
+use serde::Serialize;
+use tokio::process::Command;
+
+use super::{
+    build::build,
+    kilobytes,
+    project::{Document, Project},
+    stage::{Stage, ready, until},
+};
+use crate::{
+    cli::{
+        ask::Output,
+        seconds,
+        table::{Shade, cell, table},
+    },
+    key::{Gvk, ObjectRef},
+    queue::Priority,
+    router::Cause,
+};
+
+/// Arguments of `ostler plugin test`.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 every check passed, 1 one failed or could not be made, 2 wrong arguments"
+)]
+pub struct Test {
+    /// The plugin's folder.
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// Leave the author's own tests out (cargo test, node --test, pytest, go test).
+    #[arg(long)]
+    skip_native: bool,
+    /// The plugin's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Seconds that a sample may take to be Ready, or to be gone.
+    #[arg(long, default_value = "60", value_parser = seconds)]
+    timeout: Duration,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// What was looked at, and what came of it.
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    result: Verdict,
+    /// How long it took.
+    ms: f64,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// The checks so far. After one that failed the others are skipped: they would fail for its sake.
+#[derive(Default)]
+struct Checks(Vec<Check>);
+
+impl Checks {
+    async fn make<T>(
+        &mut self,
+        check: &'static str,
+        made: impl Future<Output = anyhow::Result<(T, String)>>,
+    ) -> Option<T> {
+        if self.failed() {
+            self.say(check, Verdict::Skipped, Instant::now(), String::new());
+            return None;
+        }
+        let step = Step::new(check);
+        let began = Instant::now();
+        match made.await {
+            Ok((value, message)) => {
+                step.done(&message);
+                self.say(check, Verdict::Passed, began, message);
+                Some(value)
+            }
+            Err(e) => {
+                drop(step);
+                self.say(check, Verdict::Failed, began, format!("{e:#}"));
+                None
+            }
+        }
+    }
+
+    fn say(&mut self, check: &'static str, result: Verdict, began: Instant, message: String) {
+        let ms = began.elapsed().as_micros() as f64 / 1000.0;
+        self.0.push(Check {
+            check,
+            result,
+            ms,
+            message,
+        });
+    }
+
+    fn failed(&self) -> bool {
+        self.0.iter().any(|c| c.result == Verdict::Failed)
+    }
+
+    fn text(&self) -> String {
+        let rows = self.0.iter().map(|c| {
+            let (word, shade) = match c.result {
+                Verdict::Passed => ("passed", Shade::Good),
+                Verdict::Failed => ("failed", Shade::Bad),
+                Verdict::Skipped => ("skipped", Shade::Faint),
+            };
+            let took = format!("{:.1} s", c.ms / 1000.0);
+            vec![
+                cell(c.check, Shade::Plain),
+                cell(word, shade),
+                cell(took, Shade::Faint),
+                cell(&c.message, Shade::Plain),
+            ]
+        });
+        table(&["CHECK", "RESULT", "TOOK", ""], rows)
+    }
+}
+
+impl Test {
+    /// Makes the checks, and prints what came of them.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let project = Project::read(&self.folder)?;
+        let mut checks = Checks::default();
+        self.check(&project, &mut checks).await;
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&checks.0)?),
+            Output::Table => print!("{}", checks.text()),
+        }
+        if let Some(failed) = checks.0.iter().find(|c| c.result == Verdict::Failed) {
+            bail!("{}: {} failed", self.folder.display(), failed.check);
+        }
+        Ok(())
+    }
+
+    async fn check(&self, project: &Project, checks: &mut Checks) {
+        if !self.skip_native {
+            checks.make("native tests", native(project)).await;
+        }
+        let built = checks
+            .make("build", async {
+                let built = build(&self.folder, Options::default()).await?;
+                let size = kilobytes(built.bytes);
+                let wasm = std::fs::read(&built.path)?;
+                Ok(((built.name, wasm), size))
+            })
+            .await;
+        let (name, wasm) = built.unwrap_or_default();
+        let stage = checks
+            .make("serves in a host", self.serves(project, &name, &wasm))
+            .await;
+        // Only to be skipped where there is none.
+        let stage = stage.as_ref();
+        let on = || stage.context("no host");
+        let kinds = checks
+            .make("is as its CRDs say", async { defined(on()?, project) })
+            .await;
+        let kinds = kinds.unwrap_or_default();
+        let keys = checks
+            .make("samples are Ready", async {
+                self.samples(on()?, project, &kinds).await
+            })
+            .await;
+        let keys = keys.unwrap_or_default();
+        checks
+            .make("again writes nothing", async { self.again(on()?, &keys).await })
+            .await;
+        checks
+            .make("deleted, all of it is gone", async {
+                self.deleted(on()?, project, &keys).await
+            })
+            .await;
+    }
+
+    async fn serves(&self, project: &Project, name: &str, wasm: &[u8]) -> anyhow::Result<(Stage, String)> {
+        let mut stage = Stage::set(None).await?;
+        stage.define(&project.crds).await?;
+        stage.grant(project, name)?;
+        if let Some(config) = &self.config {
+            stage.configure(name, config)?;
+        }
+        stage.start().await?;
+        let report = stage.swap(name, wasm, self.timeout).await?;
+        // The component has the last word on its name.
+        if report.name != name {
+            stage.grant(project, &report.name)?;
+        }
+        Ok((stage, format!("{} {}", report.name, report.version)))
+    }
+
+    /// Applies the samples, and waits until those of the plugin's kinds are Ready.
+    async fn samples(
+        &self,
+        stage: &Stage,
+        project: &Project,
+        kinds: &[Gvk],
+    ) -> anyhow::Result<(Vec<ObjectRef>, String)> {
+        let of_ours = |d: &&Document| kinds.contains(&d.gvk());
+        let ours: Vec<_> = project.samples.iter().filter(of_ours).collect();
+        if ours.is_empty() {
+            bail!(
+                "{}: no object of the plugin's kinds is there to try it with",
+                project.folder.join("samples").display()
+            );
+        }
+        // What they may need comes first.
+        for other in project.samples.iter().filter(|d| !of_ours(d)) {
+            stage.apply(other).await?;
+        }
+        let mut keys = Vec::new();
+        for document in ours {
+            keys.push(stage.apply(document).await?);
+        }
+        for key in &keys {
+            let mut last = "it is not there".to_owned();
+            let is_ready = until(self.timeout, async || {
+                let Ok(Some(object)) = stage.get(key).await else {
+                    return false;
+                };
+                let (is_ready, said) = ready(&object);
+                last = said;
+                is_ready
+            });
+            if !is_ready.await {
+                bail!("{key} is not Ready after {:?}: {last}", self.timeout);
+            }
+        }
+        let message = format!("{} of {}", keys.len(), keys.len());
+        Ok((keys, message))
+    }
+
+    /// Reconciles everything once more: where nothing has changed nothing may be written.
+    async fn again(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
+        let host = stage.host()?;
+        let facts = |key: &ObjectRef| {
+            let facts = host.ledger().of(key);
+            facts.map_or((0, 0, 0), |f| (f.reconciles, f.api_writes, f.upstream_writes))
+        };
+        if !stage.idle(self.timeout).await? {
+            bail!("it does not come to rest: does it write something else each time?");
+        }
+        for key in keys {
+            let (reconciles, api, upstream) = facts(key);
+            host.services().router.add(key, Priority::High, Cause::Manual);
+            let done = async || facts(key).0 > reconciles && host.services().router.idle();
+            if !until(self.timeout, done).await {
+                bail!("{key} is not reconciled again after {:?}", self.timeout);
+            }
+            let (_, api_now, upstream_now) = facts(key);
+            let (api, upstream) = (api_now - api, upstream_now - upstream);
+            if api + upstream > 0 {
+                bail!(
+                    "{key} was reconciled again with nothing changed, and {api} writes to the API server and \
+                     {upstream} to upstreams were sent: what it applies must be the same each time"
+                );
+            }
+        }
+        Ok(((), "0 writes".into()))
+    }
+
+    /// Deletes the samples: they go, and with them what belongs to them.
+    async fn deleted(
+        &self,
+        stage: &Stage,
+        project: &Project,
+        keys: &[ObjectRef],
+    ) -> anyhow::Result<((), String)> {
+        let mut uids = Vec::new();
+        for key in keys {
+            if let Some(object) = stage.get(key).await? {
+                uids.push(object["metadata"]["uid"].clone());
+            }
+        }
+        let owned = async |gvk: &Gvk| -> anyhow::Result<usize> {
+            let objects = stage.list(gvk).await?;
+            let owned = objects.iter().filter(|o| {
+                let owners = o["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+                owners.into_iter().any(|owner| uids.contains(&owner["uid"]))
+            });
+            Ok(owned.count())
+        };
+        let written = written(stage, project).await;
+        let mut children = 0;
+        for gvk in &written {
+            children += owned(gvk).await?;
+        }
+        for key in keys {
+            stage.delete(key).await?;
+        }
+        for key in keys {
+            let gone = async || matches!(stage.get(key).await, Ok(None));
+            if !until(self.timeout, gone).await {
+                let object = stage.get(key).await?.unwrap_or_default();
+                bail!(
+                    "{key} is not gone after {:?}: finalizers {}, {}",
+                    self.timeout,
+                    object["metadata"]["finalizers"],
+                    ready(&object).1
+                );
+            }
+        }
+        for gvk in &written {
+            let gone = async || matches!(owned(gvk).await, Ok(0));
+            if !until(self.timeout, gone).await {
+                bail!("objects of kind {gvk} that belong to the deleted samples are still there");
+            }
+        }
+        let message = match children {
+            0 => "they own nothing".into(),
+            1 => "and an object of theirs".into(),
+            n => format!("and {n} objects of theirs"),
+        };
+        Ok(((), message))
+    }
+}
+
+/// The kinds it asks to write.
+async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
+    let mut kinds = Vec::new();
+    for ask in project.asks["kubernetes"].as_array().into_iter().flatten() {
+        let words = |field: &str| {
+            let words = ask[field].as_array().into_iter().flatten();
+            words
+                .filter_map(|w| w.as_str())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        if !words("verbs").iter().any(|v| v == "apply" || v == "create") {
+            continue;
+        }
+        let group = ask["group"].as_str().unwrap_or_default();
+        for kind in words("kinds") {
+            // A pattern, or a kind that is not there.
+            if let Ok(gvk) = stage.preferred(group, &kind).await
+                && stage.list(&gvk).await.is_ok()
+            {
+                kinds.push(gvk);
+            }
+        }
+    }
+    kinds
+}
+
+/// The kinds, as the component says them; the CRDs must agree.
+fn defined(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
+    let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
+    project.defines(&kinds)?;
+    let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();
+    Ok((kinds, names.join(", ")))
+}
+
+/// Runs the author's own tests, in the way of the language.
+async fn native(project: &Project) -> anyhow::Result<((), String)> {
+    let Some(command) = runner(&project.folder, project.language)? else {
+        return Ok(((), "there are none".into()));
+    };
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = [program].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|w| w.to_string_lossy()).collect();
+    let words = words.join(" ");
+    let output = Command::from(command)
+        .current_dir(&project.folder)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .with_context(|| format!("running `{words}`: is it installed?"))?;
+    if output.status.success() {
+        return Ok(((), words));
+    }
+    let said = [output.stdout, output.stderr].concat();
+    bail!(
+        "`{words}`: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&said).trim()
+    )
+}
+
+/// What runs the tests of a folder, where it has some.
+fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
+    let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
+    let (program, arguments): (_, &[&str]) = match language {
+        Language::Rust => {
+            let mut command = ostler_builder::rust::test(folder)?;
+            command.arg("--quiet");
+            return Ok(Some(command));
+        }
+        Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
+        Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
+        Language::Go => return Ok(Some(ostler_builder::go::test(folder)?)),
+        Language::JavaScript | Language::Python => return Ok(None),
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(arguments);
+    Ok(Some(command))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn after_a_failure_the_rest_is_skipped() {
+        let mut checks = Checks::default();
+        assert_eq!(
+            checks.make("one", async { Ok((1, "fine".into())) }).await,
+            Some(1)
+        );
+        let failed = checks
+            .make::<u8>("two", async { bail!("it does not hold") })
+            .await;
+        assert_eq!(failed, None);
+        assert_eq!(checks.make("three", async { Ok((3, String::new())) }).await, None);
+        let verdicts: Vec<_> = checks.0.iter().map(|c| c.result).collect();
+        assert_eq!(verdicts, [Verdict::Passed, Verdict::Failed, Verdict::Skipped]);
+        let text = checks.text();
+        assert!(
+            text.contains("it does not hold") && text.contains("skipped"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn ready_is_of_the_current_generation() {
+        let object = |observed: u8| {
+            json!({"metadata": {"generation": 2}, "status": {"conditions": [
+                {"type": "Ready", "status": "True", "reason": "R", "message": "m", "observedGeneration": observed}]}})
+        };
+        assert_eq!(ready(&object(2)), (true, "R: m".into()));
+        assert!(!ready(&object(1)).0);
+        assert!(!ready(&json!({})).0);
+    }
+}

@@ -1,0 +1,3 @@
+module bookmark-go
+
+go 1.24

@@ -1,0 +1,72 @@
+// The example of four languages: what an upstream says at a path is kept in a ConfigMap.
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	ostler "ostler.dev/sdk"
+)
+
+// Bookmark is the spec.
+type Bookmark struct {
+	Title    string `json:"title"`
+	Upstream string `json:"upstream"`
+	Path     string `json:"path"`
+	Every    uint64 `json:"every"`
+}
+
+func reconcile(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
+	spec := bookmark.Spec
+	if !strings.HasPrefix(spec.Path, "/") {
+		return nil, ostler.Parked("InvalidPath", fmt.Sprintf("spec.path: %s does not start with /", spec.Path))
+	}
+	answer, err := ostler.Upstream{Name: spec.Upstream}.Get(spec.Path)
+	if err != nil {
+		return nil, err
+	}
+	said := fmt.Sprintf("GET %s was answered with %d", spec.Path, answer.Status)
+	if !answer.OK() {
+		return nil, ostler.Retry("UnexpectedAnswer", said).With(ostler.No("Reachable", "UnexpectedAnswer", said))
+	}
+	err = ostler.ApplyOwned(map[string]any{
+		"apiVersion": "v1",
+		"kind":       "ConfigMap",
+		"metadata":   map[string]string{"name": bookmark.Metadata.Name, "namespace": bookmark.Metadata.Namespace},
+		"data":       map[string]string{"title": spec.Title, "page": string(answer.Body)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ostler.Poll(spec.Every * 1000).
+		With(ostler.Yes("Ready", "Kept", spec.Title+" is kept")).
+		With(ostler.Yes("Reachable", "Answered", said)).
+		Status(map[string]int{"httpStatus": answer.Status, "bytes": len(answer.Body)}), nil
+}
+
+func cleanup(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
+	spec := bookmark.Spec
+	if strings.HasPrefix(spec.Path, "/") {
+		answer, err := ostler.Upstream{Name: spec.Upstream}.Delete(spec.Path)
+		if err != nil {
+			return nil, err
+		}
+		if !answer.OK() && answer.Status != 404 {
+			return nil, ostler.Retry("UnexpectedAnswer", fmt.Sprintf("DELETE %s was answered with %d", spec.Path, answer.Status))
+		}
+	}
+	ostler.Event("Forgotten", spec.Title+" is forgotten")
+	return ostler.Settled(), nil
+}
+
+func init() {
+	ostler.Export("bookmark-go", "0.1.0", ostler.Reconciler[Bookmark]{
+		APIVersion: "examples.ostler.dev/v1alpha1",
+		Kind:       "Bookmark",
+		Finalizer:  "examples.ostler.dev/bookmark",
+		Reconcile:  reconcile,
+		Cleanup:    cleanup,
+	})
+}
+
+func main() {}

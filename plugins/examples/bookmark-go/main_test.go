@@ -1,0 +1,58 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"ostler.dev/sdk/wit"
+)
+
+func reconciled(path string) wit.Result[wit.ReconcilerOutcome, wit.ReconcilerFailure] {
+	object := `{"metadata": {"name": "a", "namespace": "b"}, "spec": {"title": "A", "upstream": "pages", "path": "` + path + `", "every": 2}}`
+	return wit.ReconcilerExports.Reconcile(wit.ReconcilerRequest{
+		Object: []byte(object),
+		Ref:    wit.ObjectRef{Gvk: wit.Gvk{Group: "examples.ostler.dev", Version: "v1alpha1", Kind: "Bookmark"}, Name: "a"},
+	})
+}
+
+func TestAPageIsKept(t *testing.T) {
+	var asked wit.HttpRequest
+	wit.HttpSend = func(request wit.HttpRequest) (wit.HttpResponse, *wit.Error) {
+		asked = request
+		return wit.HttpResponse{Status: 200, Body: []byte("page")}, nil
+	}
+	var applied string
+	wit.KubernetesApply = func(object []byte, options wit.KubernetesWriteOptions) ([]byte, *wit.Error) {
+		if !options.Owned || !options.Force {
+			t.Errorf("options %v", options)
+		}
+		applied = string(object)
+		return object, nil
+	}
+	result := reconciled("/x")
+	if result.Err != nil {
+		t.Fatal(result.Err)
+	}
+	if asked.Method != "GET" || asked.PathAndQuery != "/x" || asked.Upstream.Name != "pages" {
+		t.Errorf("asked %v", asked)
+	}
+	if !strings.Contains(applied, `"data":{"page":"page","title":"A"}`) {
+		t.Errorf("applied %s", applied)
+	}
+	if next := result.Ok.Next; next.Case != wit.ReconcilerNextPoll || *next.Poll != 2000 {
+		t.Errorf("next %v", next)
+	}
+}
+
+func TestWhatIsInTheWayIsTold(t *testing.T) {
+	wit.HttpSend = func(wit.HttpRequest) (wit.HttpResponse, *wit.Error) {
+		return wit.HttpResponse{}, &wit.Error{Case: wit.ErrorNotFound, NotFound: "Upstream pages"}
+	}
+	failure := reconciled("/x").Err
+	if failure.Resolution.Case != wit.ReconcilerResolutionYield || failure.Message != "Not found: Upstream pages" {
+		t.Errorf("%v", failure)
+	}
+	if failure = reconciled("x").Err; failure.Resolution.Case != wit.ReconcilerResolutionParked {
+		t.Errorf("%v", failure)
+	}
+}

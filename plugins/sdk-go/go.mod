@@ -1,0 +1,3 @@
+module ostler.dev/sdk
+
+go 1.24

@@ -1,0 +1,328 @@
+//! What an author does, with the real program: the tutorial, command by command; a save that doesn't compile; the
+//! beginnings in other languages; arguments that are wrong.
+
+mod tutorial;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use ostler_test_harness::{process::binary, workspace};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A build from nothing, on a slow machine that does something else, too.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+mod embedded {
+    #[test]
+    fn the_tutorial_does_what_it_says() {
+        crate::tutorial::run();
+    }
+
+    #[test]
+    fn a_save_that_does_not_compile_leaves_the_build_before() {
+        crate::a_save_that_does_not_compile_leaves_the_build_before();
+    }
+
+    #[test]
+    fn other_languages_begin_with_what_works() {
+        crate::other_languages_begin_with_what_works();
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_remedy() {
+        crate::what_is_wrong_is_said_with_file_and_remedy();
+    }
+}
+
+/// A terminal in a folder of its own.
+struct Terminal {
+    folder: TempDir,
+    admin: String,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        // Free a moment ago: where two hosts must agree on it beforehand there is no better way.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+        Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            admin: port.expect("a port").to_string(),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut path = vec![binary().parent().expect("a folder").to_owned()];
+        path.extend(std::env::split_paths(
+            &std::env::var_os("PATH").unwrap_or_default(),
+        ));
+        let cache = std::env::var_os("OSTLER_BUILD_CACHE").map_or_else(target, PathBuf::from);
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.path())
+            .env("PATH", std::env::join_paths(path).expect("a PATH"))
+            .env("OSTLER_ADMIN", &self.admin)
+            .env("OSTLER_SDK", workspace())
+            .env("OSTLER_BUILD_CACHE", cache)
+            .env("NO_COLOR", "1")
+            .env_remove("CARGO_TARGET_DIR")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn ostler(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(binary());
+        command.args(arguments).output().expect("ostler runs")
+    }
+
+    /// The same, which must succeed.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ostler(arguments);
+        assert!(output.status.success(), "{arguments:?}\n{}", said(&output));
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{arguments:?}: {e}\n{}", said(&output)))
+    }
+
+    /// Starts what ends with the test.
+    fn start(&self, command: &mut Command, log: &str) -> Running {
+        let log = self.path().join(log);
+        let file = std::fs::File::create(&log).expect("a log");
+        let errors = file.try_clone().expect("a log");
+        let child = command.stdout(file).stderr(errors).spawn().expect("it starts");
+        Running { child, log }
+    }
+}
+
+/// Where the tests' own builds are: what those need is there already.
+fn target() -> PathBuf {
+    workspace().canonicalize().expect("the checkout").join("target")
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// A process that runs beside the test.
+struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&str) -> bool) {
+        let ends = |running: &mut Self| running.child.try_wait().expect("a child").is_some();
+        until(what, || {
+            assert!(!ends(self), "it ended\n{}", self.log());
+            holds(&self.log())
+        });
+    }
+
+    /// Ends it as Ctrl-C does; that must go well.
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).expect("it runs");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("--- {}\n{}", self.log.display(), self.log());
+        }
+        // Fails when it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "after {PATIENCE:?} it is still not so that {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn a_save_that_does_not_compile_leaves_the_build_before() {
+    let terminal = Terminal::new();
+    terminal.ostler(&["plugin", "new", "swapped", "--kind", "Swap.v1.example.dev"]);
+    let mut dev = terminal.start(
+        terminal
+            .command(binary())
+            .args(["plugin", "dev", "swapped", "--output", "json"]),
+        "dev.log",
+    );
+    let rows = |log: &str, what: &str| -> Vec<Value> {
+        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        rows.filter(|row| row["what"] == what).collect()
+    };
+    dev.until("the first build serves", |log| rows(log, "serves").len() == 1);
+    let first = rows(&dev.log(), "serves").remove(0);
+    assert_eq!(
+        (&first["reconciles"], &first["errors"]),
+        (&1.into(), &0.into()),
+        "{first}"
+    );
+
+    let source = terminal.path().join("swapped/src/lib.rs");
+    let good = std::fs::read_to_string(&source).expect("a source");
+    std::fs::write(&source, good.replace("let said =", "let sad =")).expect("saved");
+    dev.until("the compiler has said what is wrong", |log| {
+        rows(log, "failed").len() == 1
+    });
+    assert!(
+        dev.log().contains("src/lib.rs:"),
+        "the compiler's own words\n{}",
+        dev.log()
+    );
+    let explained = terminal.json(&["explain", "swap/example", "--output", "json"]);
+    assert_eq!(
+        explained["state"], "Ready",
+        "the build before serves: {explained}"
+    );
+
+    std::fs::write(&source, good.replace("it says", "it whispers")).expect("saved");
+    dev.until("the mended one serves", |log| rows(log, "serves").len() == 2);
+    let second = rows(&dev.log(), "serves").remove(1);
+    assert_eq!(
+        (&second["reconciles"], &second["errors"]),
+        (&1.into(), &0.into()),
+        "{second}"
+    );
+    let again = terminal.json(&["explain", "swap/example", "--output", "json"]);
+    assert_ne!(again["pluginDigest"], explained["pluginDigest"], "{again}");
+    println!(
+        "first build {:.1} s, after a save {:.1} s, swap {} ms",
+        first["buildMs"].as_f64().unwrap_or_default() / 1000.0,
+        second["buildMs"].as_f64().unwrap_or_default() / 1000.0,
+        second["swapMs"]
+    );
+    dev.end();
+}
+
+fn other_languages_begin_with_what_works() {
+    let terminal = Terminal::new();
+    for language in ["js", "go", "python"] {
+        let name = format!("in-{language}");
+        let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
+        let made = terminal.ostler(&["plugin", "new", &name, "--kind", &kind, "--language", language]);
+        assert!(made.status.success(), "{}", said(&made));
+        let began = Instant::now();
+        let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
+        let all = checks.as_array().expect("checks");
+        assert!(
+            all.len() >= 6 && all.iter().all(|c| c["result"] == "passed"),
+            "{checks:#}"
+        );
+        let size = all
+            .iter()
+            .find(|c| c["check"] == "build")
+            .map(|c| c["message"].to_string());
+        println!(
+            "{language}: {} in {:.1} s",
+            size.unwrap_or_default(),
+            began.elapsed().as_secs_f64()
+        );
+    }
+}
+
+fn what_is_wrong_is_said_with_file_and_remedy() {
+    let terminal = Terminal::new();
+    let write = |path: &str, text: &str| {
+        let path = terminal.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("written");
+    };
+    write("taken/file", "");
+    write(
+        "bare/Cargo.toml",
+        "[package]\nname = \"bare\"\nversion = \"0.1.0\"\nedition = \"2024\"\n",
+    );
+    write("typing/go.mod", "module typing\n");
+    write("typing/plugin.yaml", "asks: {kubernets: []}\n");
+    write("core.wasm", "\0asm\u{1}\0\0\0");
+    for (arguments, code, words) in [
+        (
+            &["plugin", "new", "taken", "--kind", "X.v1.example.dev"][..],
+            1,
+            &["taken: there is something already", "--directory"][..],
+        ),
+        (
+            &["plugin", "new", "Big", "--kind", "X.v1.example.dev"],
+            2,
+            &["a-z", "my-plugin"],
+        ),
+        (
+            &["plugin", "new", "x", "--kind", "X"],
+            2,
+            &["Kind.version.group", "Greeting.v1alpha1.example.dev"],
+        ),
+        (
+            &[
+                "plugin",
+                "new",
+                "x",
+                "--kind",
+                "X.v1.example.dev",
+                "--language",
+                "cobol",
+            ],
+            2,
+            &["cobol", "python"],
+        ),
+        (&["plugin", "build", "nowhere"], 1, &["nowhere: no such folder"]),
+        (
+            &["plugin", "build", "."],
+            1,
+            &["no plugin", "Cargo.toml", "ostler plugin new"],
+        ),
+        (
+            &["plugin", "build", "bare"],
+            1,
+            &["bare/plugin.yaml: not there", "asks: {}"],
+        ),
+        (
+            &["plugin", "test", "typing"],
+            1,
+            &["typing/plugin.yaml", "kubernets"],
+        ),
+        (
+            &["plugin", "inspect", "core.wasm"],
+            1,
+            &["core.wasm", "a core module, not a component"],
+        ),
+        (&["plugin", "inspect", "nothing.wasm"], 1, &["nothing.wasm"]),
+    ] {
+        let output = terminal.ostler(arguments);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{said}");
+        assert!(
+            words.iter().all(|w| said.contains(w)),
+            "{arguments:?}: {words:?} in\n{said}"
+        );
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let output = terminal.ostler(&["completion", shell]);
+        assert!(
+            output.status.success() && said(&output).contains("inspect"),
+            "{shell}"
+        );
+    }
+}

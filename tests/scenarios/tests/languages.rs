@@ -1,0 +1,359 @@
+//! The same example in four languages: whatever can be seen of it is the same. And what each costs:
+//! `cargo test --release -p ostler-scenarios --test languages -- figures --ignored --nocapture`.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+};
+use ostler::{
+    bindings::{reconciler, types},
+    capabilities::{Call, Terms},
+    contract,
+    engine::{Cache, Compiled, Engine, Inspector, Limits},
+    grants::Grants,
+    key::Gvk,
+    router::Cause,
+};
+use ostler_test_harness::{Lab, component_bytes, probe::config_map, scenarios, workspace};
+use serde_json::{Value, json};
+
+scenarios!(rust, javascript, python, go);
+
+async fn rust(lab: Lab) {
+    lives("bookmark-rust", lab).await;
+}
+
+async fn javascript(lab: Lab) {
+    lives("bookmark-js", lab).await;
+}
+
+async fn python(lab: Lab) {
+    lives("bookmark-python", lab).await;
+}
+
+async fn go(lab: Lab) {
+    lives("bookmark-go", lab).await;
+}
+
+const PAGE: &str = "Grüße, 世界 🦀 <&> \"\\\n";
+
+/// An upstream that answers as it is told, and knows what it was asked.
+#[derive(Clone, Default)]
+struct Pages(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    answers: BTreeMap<String, (u16, String)>,
+    asked: Vec<String>,
+}
+
+impl Pages {
+    /// Listens; gives its URL.
+    async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let router = Router::new().fallback(answer).with_state(self.clone());
+        tokio::spawn(async { axum::serve(listener, router).await });
+        url
+    }
+
+    fn answers(&self, what: &str, status: u16, body: &str) {
+        let mut told = self.0.lock().expect("lock");
+        told.answers.insert(what.into(), (status, body.into()));
+    }
+
+    fn asked(&self, what: &str) -> usize {
+        let told = self.0.lock().expect("lock");
+        told.asked.iter().filter(|asked| *asked == what).count()
+    }
+}
+
+async fn answer(State(pages): State<Pages>, request: Request) -> (StatusCode, String) {
+    let what = format!("{} {}", request.method(), request.uri());
+    let mut told = pages.0.lock().expect("lock");
+    told.asked.push(what.clone());
+    let (status, body) = told.answers.get(&what).cloned().unwrap_or_default();
+    (
+        StatusCode::from_u16(status).unwrap_or(StatusCode::NOT_FOUND),
+        body,
+    )
+}
+
+fn bookmarks() -> Gvk {
+    Gvk::new("examples.ostler.dev", "v1alpha1", "Bookmark")
+}
+
+fn bookmark(lab: &Lab, name: &str, path: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": name, "namespace": lab.namespace},
+        "spec": {"title": format!("Ünïcode {name}"), "upstream": "pages", "path": path, "every": 1}})
+}
+
+/// What a person sees of an object, without times and numbers of versions.
+async fn seen(lab: &Lab, name: &str) -> Value {
+    let object = lab.get(&bookmarks(), name).await.expect("there");
+    let child = lab.get(&config_map(), name).await.unwrap_or_default();
+    let mut status = object["status"].clone();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        let condition = condition.as_object_mut().expect("an object");
+        condition.retain(|field, _| field != "lastTransitionTime");
+    }
+    let owner = &child["metadata"]["ownerReferences"][0];
+    json!({"status": status, "finalizers": object["metadata"]["finalizers"], "data": child["data"],
+        "owner": [owner["kind"], owner["name"], owner["controller"]]})
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1})
+}
+
+async fn lives(plugin: &str, mut lab: Lab) {
+    let grants = format!(
+        "plugins:\n  {plugin}:\n    kubernetes: [{{kinds: [ConfigMap], verbs: [apply]}}]\n    \
+         upstreams: [{{methods: [GET, DELETE], paths: [/*]}}]\n    events: true\n"
+    );
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    lab.install(&[&format!("examples/{plugin}")]);
+    lab.apply(bookmark(&lab, "home", "/home?a=b")).await;
+    lab.start_host().await;
+
+    // There is no upstream: it waits, and its coming wakes it.
+    lab.condition(&bookmarks(), "home", "Ready", "False", "NotFound")
+        .await;
+    let (pages, kind) = (Pages::default(), bookmarks());
+    pages.answers("GET /home?a=b", 200, PAGE);
+    lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
+        "metadata": {"name": "pages", "namespace": lab.namespace}, "spec": {"url": pages.start().await}}))
+        .await;
+    lab.ready(&kind, "home").await;
+    let kept = json!({
+        "status": {
+            "conditions": [
+                condition("Ready", "True", "Kept", "Ünïcode home is kept"),
+                condition("Reachable", "True", "Answered", "GET /home?a=b was answered with 200"),
+            ],
+            "observedGeneration": 1, "httpStatus": 200, "bytes": PAGE.len(),
+        },
+        "finalizers": ["examples.ostler.dev/bookmark"],
+        "data": {"title": "Ünïcode home", "page": PAGE},
+        "owner": ["Bookmark", "home", true],
+    });
+    assert_eq!(seen(&lab, "home").await, kept);
+
+    // It polls, and writes nothing as long as nothing changes.
+    let (writes, asked) = (lab.api_writes(), pages.asked("GET /home?a=b"));
+    lab.until("it has polled", async || {
+        pages.asked("GET /home?a=b") >= asked + 2
+    })
+    .await;
+    assert_eq!(lab.api_writes(), writes);
+    assert!(lab.causes(&kind, "home").contains(&Cause::Poll));
+
+    // Another answer is kept; one that is none is told, and what was kept stays.
+    pages.answers("GET /home?a=b", 200, "new");
+    lab.until("the page is followed", async || {
+        seen(&lab, "home").await["data"]["page"] == "new"
+    })
+    .await;
+    pages.answers("GET /home?a=b", 500, "no");
+    lab.condition(&kind, "home", "Reachable", "False", "UnexpectedAnswer")
+        .await;
+    let broken = seen(&lab, "home").await;
+    let said = "GET /home?a=b was answered with 500";
+    for expected in [
+        condition("Ready", "False", "UnexpectedAnswer", said),
+        condition("Reachable", "False", "UnexpectedAnswer", said),
+        condition("Reconciling", "True", "UnexpectedAnswer", said),
+    ] {
+        let conditions = broken["status"]["conditions"].as_array().expect("conditions");
+        assert!(conditions.contains(&expected), "{expected} is not in {broken}");
+    }
+    assert_eq!(broken["data"]["page"], "new");
+    pages.answers("GET /home?a=b", 200, PAGE);
+    lab.ready(&kind, "home").await;
+    assert_eq!(seen(&lab, "home").await, kept);
+
+    // What is wrong and stays wrong is parked: nobody is asked, and it goes as it came.
+    lab.apply(bookmark(&lab, "wrong", "no-slash")).await;
+    lab.condition(&kind, "wrong", "Stalled", "True", "InvalidPath")
+        .await;
+    let wrong = seen(&lab, "wrong").await;
+    let refused = condition(
+        "Ready",
+        "False",
+        "InvalidPath",
+        "spec.path: no-slash does not start with /",
+    );
+    let conditions = wrong["status"]["conditions"].as_array().expect("conditions");
+    assert!(conditions.contains(&refused), "{refused} is not in {wrong}");
+    assert_eq!(wrong["data"], Value::Null);
+    lab.delete(&kind, "wrong").await;
+    lab.gone(&kind, "wrong").await;
+
+    // It stays until its upstream has let it go; then its child goes, too.
+    pages.answers("DELETE /home?a=b", 503, "not now");
+    lab.delete(&kind, "home").await;
+    lab.until("the upstream is told", async || {
+        pages.asked("DELETE /home?a=b") > 0
+    })
+    .await;
+    lab.condition(&kind, "home", "Ready", "False", "UnexpectedAnswer")
+        .await;
+    pages.answers("DELETE /home?a=b", 204, "");
+    lab.gone(&kind, "home").await;
+    lab.gone(&config_map(), "home").await;
+    lab.until("its farewell is an event", async || {
+        let events = lab.list(&Gvk::new("", "v1", "Event")).await;
+        events
+            .iter()
+            .any(|e| e["reason"] == "Forgotten" && e["message"] == "Ünïcode home is forgotten")
+    })
+    .await;
+    let traps = lab.host().ledger().all();
+    let traps: Vec<_> = traps
+        .iter()
+        .flat_map(|facts| &facts.errors)
+        .filter(|e| e.reason.starts_with("Plugin"))
+        .collect();
+    assert!(traps.is_empty(), "{traps:?}");
+}
+
+/// What a component is measured with: one that computes for seconds is no failure here.
+fn limits() -> Limits {
+    Limits {
+        cpu: Duration::from_secs(60),
+        ..Limits::default()
+    }
+}
+
+/// One reconcile without a host around: what it asks is denied, so that only the component is measured.
+async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
+    let terms = Terms {
+        plugin: "measured".into(),
+        grants: Grants::default().of("measured"),
+        config: b"{}".to_vec(),
+        limits: limits(),
+    };
+    let object = json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": "home", "namespace": "default"},
+        "spec": {"title": "Home", "upstream": "pages", "path": "/home", "every": 1}});
+    let request = reconciler::Request {
+        object: object.to_string().into_bytes(),
+        ref_: types::ObjectRef {
+            gvk: types::Gvk {
+                group: "examples.ostler.dev".into(),
+                version: "v1alpha1".into(),
+                kind: "Bookmark".into(),
+            },
+            cluster: None,
+            namespace: Some("default".into()),
+            name: "home".into(),
+        },
+        attempt: 0,
+        causes: vec!["change".into()],
+    };
+    let began = Instant::now();
+    let (answer, _) = engine
+        .reconcile(compiled, Call::new(Arc::new(terms), None), request, false)
+        .await;
+    let took = began.elapsed();
+    let failure = answer.expect("it does not trap").expect_err("all is denied");
+    assert_eq!(failure.reason, "PermissionDenied", "{failure:?}");
+    took
+}
+
+/// Lines that are neither empty nor a comment.
+fn lines(file: &str) -> usize {
+    let text = std::fs::read_to_string(workspace().join("plugins/examples").join(file)).expect("the source");
+    let lines = text.lines().map(str::trim);
+    lines
+        .filter(|line| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#'))
+        .count()
+}
+
+const EXAMPLES: [(&str, &str, &str); 4] = [
+    ("Rust", "bookmark-rust", "bookmark-rust/src/lib.rs"),
+    ("Go", "bookmark-go", "bookmark-go/main.go"),
+    ("JavaScript", "bookmark-js", "bookmark-js/index.js"),
+    ("Python", "bookmark-python", "bookmark-python/main.py"),
+];
+
+/// What the example costs in each language. The least of many: what others do meanwhile does not count.
+mod figures {
+    use super::*;
+
+    fn engine(cached: bool, inspector: Option<Inspector>) -> Engine {
+        let cache = Cache {
+            directory: workspace().join("target/compiled"),
+            compiler: None,
+        };
+        Engine::new(2, limits().memory, cached.then_some(cache), inspector).expect("an engine")
+    }
+
+    fn compiled(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
+        let wasm = component_bytes(&format!("examples/{name}"));
+        let wasi = contract::inspect(&wasm).expect("a plugin").wasi;
+        let began = Instant::now();
+        let compiled = engine.compile(&wasm, wasi).expect("compiles");
+        (wasm.len(), compiled, began.elapsed())
+    }
+
+    #[tokio::test]
+    #[ignore = "measures: see the top of this file"]
+    async fn calls() {
+        const CALLS: usize = 200;
+        println!("| language | lines | component | call | ×Rust | linear memory |");
+        println!("|---|---:|---:|---:|---:|---:|");
+        let mut rust: Option<f64> = None;
+        for (language, name, source) in EXAMPLES {
+            let engine_of_calls = engine(true, None);
+            let (bytes, component, _) = compiled(&engine_of_calls, name);
+            let mut least = Duration::MAX;
+            for _ in 0..CALLS {
+                least = least.min(call(&engine_of_calls, &component).await);
+            }
+            let least = least.as_secs_f64();
+            let ratio = least / *rust.get_or_insert(least);
+            // Another engine: one that can be looked into is slower.
+            let seen = Arc::new(AtomicUsize::new(0));
+            let counted = seen.clone();
+            let inspector = Inspector::new(move |memory| {
+                counted.fetch_add(memory.len(), Ordering::Relaxed);
+            });
+            let engine = engine(true, Some(inspector));
+            call(&engine, &compiled(&engine, name).1).await;
+            println!(
+                "| {language} | {} | {:.2} MB | {:.2} ms | {ratio:.0} | {:.1} MB |",
+                lines(source),
+                bytes as f64 / 1e6,
+                least * 1e3,
+                seen.load(Ordering::Relaxed) as f64 / 1e6,
+            );
+        }
+    }
+
+    #[tokio::test]
+    #[ignore = "measures: see the top of this file"]
+    async fn cold_compile() {
+        println!("| language | cold compile | ×Rust |");
+        println!("|---|---:|---:|");
+        let mut rust: Option<f64> = None;
+        for (language, name, _) in EXAMPLES {
+            let took = compiled(&engine(false, None), name).2.as_secs_f64();
+            let ratio = took / *rust.get_or_insert(took);
+            println!("| {language} | {took:.1} s | {ratio:.0} |");
+        }
+    }
+}
