@@ -46,6 +46,12 @@ pub struct Refusal {
     pub passing: bool,
 }
 
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.message
+    }
+}
+
 impl Refusal {
     /// One that stays until something is changed.
     pub fn new(reason: &'static str, message: String) -> Self {
@@ -200,7 +206,8 @@ impl Plugin {
 }
 
 /// Takes a component through all that must hold before it may serve: it is one, it fits this host's
-/// contract, it compiles, and what it says of itself makes sense. The error is for people.
+/// contract, it compiles, and what it says of itself makes sense. Without a configuration it is only looked at, and what
+/// its manifest says of one is not.
 pub async fn load(
     engine: &Arc<Engine>,
     wasm: Vec<u8>,
@@ -263,8 +270,11 @@ fn agree(
     }
 }
 
-/// Its configuration as it is told, if that is as its manifest says.
+/// Its configuration as it is told, if that is as its manifest says. Without one it is only looked at.
 fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8>, Refusal> {
+    let Some(config) = config else {
+        return Ok(b"{}".to_vec());
+    };
     let config = parse_config(config).and_then(|config| match manifest.and_then(|m| m.config.as_ref()) {
         Some(configuration) => config::check(config, &configuration.schema),
         None => Ok(config),
@@ -273,10 +283,7 @@ fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8
     Ok(config.to_string().into_bytes())
 }
 
-fn parse_config(config: Option<&str>) -> Result<serde_json::Value, String> {
-    let Some(text) = config else {
-        return Ok(serde_json::json!({}));
-    };
+fn parse_config(text: &str) -> Result<serde_json::Value, String> {
     let value: serde_json::Value =
         serde_saphyr::from_str(text).map_err(|e| format!("its configuration is not YAML: {e}"))?;
     if !value.is_object() {

@@ -260,11 +260,12 @@ impl Reloader {
         if self.registry.knows(file, &digest) {
             return;
         }
+        let config = Some(config.as_deref().unwrap_or("{}"));
         self.agree(file, &self.grants, false);
         let compiled = self.registry.compiled(&hex(&Sha256::digest(&wasm)));
         let loaded = match compiled {
-            Some(build) => build.agreed(config.as_deref(), &self.grants, &self.limits),
-            None => load(&self.engine, wasm, config.as_deref(), &self.grants, &self.limits).await,
+            Some(build) => build.agreed(config, &self.grants, &self.limits),
+            None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
         };
         let loaded = match loaded {
             Ok(plugin) => probe(&self.engine, &self.tapes, &self.registry, file, plugin).await,
@@ -624,11 +625,11 @@ async fn build(
         (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
         (None, None) => return Err(Refusal::new("SpecInvalid", "spec.source names no component".into())),
     };
-    let config = spec.config.as_ref().map(|config| json!(config).to_string());
+    let config = json!(spec.config.clone().unwrap_or_default()).to_string();
     let grants = Grants::of_object(&wanted.name, spec.grant());
     let plugin = match registry.compiled(&hex(&Sha256::digest(&wasm))) {
-        Some(build) => build.agreed(config.as_deref(), &grants, limits)?,
-        None => load(engine, wasm, config.as_deref(), &grants, limits).await?,
+        Some(build) => build.agreed(Some(&config), &grants, limits)?,
+        None => load(engine, wasm, Some(&config), &grants, limits).await?,
     };
     if plugin.manifest.is_none() {
         let why = "the component has no manifest: nobody knows what it asks for. Write a plugin.yaml, and build it with \

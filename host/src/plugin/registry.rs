@@ -312,11 +312,10 @@ impl Registry {
                 slot.swapped = took;
             }
         }
-        slot.hooks = if plugin.lifecycle {
-            "pending".into()
-        } else {
-            String::new()
-        };
+        // Hooks are a component's: agreed otherwise, it has had them.
+        if before.as_ref().is_none_or(|b| b.digest != plugin.digest) {
+            slot.hooks = if plugin.lifecycle { "pending".into() } else { String::new() };
+        }
         if before.as_ref().is_none_or(|b| !b.same_build(&plugin)) {
             let beside = slot.canary.as_ref().and_then(|c| c.serving.as_ref());
             plugin.record.counts(beside.is_some());
