@@ -5,6 +5,7 @@ mod compile;
 mod completion;
 mod dev;
 mod explain;
+mod plan;
 mod plugin;
 mod record;
 mod replay;
@@ -13,7 +14,12 @@ mod status;
 mod table;
 mod trace;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -49,6 +55,8 @@ enum Command {
     Status(status::Status),
     /// Explain an object: why it is not Ready, what it waits for, when it runs next.
     Explain(explain::Explain),
+    /// Plan: what reconciling would change, as a diff; nothing is written.
+    Plan(plan::Plan),
     /// Follow the reconciles of an object live, host call by host call.
     Trace(trace::Trace),
     /// Record reconciles of an object, or list the recordings that the host has kept.
@@ -75,6 +83,15 @@ impl Command {
             Self::Dev(dev) => Some(dev.common.log_format),
             Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
+        }
+    }
+
+    /// The exit code of an error.
+    fn failure(&self) -> ExitCode {
+        match self {
+            // 1 is for a plan that changes something, as `kubectl diff` has it.
+            Self::Plan(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
         }
     }
 }
@@ -136,11 +153,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Parses the arguments and runs until a signal, or an error, ends it.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    let failure = cli.command.failure();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("ostler: no runtime: {e}");
-            return ExitCode::FAILURE;
+            return failure;
         }
     };
     // Fails only when somebody was faster, which is as good.
@@ -160,13 +178,14 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) => {
             eprintln!("ostler: {e:#}");
-            ExitCode::FAILURE
+            failure
         }
     }
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
         Command::Run(run) => run.run().await?,
         Command::Dev(dev) => dev.run().await?,
@@ -184,20 +203,23 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The grants of a file; none without one.
+fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
+    let Some(path) = file else {
+        return Ok(Grants::default());
+    };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading the grants {}", path.display()))?;
+    Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))
+}
+
 /// Runs a host until a signal, or an error, ends it.
 async fn serve(
     config: kube::Config,
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
-    let grants = match &common.grants {
-        None => Grants::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("reading the grants {}", path.display()))?;
-            Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))?
-        }
-    };
+    let grants = grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugins,
         grants,

@@ -23,6 +23,7 @@ use crate::{
     grants::ServiceAccount,
     key::{Gvk, ObjectRef},
     metrics::RestClient,
+    plan::{self, Overlay, Write},
     selector::Selector,
 };
 
@@ -134,6 +135,8 @@ pub struct Cluster {
     user: Option<Arc<str>>,
     /// No answer to the last request: said once, not for every object.
     away: Arc<AtomicBool>,
+    /// In a plan, what would be otherwise.
+    overlay: Option<Arc<Overlay>>,
     /// How long an answer may take.
     patience: Duration,
 }
@@ -148,6 +151,7 @@ impl Cluster {
             gate: Gate::default(),
             user: None,
             away: Arc::default(),
+            overlay: None,
             patience: PATIENCE,
         }
     }
@@ -171,6 +175,14 @@ impl Cluster {
         Self {
             user: account.map(|account| account.user().into()),
             ..self.clone()
+        }
+    }
+
+    /// The same for a plan: writes go into an overlay, and reads see it.
+    pub fn planning(self, overlay: Arc<Overlay>) -> Self {
+        Self {
+            overlay: Some(overlay),
+            ..self
         }
     }
 
@@ -227,8 +239,16 @@ impl Cluster {
 
     /// The same of metadata alone, where asked for.
     pub async fn get_as(&self, path: &str, form: Option<As>) -> Result<Bytes, ApiError> {
+        if let Some(planned) = self.overlay.as_ref().and_then(|overlay| overlay.read(path)) {
+            return planned;
+        }
         self.send("GET", path, form.map(|f| ("accept", f.accept())), Vec::new())
             .await
+    }
+
+    /// GETs a path as it is at the server, whatever is planned.
+    pub(crate) async fn live(&self, path: &str) -> Result<Bytes, ApiError> {
+        self.send("GET", path, None, Vec::new()).await
     }
 
     /// Path and query of a collection, ending so that more of the query can follow.
@@ -278,8 +298,14 @@ impl Cluster {
         }
         let bytes = self.get_as(&path, form).await?;
         let page: Page = parse(&bytes)?;
+        let planned = self.overlay.as_ref().and_then(|overlay| overlay.collected(query));
         for item in page.items.iter().flatten() {
-            each(item.get());
+            if planned.as_ref().is_none_or(|p| !p.hides(item.get())) {
+                each(item.get());
+            }
+        }
+        if page.metadata.r#continue.is_empty() {
+            planned.iter().flat_map(|p| &p.objects).for_each(|o| each(o));
         }
         Ok((page.metadata.resource_version, page.metadata.r#continue))
     }
@@ -305,6 +331,14 @@ impl Cluster {
 
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
+        if self.overlay.is_some() {
+            if path.contains("sendInitialEvents") {
+                // A streamed list knows nothing of what is planned: pages do.
+                return Err(status_error(400, None, b""));
+            }
+            // A plan is made for the world as it was listed: what it changes itself it tells itself.
+            std::future::pending::<()>().await;
+        }
         let header = form.map(|f| ("accept", f.accept()));
         let response = self
             .in_time(self.respond("GET", path, header, Vec::new()))
@@ -314,8 +348,7 @@ impl Cluster {
 
     /// POSTs a new object.
     pub async fn create(&self, path: &str, object: Vec<u8>) -> Result<Bytes, ApiError> {
-        self.send("POST", path, Some(("content-type", "application/json")), object)
-            .await
+        self.write("POST", path, "application/json", object).await
     }
 
     /// Patches an object or a subresource.
@@ -324,19 +357,47 @@ impl Cluster {
             Patch::Merge => "application/merge-patch+json",
             Patch::Apply => "application/apply-patch+yaml",
         };
-        self.send("PATCH", path, Some(("content-type", content_type)), body)
-            .await
+        self.write("PATCH", path, content_type, body).await
     }
 
     /// Deletes an object, with `DeleteOptions` as the body.
     pub async fn delete(&self, path: &str, options: Vec<u8>) -> Result<Bytes, ApiError> {
-        self.send(
-            "DELETE",
+        self.write("DELETE", path, "application/json", options).await
+    }
+
+    async fn write(
+        &self,
+        method: &'static str,
+        path: &str,
+        content_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Bytes, ApiError> {
+        let Some(overlay) = &self.overlay else {
+            return self
+                .send(method, path, Some(("content-type", content_type)), body)
+                .await;
+        };
+        let write = Write {
+            method,
             path,
-            Some(("content-type", "application/json")),
-            options,
-        )
-        .await
+            content_type,
+            body: &body,
+        };
+        overlay.write(self, write).await
+    }
+
+    /// Asks what would come of a write. The options of a deletion say themselves that it is none.
+    pub(crate) async fn dry_run(&self, write: Write<'_>) -> Result<Bytes, ApiError> {
+        let Write {
+            method,
+            path,
+            content_type,
+            body,
+        } = write;
+        let more = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{more}dryRun=All");
+        self.send(method, &path, Some(("content-type", content_type)), body.to_vec())
+            .await
     }
 
     async fn send(
@@ -368,12 +429,12 @@ impl Cluster {
         if let Some(user) = &self.user {
             request = request.header("impersonate-user", &**user);
         }
+        if method != "GET" && !plan::dry(method, path, &body) {
+            self.gate.check()?;
+        }
         let request = request
             .body(Body::from(body))
             .map_err(|e| ApiError::Garbage(format!("{path}: {e}")))?;
-        if method != "GET" {
-            self.gate.check()?;
-        }
         let started = Instant::now();
         let response = self.client.send(request).await;
         if let Some((rest, host)) = &self.counted {

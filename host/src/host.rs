@@ -104,7 +104,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The addresses that upstreams may have besides public ones.
-    fn allowed(&self, grants: &Grants) -> NetworkGrant {
+    pub(crate) fn allowed(&self, grants: &Grants) -> NetworkGrant {
         let mut grant = grants.network.clone();
         grant.allow.extend(&self.network);
         grant
@@ -186,7 +186,7 @@ impl Host {
             reach: reach.clone(),
         });
         let engine = Engine::new(
-            settings.workers * 2,
+            (settings.workers + RESERVE) * 2,
             settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
@@ -214,6 +214,7 @@ impl Host {
             loops: Mutex::default(),
             notes: Mutex::default(),
         });
+        let most = settings.workers;
         let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
@@ -223,7 +224,7 @@ impl Host {
             settings.grants_file.clone(),
             settings.limits.clone(),
             Box::new(move |new, before| {
-                swapped(&swapping, new, before);
+                swapped(&swapping, most, new, before);
                 hooking.swapped();
             }),
         );
@@ -251,7 +252,7 @@ impl Host {
         });
         tasks.spawn(follow_upstreams(services.clone()));
         let mut workers = JoinSet::new();
-        for _ in 0..settings.workers {
+        for _ in 0..settings.workers + RESERVE {
             workers.spawn(controller.clone().work());
         }
         workers.spawn(hooks.run());
@@ -346,6 +347,9 @@ impl Host {
     }
 }
 
+/// Workers besides those that one plugin may occupy at most: however long its reconciles take, others have their turn.
+const RESERVE: u32 = 4;
+
 /// How long letting the lease go may take.
 const RELEASE: Duration = Duration::from_secs(5);
 
@@ -416,7 +420,8 @@ pub fn synced(services: &Services) -> bool {
 }
 
 /// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
-fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
+/// One plugin has so many reconciles at the same time at most.
+fn swapped(services: &Arc<Services>, most: u32, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
@@ -437,6 +442,7 @@ fn swapped(services: &Arc<Services>, new: Option<&Arc<Plugin>>, before: Option<&
     let concurrent = [
         plugin.terms.grants.pace().concurrency.unwrap_or(0),
         plugin.max_concurrent,
+        most,
     ];
     let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
     let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();

@@ -61,5 +61,6 @@ mod fuzz;
 pub mod host;
 pub mod memo;
 pub mod metrics;
+pub mod plan;
 pub mod telemetry;
 pub mod time;

@@ -76,6 +76,27 @@ impl Hooks {
             .is_some_and(|(digest, of)| *digest == plugin.digest && *of == term)
     }
 
+    /// Calls everything once for these objects, in a plan. The error says what failed: the plugin's objects would wait.
+    pub async fn once(&self, plugin: &Arc<Plugin>, of: impl Fn(&ObjectRef) -> bool) -> Result<(), String> {
+        if self.done(plugin) {
+            return Ok(());
+        }
+        let initialized = self.initialize(plugin).await;
+        initialized.map_err(|why| format!("initialize: {why}"))?;
+        for key in self.stored(plugin).await?.into_iter().filter(of) {
+            let upgraded = self.upgrade(plugin, &key).await;
+            upgraded.map_err(|why| format!("upgrade of {key}: {why}"))?;
+        }
+        if let Some(term) = self.services.gate.term() {
+            let done = (plugin.digest.clone(), term);
+            self.done
+                .lock()
+                .expect("lock")
+                .insert(plugin.name().clone(), done);
+        }
+        Ok(())
+    }
+
     /// Other builds serve: looks at them.
     pub fn swapped(&self) {
         self.swapped.notify_one();

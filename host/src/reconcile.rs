@@ -3,6 +3,7 @@
 mod deletion;
 mod holding;
 mod status;
+pub mod step;
 pub mod upstream;
 
 use std::{

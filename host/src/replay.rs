@@ -338,7 +338,10 @@ impl State {
         Some(told.unwrap_or_else(|| match function {
             "config.get" => tape.config.clone(),
             "clock.now" => recording::milliseconds(&tape.metadata.creation_timestamp).shown(),
-            _ => tape.limits.wall_milliseconds.shown(),
+            _ => {
+                let wall = tape.limits().map(|limits| limits.wall).unwrap_or_default();
+                u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).shown()
+            }
         }))
     }
 }
@@ -380,7 +383,7 @@ pub async fn replay(
         plugin: name.as_str().into(),
         grants: Grants::default().of(name),
         config,
-        limits: (&recording.limits).into(),
+        limits: recording.limits()?,
     };
     let player = Player::new(recording.clone());
     let mut call = Call::new(Arc::new(terms), None);
@@ -550,7 +553,7 @@ mod tests {
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "host": "0", "plugin": {"name": "p", "version": "1", "digest": "d"}, "object": "A/b",
             "function": "reconcile", "ended": "settled", "tookMicroseconds": 1, "cpuMicroseconds": 1,
-            "limits": {"memory": 1, "cpuMilliseconds": 1, "wallMilliseconds": 60000, "bytes": 1},
+            "limits": {"memory": 1, "wall": "60s"},
             "config": {"json": {}}, "calls": calls, "end": {"outcome": {}}
         });
         Recording::parse(&recording.to_string(), "r").expect("a recording")

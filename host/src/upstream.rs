@@ -235,7 +235,12 @@ pub struct Clients {
     gate: Gate,
     network: Network,
     news: News,
+    /// In a plan, who takes requests that may change something.
+    instead: Option<Instead>,
 }
+
+/// Answers in place of an upstream.
+type Instead = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
 
 /// Told when the status of an Upstream (namespace and name) may have to say something else.
 type News = Arc<dyn Fn(&str, &str) + Send + Sync>;
@@ -277,6 +282,7 @@ impl Default for Clients {
             gate: Gate::default(),
             network: Network::default(),
             news: Arc::new(|_, _| {}),
+            instead: None,
         }
     }
 }
@@ -300,6 +306,17 @@ impl Clients {
         }
     }
 
+    /// The same for a plan: what may change something is checked, answered by this, and not sent.
+    pub fn planning(
+        self,
+        instead: impl Fn(&UpstreamObject, &Request) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            instead: Some(Arc::new(instead)),
+            ..self
+        }
+    }
+
     /// Sends one request with the upstream's credentials.
     pub async fn send(
         &self,
@@ -308,6 +325,12 @@ impl Clients {
         secrets: &dyn Secrets,
     ) -> Result<Response, SendError> {
         let client = self.client(upstream, secrets)?;
+        if let Some(instead) = &self.instead
+            && !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS")
+        {
+            client.check(&request, secrets, &self.former)?;
+            return Ok(instead(upstream, &request));
+        }
         let age = shared::max_age(&request);
         let answer = client.send(request, secrets, &self.former, &self.gate);
         match age {

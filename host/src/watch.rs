@@ -329,9 +329,10 @@ impl Informer {
                 if !std::mem::take(&mut streaming) {
                     continue;
                 }
-                seen.clear();
-                match self.stream(&path, &mut seen).await? {
-                    Some(streamed) => version = streamed,
+                let mut streamed = HashSet::new();
+                match self.stream(&path, &mut streamed).await? {
+                    Some(newest) => (version, seen) = (newest, streamed),
+                    // Paged on from where it was: the first page counts.
                     None => continue,
                 }
             }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     contract,
-    engine::{Engine, Limits, hex},
+    engine::{Engine, hex},
     replay::{Difference, Replayed, replay},
     tape::recording::Recording,
 };
@@ -70,7 +70,7 @@ impl Replay {
         let (name, wasm) = self.component(&recording)?;
         let digest = hex(&Sha256::digest(&wasm));
         let inspection = contract::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
-        let limits = Limits::from(&recording.limits);
+        let limits = recording.limits().map_err(|e| format!("{file}: {e}"))?;
         let engine = Engine::new(2, limits.memory, None, None).map_err(|e| format!("the engine: {e:#}"))?;
         let compiled = engine.compile(&wasm, inspection.wasi);
         let compiled = compiled.map_err(|e| format!("{name}: does not compile: {e:#}"))?;

@@ -101,6 +101,7 @@ pub fn why(reason: &str, message: &str) -> String {
     }
 }
 
-fn colours() -> bool {
+/// Whether the terminal shows colours.
+pub fn colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

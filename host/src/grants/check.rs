@@ -110,12 +110,18 @@ impl PluginGrants {
 
     /// Groups and kinds it may hold. A pattern names none.
     pub fn holdable(&self) -> impl Iterator<Item = (&str, &str)> {
-        let holding = self
-            .granted
-            .kubernetes
-            .iter()
-            .filter(|g| g.verbs.contains(&Verb::Hold));
-        let kinds = holding.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
+        self.named(&[Verb::Hold])
+    }
+
+    /// Groups and kinds it may make. A pattern names none.
+    pub fn writable(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named(&[Verb::Apply, Verb::Create])
+    }
+
+    fn named<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let granting = self.granted.kubernetes.iter();
+        let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
+        let kinds = granting.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::shown::Shown;
-use crate::{engine, limits::MOST_TABLE_ELEMENTS};
+use crate::limits::{Limits, LimitsSpec};
 
 /// The version of the file's format.
 pub const API_VERSION: &str = "ostler.dev/v1alpha1";
@@ -47,7 +47,7 @@ pub struct Recording {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
     /// What the call could use.
-    pub limits: Limits,
+    pub limits: LimitsSpec,
     /// The plugin's configuration.
     #[serde(default)]
     pub config: Shown,
@@ -85,54 +85,18 @@ pub struct Plugin {
     pub digest: String,
 }
 
-/// The limits that a replay needs; those on host calls are on the tape by what they led to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Limits {
-    /// Linear memory, in bytes.
-    pub memory: usize,
-    /// Computing.
-    pub cpu_milliseconds: u64,
-    /// From start to end.
-    pub wall_milliseconds: u64,
-    /// Bytes handed to the host in one call.
-    pub bytes: usize,
-    /// Elements of tables.
-    #[serde(default = "most_table_elements")]
-    pub table_elements: u32,
-}
-
-fn most_table_elements() -> u32 {
-    MOST_TABLE_ELEMENTS
-}
-
 /// A replay's own bounds: a file from elsewhere must not have the machine.
-const MEMORY: usize = 4 << 30;
 const TIME: Duration = Duration::from_secs(600);
 
-impl From<&engine::Limits> for Limits {
-    fn from(limits: &engine::Limits) -> Self {
-        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        Self {
-            memory: limits.memory,
-            cpu_milliseconds: ms(limits.cpu),
-            wall_milliseconds: ms(limits.wall),
-            bytes: limits.call_bytes,
-            table_elements: limits.table_elements,
-        }
-    }
-}
-
-impl From<&Limits> for engine::Limits {
-    fn from(limits: &Limits) -> Self {
-        Self {
-            memory: limits.memory.min(MEMORY),
-            cpu: Duration::from_millis(limits.cpu_milliseconds).min(TIME),
-            wall: Duration::from_millis(limits.wall_milliseconds).min(TIME),
-            call_bytes: limits.bytes.min(MEMORY),
-            table_elements: limits.table_elements.min(MOST_TABLE_ELEMENTS),
-            ..Self::default()
-        }
+/// The limits that a replay needs; those on host calls are on the tape by what they led to.
+pub fn limits(limits: &Limits) -> LimitsSpec {
+    LimitsSpec {
+        memory: Some(limits.memory.into()),
+        table_elements: Some(limits.table_elements),
+        cpu: Some(limits.cpu.into()),
+        wall: Some(limits.wall.into()),
+        call_bytes: Some(limits.call_bytes.into()),
+        ..LimitsSpec::default()
     }
 }
 
@@ -229,6 +193,17 @@ impl Recording {
         }
     }
 
+    /// What a replay may use. The error names what no host can give.
+    pub fn limits(&self) -> Result<Limits, String> {
+        self.limits.check()?;
+        let limits = self.limits.over(&Limits::default());
+        Ok(Limits {
+            cpu: limits.cpu.min(TIME),
+            wall: limits.wall.min(TIME),
+            ..limits
+        })
+    }
+
     /// As a file.
     pub fn text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -282,14 +257,32 @@ mod tests {
 
     #[test]
     fn a_file_may_not_ask_for_the_whole_machine() {
-        let greedy = Limits {
-            memory: usize::MAX,
-            cpu_milliseconds: u64::MAX,
-            wall_milliseconds: u64::MAX,
-            bytes: usize::MAX,
-            table_elements: u32::MAX,
+        let recording = |limits: &str| {
+            let text = format!(
+                r#"{{"apiVersion": "ostler.dev/v1alpha1", "kind": "Recording", "metadata": {{"name": "r", "creationTimestamp": ""}},
+                "host": "0", "plugin": {{"name": "p", "version": "1", "digest": "d"}}, "object": "A/b", "function": "cleanup",
+                "ended": "", "tookMicroseconds": 1, "cpuMicroseconds": 1, "limits": {limits}, "calls": []}}"#
+            );
+            Recording::parse(&text, "r.json")
         };
-        let limits = engine::Limits::from(&greedy);
-        assert!(limits.memory <= MEMORY && limits.cpu <= TIME && limits.wall <= TIME);
+        let patient =
+            recording(r#"{"cpu": "1000h", "wall": "1000h", "memory": "64Mi"}"#).expect("a recording");
+        let limits = patient.limits().expect("limits");
+        assert_eq!((limits.cpu, limits.wall, limits.memory), (TIME, TIME, 64 << 20));
+        let greedy = recording(r#"{"memory": "64Gi"}"#).expect("a recording").limits();
+        assert!(greedy.expect_err("too much").contains("limits.memory is 64Gi"));
+        assert!(recording(r#"{"memory": "much"}"#).is_err());
+        // What is written is what is read.
+        let kept = super::limits(&Limits {
+            cpu: Duration::from_millis(1234),
+            ..Limits::default()
+        });
+        let text = serde_json::to_string(&kept).unwrap();
+        let read: LimitsSpec = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            read.over(&Limits::default()).cpu,
+            Duration::from_millis(1234),
+            "{text}"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Sink,
-    recording::{self, API_VERSION, KIND, Limits, Recording},
+    recording::{self, API_VERSION, KIND, Recording},
     shown::Shown,
     taped::Taped,
     trace::{self, Line},
@@ -320,7 +320,7 @@ impl Finished {
             cpu_microseconds: micros(self.cpu),
             cut: self.cut,
             withheld: self.withheld.then(|| recording::WITHHELD.to_owned()),
-            limits: Limits::from(&terms.limits),
+            limits: recording::limits(&terms.limits),
             config: open(|f, _| f.about.terms.config.shown()),
             request: open(|_, request| request.shown()),
             wasi: self.wasi.clone().filter(|_| !self.withheld),

@@ -198,6 +198,11 @@ impl Client {
         waited.await.unwrap_or_else(|_| late())
     }
 
+    /// Whether a request could be sent: its path and headers may be, and what goes into its body is there.
+    pub fn check(&self, request: &Request, secrets: &dyn Secrets, former: &Former) -> Result<(), SendError> {
+        self.prepare(request, secrets, former).map(drop)
+    }
+
     fn prepare<'a>(
         &self,
         request: &'a Request,
@@ -223,7 +228,9 @@ impl Client {
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
-        let masks = Masks::new(&request.substitutions, value, former)?;
+        let mut masks = Masks::new(&request.substitutions, value, former)?;
+        // What was put into another request may come back in the answer to this one.
+        masks.also(&Masks::all(former));
         let body = request.body.as_deref().map(|body| masks.fill(body));
         if body.as_ref().is_some_and(|b| b.len() > self.request_bytes) {
             return Err(SendError::TooLarge(format!(

@@ -1,6 +1,9 @@
 //! Secrets into a body on the way out, and placeholders back in their place on the way in.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Mutex,
+};
 
 use base64::{
     Engine,
@@ -111,7 +114,7 @@ pub struct Masks {
     /// Placeholder and present value, as it is written.
     present: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whatever else must not be seen: former values, and all values as others may write them.
-    hidden: Vec<Vec<u8>>,
+    hidden: BTreeSet<Vec<u8>>,
 }
 
 /// Shorter values are no secrets worth the name, and putting placeholders in their place would garble an answer.
@@ -129,7 +132,7 @@ impl Masks {
     ) -> Result<Self, SendError> {
         let mut masks = Self {
             present: Vec::with_capacity(substitutions.len()),
-            hidden: Vec::new(),
+            hidden: BTreeSet::new(),
         };
         for s in substitutions {
             if s.placeholder.len() < 16 {
@@ -189,10 +192,7 @@ impl Masks {
 
     /// Most values have but one or two ways to be written.
     fn hide_as(&mut self, written: impl Into<Vec<u8>>) {
-        let written = written.into();
-        if !self.hidden.contains(&written) {
-            self.hidden.push(written);
-        }
+        self.hidden.insert(written.into());
     }
 
     /// Hides what another hides.

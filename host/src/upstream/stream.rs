@@ -193,6 +193,8 @@ type Wake = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 pub struct Streams {
     inner: Mutex<Inner>,
     gate: Gate,
+    /// In a plan none is opened: nothing waits for what they would bring.
+    closed: bool,
     wake: Wake,
     /// What is counted.
     pub totals: Totals,
@@ -202,10 +204,20 @@ pub struct Streams {
 impl Streams {
     /// None yet. They are open only while the gate is.
     pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
+        Self::made(gate, false, Box::new(wake))
+    }
+
+    /// For a plan: whoever subscribes is let in, and no stream is opened.
+    pub fn closed() -> Arc<Self> {
+        Self::made(Gate::shut(), true, Box::new(|_, _| {}))
+    }
+
+    fn made(gate: Gate, closed: bool, wake: Wake) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
             gate,
-            wake: Box::new(wake),
+            closed,
+            wake,
             totals: Totals::default(),
             me: me.clone(),
         })
@@ -219,6 +231,9 @@ impl Streams {
         interest: Interest,
         source: Source,
     ) -> Result<(), SendError> {
+        if self.closed {
+            return Ok(());
+        }
         let source = Arc::new(source);
         let inner = &mut *self.inner.lock().expect("lock");
         // Behind the lock: what is let in here is found by `clear`.

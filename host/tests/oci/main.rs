@@ -1,5 +1,6 @@
 //! Pulling from registries that are slow, strict, broken or not to be trusted; the real one is in the scenarios.
 
+mod cosign;
 mod fake;
 
 use std::time::Duration;

@@ -96,7 +96,7 @@ impl Reconciler for Misbehaviour {
                 }
                 return Ok(outcome);
             }
-            "words" => return Err(Failure::retry("Words", "word ".repeat(1 << 20))),
+            "words" => return Err(Failure::retry("Words", "word ".repeat(1 << 12))),
             "status" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(512 << 10)}))),
             "flood" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(2 << 20)}))),
             _ => {}

@@ -51,9 +51,9 @@ pub fn trespass(ctx: &Context, object: &Hostile, target: &str) -> Vec<String> {
         word("get there", ctx.get_json(&config_map.clone().named(target, "kube-root-ca.crt")).map(seen)),
         word("list there", ctx.list_json(&config_map, &all(Some(target)), &[]).map(count)),
         word("list everywhere", ctx.list_json(&config_map, &all(None), &[]).map(count)),
-        word("apply there", ctx.apply(&map(target, "planted", ""), true).map(|v| seen(Some(v)))),
-        word("own there", ctx.apply_owned(&map(target, "planted", "")).map(|v| seen(Some(v)))),
-        word("create there", ctx.create(&map(target, "planted", ""), false).map(|v| seen(Some(v)))),
+        word("apply there", ctx.apply(&map(target, "planted", ""), true).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("own there", ctx.apply_owned(&map(target, "planted", "")).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("create there", ctx.create(&map(target, "planted", ""), false).and_then(|w| w.json()).map(|v| seen(Some(v)))),
         word("delete there", ctx.delete(&config_map.clone().named(target, "kube-root-ca.crt")).map(|()| String::new())),
         word("hold there", ctx.hold(&config_map.clone().named(target, "kube-root-ca.crt")).map(|()| String::new())),
         word("get Secret", ctx.get_json(&secret.clone().named(here, "treasure")).map(seen)),
@@ -64,11 +64,12 @@ pub fn trespass(ctx: &Context, object: &Hostile, target: &str) -> Vec<String> {
                 &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "treasure", "namespace": here}}),
                 true,
             )
+            .and_then(|w| w.json())
             .map(|v| v.to_string()),
         ),
         word("digest", ctx.secret_digest("treasure", "password").map(|d| d.unwrap_or_default())),
-        word("write itself", ctx.apply(&itself, true).map(|v| seen(Some(v)))),
-        word("adopt", ctx.apply(&owner, true).map(shown)),
+        word("write itself", ctx.apply(&itself, true).and_then(|w| w.json()).map(|v| seen(Some(v)))),
+        word("adopt", ctx.apply(&owner, true).and_then(|w| w.json()).map(shown)),
     ]
 }
 
@@ -99,7 +100,9 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "apply",
-            ctx.apply(&map(here, name, ""), true).map(|v| seen(Some(v))),
+            ctx.apply(&map(here, name, ""), true)
+                .and_then(|w| w.json())
+                .map(|v| seen(Some(v))),
         ));
         attempts.push(word(
             "hold",
@@ -132,7 +135,9 @@ pub fn inject(ctx: &Context, here: &str, target: &str) -> Vec<String> {
         ));
         attempts.push(word(
             "apply",
-            ctx.apply(&map(place, "x", ""), true).map(|v| seen(Some(v))),
+            ctx.apply(&map(place, "x", ""), true)
+                .and_then(|w| w.json())
+                .map(|v| seen(Some(v))),
         ));
     }
     for (group, version, kind) in [

@@ -29,6 +29,8 @@ scenarios!(
     a_plugin_that_reads_secrets_leaves_no_value,
     a_new_build_is_probed_with_recordings,
     a_trace_follows_reconciles_live,
+    a_component_in_javascript_replays_the_same,
+    a_component_in_python_replays_the_same,
     record_and_replay_on_the_command_line,
 );
 mod pack {
@@ -329,6 +331,56 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     .await;
     let probe = report().probe.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
+}
+
+async fn a_component_in_javascript_replays_the_same(lab: Lab) {
+    with_wasi("bookmark-js", lab).await;
+}
+
+async fn a_component_in_python_replays_the_same(lab: Lab) {
+    with_wasi("bookmark-python", lab).await;
+}
+
+/// Components that import WASI are told the time and dice by it: both are on the tape.
+async fn with_wasi(plugin: &str, mut lab: Lab) {
+    lab.settings.record.keep = Keep::All;
+    let grants = format!("plugins:\n  {plugin}:\n    upstreams: [{{methods: [GET], paths: [/*]}}]\n");
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    lab.install(&[&format!("examples/{plugin}")]);
+    lab.start_host().await;
+    let bookmarks = Gvk::new("examples.ostler.dev", "v1alpha1", "Bookmark");
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Bookmark",
+        "metadata": {"name": "home", "namespace": lab.namespace},
+        "spec": {"title": "Home", "upstream": "nowhere", "path": "/", "every": 60}}),
+    )
+    .await;
+    lab.condition(&bookmarks, "home", "Ready", "False", "NotFound")
+        .await;
+    let kept = lab.host().services().tapes.last(&lab.key(&bookmarks, "home"));
+    let recording = kept.expect("it is kept").recording();
+    assert!(
+        recording.wasi.is_some() && !recording.calls.is_empty(),
+        "{}",
+        recording.text()
+    );
+    let recording = Arc::new(Recording::parse(&recording.text(), "r.json").expect("its own format"));
+    // As the host compiles it, so that its code is in the cache.
+    let limits = &lab.settings.limits;
+    let engine = Engine::new(
+        lab.settings.workers * 2,
+        limits.memory,
+        lab.settings.cache.clone(),
+        None,
+    );
+    let engine = engine.expect("an engine");
+    let compiled = engine.compile(&component_bytes(&format!("examples/{plugin}")), true);
+    let compiled = compiled.expect("it compiles");
+    for _ in 0..2 {
+        let replayed = replay(&engine, &compiled, recording.clone()).await;
+        let replayed = replayed.expect("it can be replayed");
+        assert!(replayed.same, "{replayed:#?}");
+    }
 }
 
 /// The admin server of the lab's host.

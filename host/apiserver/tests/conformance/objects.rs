@@ -439,4 +439,49 @@ pub async fn dry_runs_leave_nothing(target: &Target) {
         )
         .await;
     assert_eq!(refused.code, 422);
+    // An apply that would create, one that would change, and a status.
+    let name = place.path("c");
+    let query = "fieldManager=one&dryRun=All";
+    let mut wanted = place.thing("c", json!({"size": 2}));
+    let tried = target.apply(&name, query, &wanted).await.expect(201);
+    assert_eq!(tried["spec"]["size"], 2);
+    assert!(tried["metadata"]["uid"].is_string(), "{tried}");
+    target.get(&name).await.expect(404);
+    let created = target.apply(&name, "fieldManager=one", &wanted).await.expect(201);
+    wanted["spec"]["size"] = json!(4);
+    wanted["metadata"]["finalizers"] = json!(["tests.ostler.dev/keep"]);
+    let tried = target.apply(&name, query, &wanted).await.expect(200);
+    assert_eq!(
+        (&tried["spec"]["size"], &tried["metadata"]["generation"]),
+        (&json!(4), &json!(2))
+    );
+    assert_eq!(tried["metadata"]["uid"], created["metadata"]["uid"]);
+    let status = target
+        .patch(
+            "merge",
+            &format!("{name}/status?dryRun=All"),
+            &json!({"status": {"ok": true}, "spec": {"size": 5}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        (&status["status"]["ok"], &status["spec"]["size"]),
+        (&json!(true), &json!(2))
+    );
+    assert_eq!(target.get(&name).await.expect(200), created);
+    // Who has another version or uid in mind is told so, and a mistake is one.
+    let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"size": 3}});
+    let tried = format!("{name}?dryRun=All");
+    assert_eq!(target.patch("merge", &tried, &stale).await.code, 409);
+    let options = json!({"dryRun": ["All"], "preconditions": {"uid": "another"}});
+    assert_eq!(target.delete(&name, &options).await.code, 409);
+    let wrong = json!({"spec": {"size": 99}});
+    assert_eq!(target.patch("merge", &tried, &wrong).await.code, 422);
+    assert_eq!(target.get(&name).await.expect(200), created);
+    // Of a deletion with a body the query counts for nothing.
+    target
+        .delete(&tried, &json!({"propagationPolicy": "Background"}))
+        .await
+        .expect(200);
+    target.get(&name).await.expect(404);
 }

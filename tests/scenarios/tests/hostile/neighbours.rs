@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ostler_test_harness::{Lab, condition};
 use serde_json::json;
 
-use super::{Mirror, attack, grant, greeting, greetings, hostile, object};
+use super::{Mirror, grant, greeting, greetings, hostile, object};
 
 /// Changes measured at a time.
 const CHANGES: usize = 100;
@@ -13,7 +13,7 @@ const CHANGES: usize = 100;
 const ATTACKERS: usize = 8;
 /// The promise.
 const RATIO: f64 = 2.0;
-/// A machine has hiccups of its own: so often is it measured at most, each time beside a calm time.
+/// A machine has hiccups of its own: so often is it measured at most, again beside another calm time.
 const ATTEMPTS: usize = 4;
 
 const WAYS: [&str; 12] = [
@@ -64,10 +64,13 @@ pub async fn neighbours_go_on_as_before(mut lab: Lab) {
     let mut round = 0;
     let mut table = String::new();
     let mut late = Vec::new();
+    let mut calm = p99(&lab, &mut round).await;
     for way in WAYS {
         let mut best = f64::MAX;
-        for _ in 0..ATTEMPTS {
-            let calm = p99(&lab, &mut round).await;
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                calm = p99(&lab, &mut round).await;
+            }
             for i in 0..ATTACKERS {
                 let mut attacker = object(&lab, &format!("attacker-{i}"), way);
                 attacker["spec"]["target"] = "slow".into();
@@ -79,9 +82,11 @@ pub async fn neighbours_go_on_as_before(mut lab: Lab) {
                 lab.apply(object(&lab, &name, "behave")).await;
                 lab.ready(&hostile(), &name).await;
             }
-            lab.idle().await;
             let ratio = beset.as_secs_f64() / calm.as_secs_f64();
-            table.push_str(&format!("{way:>16}: {calm:>8.1?} → {beset:>8.1?}  ×{ratio:.2}\n"));
+            let line = format!("{way:>16}: {calm:>8.1?} → {beset:>8.1?}  ×{ratio:.2}");
+            println!("{line}");
+            table.push_str(&line);
+            table.push('\n');
             best = best.min(ratio);
             if best <= RATIO {
                 break;
@@ -96,5 +101,4 @@ pub async fn neighbours_go_on_as_before(mut lab: Lab) {
         late.is_empty(),
         "more than {RATIO} times as long beside {late:?}:\n{table}"
     );
-    attack(&lab, "behave", "slow").await;
 }

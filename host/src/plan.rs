@@ -1,0 +1,377 @@
+//! What reconciling would change, without changing it.
+//!
+//! A plan is the host itself, with an overlay between it and the API server and a door that no write gets through:
+//! the same queue, the same reconciles, until nothing is woken any more by what is planned.
+//!
+//! ```text
+//! objects → queue → reconcile → effects → overlay (dry run) → store → who reads it → queue
+//! ```
+
+mod choose;
+mod diff;
+mod intent;
+mod merge;
+mod overlay;
+mod report;
+mod target;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use self::diff::Shown;
+pub use self::{
+    overlay::{News, Overlay, Request, Write},
+    report::{Action, Change, Looked, Report, Verdict},
+    target::dry,
+};
+use crate::{
+    capabilities::Services,
+    cluster::Cluster,
+    effects::Effects,
+    engine::Engine,
+    events::Recorder,
+    facts::Ledger,
+    gate::Gate,
+    host::Settings,
+    key::ObjectRef,
+    lifecycle::Hooks,
+    memo::Memo,
+    metrics::Metrics,
+    plugin::{Plugin, Registry, load},
+    queue::{Config as QueueConfig, Priority, Queue, Work},
+    rbac::Reviewer,
+    reconcile::{Controller, step::Step},
+    router::{Cause, Router},
+    scope::{Form, Reach},
+    store::{Query, Store},
+    tape::Tapes,
+    upstream::{Clients, Network, Streams},
+    watch::Informers,
+};
+
+/// Reconciles of one object at most: what goes round in circles does so in a plan, too.
+const ROUNDS: u32 = 10;
+
+/// Attempts when others are faster.
+const ATTEMPTS: u32 = 3;
+
+/// How long a list may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is to be planned.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// `KIND/NAME`; all objects of the plugins where nothing else is said.
+    pub objects: Vec<String>,
+    /// The namespace of these, or the only one to look at.
+    pub namespace: Option<String>,
+    /// Where objects are that name no namespace.
+    pub default_namespace: String,
+    /// Objects as they would be, each with the file it is from.
+    pub files: Vec<(String, Value)>,
+    /// Builds in place of those of the same name.
+    pub builds: Vec<PathBuf>,
+    /// Whether the objects are to be deleted.
+    pub delete: bool,
+}
+
+/// Makes a plan. Nothing is written by it, neither to the API server nor to an upstream.
+pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyhow::Result<Report> {
+    let since = now();
+    let world = World::new(client, settings);
+    let world = world.await?;
+    world.load(&wish.builds).await?;
+    let intended = world.intend(wish).await?;
+    let mut report = Report::default();
+    world.watch(&mut report.notes).await?;
+    let chosen = world.choose(wish, &intended, &mut report.notes).await?;
+    world.hooks(&chosen, &mut report.notes).await;
+    for key in &chosen {
+        world.services.router.add(key, Priority::Normal, Cause::Start);
+    }
+    report.objects = world.run(&mut report.notes).await;
+    world.finish(report, since)
+}
+
+/// Now, as the times it writes: to the second.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// The host that a plan is made with.
+struct World {
+    settings: Arc<Settings>,
+    cluster: Cluster,
+    overlay: Arc<Overlay>,
+    services: Arc<Services>,
+    engine: Arc<Engine>,
+    registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
+    hooks: Arc<Hooks>,
+    controller: Controller,
+}
+
+impl World {
+    async fn new(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
+        let settings = Arc::new(settings);
+        let overlay = Arc::new(Overlay::default());
+        // Never opened: no write gets out, whatever is wrong before it.
+        let sealed = Gate::shut();
+        // A review is a POST that changes nothing, and says what a plugin's account may see.
+        let reviewer = Reviewer::new(Cluster::new(client.clone()));
+        let cluster = Cluster::new(client)
+            .gated(sealed.clone())
+            .planning(overlay.clone());
+        let store = Arc::new(Store::default());
+        let (first, longest) = settings.backoff;
+        let reach = Reach::new(&settings.namespaces);
+        let queue = Queue::new(QueueConfig::new(first, longest, 1));
+        let router = Arc::new(Router::new(queue, reach.clone()));
+        let ledger = Arc::new(Ledger::new(store.clone()));
+        // What was there before wakes nobody: it is what the plan begins with.
+        let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
+        let network = Network::default();
+        network.allow(settings.allowed(&settings.grants));
+        let noting = overlay.clone();
+        let services = Arc::new(Services {
+            store: store.clone(),
+            router: router.clone(),
+            informers: Arc::new(informers),
+            reviewer,
+            effects: Arc::new(Effects::new(cluster.clone(), store, router)),
+            recorder: Recorder::default(),
+            upstreams: Clients::default()
+                .gated(sealed)
+                .within(network)
+                .planning(move |upstream, request| noting.request(upstream, request)),
+            streams: Streams::closed(),
+            memo: Memo::default(),
+            tapes: Arc::new(Tapes::new(settings.record.clone())),
+            metrics: Arc::new(Metrics::default()),
+            gate: Gate::default(),
+            reach,
+        });
+        overlay.tell(&services);
+        let engine = Engine::new(
+            settings.workers * 2,
+            settings.limits.memory,
+            settings.cache.clone(),
+            None,
+        );
+        let engine = Arc::new(
+            engine
+                .map_err(|e| anyhow::anyhow!("{e:#}"))
+                .context("the WebAssembly engine")?,
+        );
+        let registry = Arc::new(Registry::default());
+        let hooks = Arc::new(Hooks::new(
+            services.clone(),
+            registry.clone(),
+            engine.clone(),
+            settings.backoff,
+        ));
+        let controller = Controller {
+            services: services.clone(),
+            registry: registry.clone(),
+            engine: engine.clone(),
+            ledger: ledger.clone(),
+            hooks: hooks.clone(),
+            settings: settings.clone(),
+            loops: Mutex::default(),
+            notes: Mutex::default(),
+        };
+        Ok(Self {
+            settings,
+            cluster,
+            overlay,
+            services,
+            engine,
+            registry,
+            ledger,
+            hooks,
+            controller,
+        })
+    }
+
+    /// Loads the components of the directory, and these in place of those of the same name.
+    async fn load(&self, builds: &[PathBuf]) -> anyhow::Result<()> {
+        let mut plugins: BTreeMap<Arc<str>, (PathBuf, Plugin)> = BTreeMap::new();
+        let directory = &self.settings.plugins;
+        let files = match std::fs::read_dir(directory) {
+            Ok(entries) => {
+                let paths = entries.map(|entry| entry.map(|e| e.path()));
+                let mut paths: Vec<_> = paths.collect::<Result<_, _>>()?;
+                paths.retain(|p| component(p));
+                paths.sort();
+                paths
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !builds.is_empty() => Vec::new(),
+            Err(e) => bail!(
+                "the plugin directory {} can't be read: {e}; say where it is with --plugins",
+                directory.display()
+            ),
+        };
+        for path in files {
+            let (plugin, _) = self.component(&path).await?;
+            plugins.insert(plugin.name().clone(), (path, plugin));
+        }
+        for path in builds {
+            let (mut build, configured) = self.component(path).await?;
+            if let Some((_, before)) = plugins.get(build.name())
+                && !configured
+            {
+                build.terms = before.terms.clone();
+            }
+            plugins.insert(build.name().clone(), (path.clone(), build));
+        }
+        if plugins.is_empty() {
+            bail!(
+                "there is no component (*.wasm) in {}: say where they are with --plugins",
+                directory.display()
+            );
+        }
+        for (path, plugin) in plugins.into_values() {
+            let (file, digest) = (path.display().to_string(), plugin.digest.clone());
+            let served = self.registry.serve(&file, &digest, Arc::new(plugin), None);
+            served.map_err(|why| anyhow::anyhow!("{file}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// A component, and whether there is a configuration beside it.
+    async fn component(&self, path: &Path) -> anyhow::Result<(Plugin, bool)> {
+        let wasm = std::fs::read(path).with_context(|| format!("the component {}", path.display()))?;
+        let config_path = path.with_extension("yaml");
+        let config = match std::fs::read_to_string(&config_path) {
+            Ok(text) => Some(text),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e).with_context(|| format!("the configuration {}", config_path.display())),
+        };
+        let Settings { grants, limits, .. } = &*self.settings;
+        let plugin = load(&self.engine, wasm, config.as_deref(), grants, limits).await;
+        let plugin = plugin.map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))?;
+        Ok((plugin, config.is_some()))
+    }
+
+    /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
+    async fn hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
+        for plugin in self.registry.serving() {
+            self.overlay
+                .begin(&format!("the hooks of {}", plugin.name()), None);
+            if let Err(why) = self.hooks.once(&plugin, |key| chosen.contains(key)).await {
+                notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
+            }
+            self.overlay.end(&[]);
+        }
+    }
+
+    /// Reconciles until nothing is woken any more.
+    async fn run(&self, notes: &mut Vec<String>) -> Vec<Looked> {
+        let router = &self.services.router;
+        let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
+        let mut looked = BTreeMap::new();
+        while let Ok(work) = router.pop() {
+            let key = work.key.clone();
+            let round = rounds.entry(key.clone()).or_default();
+            *round += 1;
+            if *round > ROUNDS {
+                notes.push(format!(
+                    "{key} is woken again and again: given up after {ROUNDS} reconciles"
+                ));
+                router.forget(&key);
+                continue;
+            }
+            if let Some(one) = self.look(&work, *round).await {
+                looked.insert(key, one);
+            }
+        }
+        looked.into_values().collect()
+    }
+
+    /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
+    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<Looked> {
+        let Services { router, store, .. } = &*self.services;
+        let key = &work.key;
+        self.overlay.begin(&key.to_string(), Some(key.clone()));
+        let (step, reads) = self.controller.step(work).await;
+        let ran = self.overlay.end(&reads);
+        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
+            // Somebody else was faster: it is planned with what that came to.
+            if let Err(e) = self.services.effects.read(None, key, key).await {
+                tracing::debug!(object = %key, "not read again: {e}");
+            }
+            router.add(key, Priority::Normal, Cause::Retry);
+            return None;
+        }
+        let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
+        let facts = self.ledger.of(key);
+        let error = facts.as_ref().and_then(|f| f.errors.last());
+        let (reason, message) = match (step, error) {
+            (Step::Done | Step::Gone, _) => (String::new(), String::new()),
+            (Step::Fails | Step::Parked, Some(error)) if ready.ready || ready.reason.is_empty() => {
+                (error.reason.clone(), error.message.clone())
+            }
+            _ => (ready.reason, ready.message),
+        };
+        Some(Looked {
+            object: key.to_string(),
+            plugin: work.lane.to_string(),
+            verdict: step.into(),
+            reason,
+            message,
+            guess: ran.guess,
+        })
+    }
+
+    /// Everything that came of it, fit to be shown.
+    fn finish(&self, mut report: Report, since: Timestamp) -> anyhow::Result<Report> {
+        let entries = self.overlay.changes();
+        let planned = self.overlay.planned();
+        let shown = Shown::new(self.secrets(&planned), self.overlay.uids(), since);
+        for entry in &entries {
+            report.changes.extend(Change::of(entry, &shown));
+        }
+        (report.requests, report.events) = self.overlay.noted();
+        report.hide(&shown);
+        report.changes.sort_by(|a, b| a.object.cmp(&b.object));
+        Ok(report)
+    }
+
+    /// The values of all Secrets that the plan has seen.
+    fn secrets(&self, planned: &[Value]) -> Vec<Vec<u8>> {
+        let Services { store, informers, .. } = &*self.services;
+        let scopes = informers.scopes().into_iter();
+        let scopes = scopes.filter(|(s, _)| s.gvk.group.is_empty() && *s.gvk.kind == *"Secret");
+        let mut objects: Vec<Value> = scopes
+            .flat_map(|(scope, _)| store.list(&scope, &Query::default()))
+            .map(|(_, object)| object.value())
+            .collect();
+        let live = self.overlay.changes().into_iter().filter_map(|e| e.live);
+        objects.extend(planned.iter().cloned().chain(live));
+        objects.retain(|o| o["kind"] == "Secret" && o["apiVersion"] == "v1");
+        let values = objects.iter().flat_map(|o| {
+            use base64::{Engine, engine::general_purpose::STANDARD};
+            let data = o["data"].as_object().into_iter().flatten();
+            let data = data.filter_map(|(_, v)| STANDARD.decode(v.as_str()?).ok());
+            let plain = o["stringData"].as_object().into_iter().flatten();
+            data.chain(plain.filter_map(|(_, v)| Some(v.as_str()?.as_bytes().to_vec())))
+                .collect::<Vec<_>>()
+        });
+        values.collect()
+    }
+}
+
+/// Whether a file is a component, and no save that is not done.
+fn component(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".wasm") && !name.starts_with('.')
+}

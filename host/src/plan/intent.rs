@@ -1,0 +1,139 @@
+//! What a person wants otherwise: objects as in files, and deletions.
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::{
+    PATIENCE, Wish, World,
+    diff::LAST_APPLIED,
+    merge::{set, three_way},
+};
+use crate::{
+    capabilities::Services,
+    cluster::{ApiError, Patch, Resource, parse},
+    key::{Gvk, ObjectRef},
+    plugin::Plugin,
+    scope::Form,
+};
+
+impl World {
+    /// Puts the objects of the files into the overlay, as the server would take them. Gives which they are.
+    pub(super) async fn intend(&self, wish: &Wish) -> anyhow::Result<Vec<ObjectRef>> {
+        let mut intended = Vec::new();
+        for (file, object) in &wish.files {
+            self.overlay.begin(file, None);
+            let key = self.as_in_file(wish, object.clone()).await;
+            intended.push(key.with_context(|| file.clone())?);
+            self.overlay.end(&[]);
+        }
+        Ok(intended)
+    }
+
+    async fn as_in_file(&self, wish: &Wish, mut object: Value) -> anyhow::Result<ObjectRef> {
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
+        for (field, value) in [
+            ("apiVersion", api_version),
+            ("kind", kind),
+            ("metadata.name", name),
+        ] {
+            if value.is_empty() {
+                bail!("{field} is missing: every document must be a Kubernetes object");
+            }
+        }
+        let gvk = Gvk::from_api_version(api_version, kind);
+        let resource = self.cluster.resource(&gvk).await?;
+        let namespace = match (resource.namespaced, text("/metadata/namespace")) {
+            (false, _) => String::new(),
+            (true, "") => wish.default_namespace.clone(),
+            (true, namespace) => namespace.to_owned(),
+        };
+        let key = ObjectRef::new(gvk, &namespace, name);
+        if resource.namespaced {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        set(&mut object, "status", None);
+        for field in [
+            "creationTimestamp",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+            "uid",
+        ] {
+            set(&mut object["metadata"], field, None);
+        }
+        let written = self.write(&key, &resource, &object).await;
+        written.with_context(|| key.to_string())?;
+        Ok(key)
+    }
+
+    /// Writes an object as kubectl would: it is told from the object how that was made.
+    async fn write(&self, key: &ObjectRef, resource: &Resource, object: &Value) -> Result<(), ApiError> {
+        let path = resource.object(key);
+        let body = |value: &Value| value.to_string().into_bytes();
+        let live: Value = match self.cluster.get(&path).await {
+            Ok(bytes) => parse(&bytes)?,
+            Err(e) if e.code() == 404 => {
+                let collection = resource.collection(&key.namespace);
+                let path = format!("{collection}?fieldManager=kubectl-client-side-apply");
+                return self.cluster.create(&path, body(object)).await.map(drop);
+            }
+            Err(e) => return Err(e),
+        };
+        let managers = live["metadata"]["managedFields"].as_array();
+        let server_side = |m: &Value| m["manager"] == "kubectl" && m["operation"] == "Apply";
+        if managers.into_iter().flatten().any(server_side) {
+            let path = format!("{path}?fieldManager=kubectl&force=true");
+            return self
+                .cluster
+                .patch(&path, Patch::Apply, body(object))
+                .await
+                .map(drop);
+        }
+        let last = &live["metadata"]["annotations"][LAST_APPLIED];
+        let last: Option<Value> = last.as_str().and_then(|text| serde_json::from_str(text).ok());
+        let mut object = object.clone();
+        if object["metadata"]["annotations"].is_null() {
+            // kubectl would write one: of the others only those go that the file had.
+            object["metadata"]["annotations"] = json!({});
+        }
+        let patch = three_way(last.as_ref(), &object, &live);
+        let path = format!("{path}?fieldManager=kubectl-client-side-apply");
+        self.cluster
+            .patch(&path, Patch::Merge, body(&patch))
+            .await
+            .map(drop)
+    }
+
+    /// Lists what the plugin of an object may have made for it: that goes with it.
+    pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
+        let Services { informers, reach, .. } = &*self.services;
+        let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
+        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable()) {
+            let Ok(gvk) = self.cluster.preferred(group, kind).await else {
+                continue;
+            };
+            let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
+            if let Err(why) = informers.synced(&scope, PATIENCE).await {
+                tracing::debug!("{gvk} can't be listed: {why}");
+            }
+        }
+    }
+
+    pub(super) async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+        self.overlay.begin("--delete", None);
+        let deleted = self.cluster.delete(&path, options.to_string().into_bytes()).await;
+        self.overlay.end(&[]);
+        deleted.with_context(|| key.to_string())?;
+        Ok(())
+    }
+}

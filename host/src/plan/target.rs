@@ -1,0 +1,161 @@
+//! What a request to the API server is about: its path and query, taken apart.
+
+/// An object or a collection, as a path names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `/api/VERSION` or `/apis/GROUP/VERSION`.
+    prefix: String,
+    /// Plural name of the kind.
+    pub plural: String,
+    /// Empty for cluster-scoped objects, and for lists of all namespaces.
+    pub namespace: String,
+    /// Empty for a collection.
+    pub name: String,
+    /// Empty for the object itself.
+    pub subresource: String,
+    /// Decoded.
+    query: Vec<(String, String)>,
+}
+
+impl Target {
+    /// Reads a path with its query; none where it names no resource.
+    pub fn parse(path: &str) -> Option<Self> {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let (prefix, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => (format!("/api/{version}"), rest),
+            ["apis", group, version, rest @ ..] => (format!("/apis/{group}/{version}"), rest),
+            _ => return None,
+        };
+        let (namespace, rest) = match rest {
+            ["namespaces", _, "status" | "finalize"] => ("", rest),
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+            _ => ("", rest),
+        };
+        let (plural, name, subresource) = match rest {
+            [plural] => (*plural, "", ""),
+            [plural, name] => (*plural, *name, ""),
+            [plural, name, subresource] => (*plural, *name, *subresource),
+            _ => return None,
+        };
+        Some(Self {
+            prefix,
+            plural: plural.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            subresource: subresource.into(),
+            query: pairs(query),
+        })
+    }
+
+    /// A parameter of the query.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let found = self.query.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| &**value)
+    }
+
+    /// Whether it is about Events, which are news and no state.
+    pub fn is_event(&self) -> bool {
+        self.plural == "events"
+    }
+
+    /// Path of the collection the object is in.
+    pub fn collection(&self) -> String {
+        match &*self.namespace {
+            "" => format!("{}/{}", self.prefix, self.plural),
+            namespace => format!("{}/namespaces/{namespace}/{}", self.prefix, self.plural),
+        }
+    }
+
+    /// Path of an object of the collection.
+    pub fn object(&self, name: &str) -> String {
+        format!("{}/{name}", self.collection())
+    }
+
+    /// Whether a collection has what another target names.
+    pub fn has(&self, other: &Self) -> bool {
+        self.prefix == other.prefix
+            && self.plural == other.plural
+            && (self.namespace.is_empty() || self.namespace == other.namespace)
+    }
+}
+
+fn pairs(query: &str) -> Vec<(String, String)> {
+    // Only a URL's query is parsed: whose it is does not matter.
+    let url = reqwest::Url::parse(&format!("http://plan/?{query}"));
+    url.map_or_else(|_| Vec::new(), |url| url.query_pairs().into_owned().collect())
+}
+
+/// Whether a request that is no GET leaves everything as it is: the server is told so in the one place where it looks.
+pub fn dry(method: &str, path: &str, body: &[u8]) -> bool {
+    let asked = |value: &serde_json::Value| *value == serde_json::json!(["All"]);
+    match method {
+        // The query is not looked at when there is a body.
+        "DELETE" => serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|o| asked(&o["dryRun"])),
+        _ => {
+            let query = path.split_once('?').map_or("", |(_, query)| query);
+            let pairs = pairs(query);
+            let mut values = pairs.iter().filter(|(key, _)| key == "dryRun");
+            values.next().is_some_and(|(_, value)| value == "All") && values.next().is_none()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_objects_and_collections() {
+        for (path, collection, name, subresource) in [
+            (
+                "/api/v1/namespaces/a/pods/b",
+                "/api/v1/namespaces/a/pods",
+                "b",
+                "",
+            ),
+            ("/api/v1/namespaces/a", "/api/v1/namespaces", "a", ""),
+            ("/api/v1/namespaces/a/status", "/api/v1/namespaces", "a", "status"),
+            ("/api/v1/pods?limit=5", "/api/v1/pods", "", ""),
+            (
+                "/apis/g.io/v1/namespaces/a/teams/t/status?fieldManager=x",
+                "/apis/g.io/v1/namespaces/a/teams",
+                "t",
+                "status",
+            ),
+            ("/apis/g.io/v1/things/t", "/apis/g.io/v1/things", "t", ""),
+        ] {
+            let target = Target::parse(path).expect(path);
+            assert_eq!(
+                (&*target.collection(), &*target.name, &*target.subresource),
+                (collection, name, subresource),
+                "{path}"
+            );
+        }
+        for path in ["/api/v1", "/apis/g.io/v1", "/healthz", "", "/apis/g.io"] {
+            assert_eq!(Target::parse(path), None, "{path}");
+        }
+        let list = Target::parse("/api/v1/pods?labelSelector=a%3Db%2Cc&limit=5").expect("a list");
+        assert_eq!(list.parameter("labelSelector"), Some("a=b,c"));
+        assert!(list.has(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
+        assert!(!list.has(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
+    }
+
+    #[test]
+    fn only_what_the_server_takes_for_a_dry_run_is_one() {
+        for (method, path, body, is) in [
+            ("POST", "/api/v1/pods?dryRun=All", "{}", true),
+            ("PATCH", "/api/v1/pods/a?fieldManager=x&dryRun=All", "{}", true),
+            ("PATCH", "/api/v1/pods/dryRun=All", "{}", false),
+            ("PATCH", "/api/v1/pods/a?dryRun=all", "{}", false),
+            ("PATCH", "/api/v1/pods/a?x=dryRun%3DAll", "{}", false),
+            ("PATCH", "/api/v1/pods/a?dryRun=&dryRun=All", "{}", false),
+            ("POST", "/api/v1/pods", r#"{"dryRun":["All"]}"#, false),
+            ("DELETE", "/api/v1/pods/a", r#"{"dryRun":["All"]}"#, true),
+            ("DELETE", "/api/v1/pods/a?dryRun=All", "{}", false),
+            ("DELETE", "/api/v1/pods/a?dryRun=All", "", false),
+        ] {
+            assert_eq!(dry(method, path, body.as_bytes()), is, "{method} {path} {body}");
+        }
+    }
+}
