@@ -185,7 +185,11 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plugin(plugin) => plugin.run().await?,
         Command::Completion(completion) => completion.run(),
         Command::Crds => {
-            print!("{}---\n{}", crate::upstream::crd_yaml(), crate::plugin::spec::crd_yaml());
+            print!(
+                "{}---\n{}",
+                crate::upstream::crd_yaml(),
+                crate::plugin::spec::crd_yaml()
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -357,7 +357,10 @@ impl Grants {
     /// [`PluginGrants::asking`].
     pub fn of(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
-        let place = self.place.as_deref().map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
+        let place = self
+            .place
+            .as_deref()
+            .map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
         PluginGrants::new(plugin, &place, None, grant)
     }
 }

@@ -257,7 +257,9 @@ impl Host {
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
-        let reloader = reloader.following(objects.clone()).probing(services.tapes.clone());
+        let reloader = reloader
+            .following(objects.clone())
+            .probing(services.tapes.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
                 asking.streams.network_changed();

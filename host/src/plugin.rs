@@ -184,12 +184,21 @@ impl Plugin {
                     .into(),
             );
         }
-        let missing = |a: &Self, b: &Self| a.kinds.iter().find(|k| b.kind(&k.gvk).is_none()).map(|k| k.gvk.clone());
+        let missing = |a: &Self, b: &Self| {
+            a.kinds
+                .iter()
+                .find(|k| b.kind(&k.gvk).is_none())
+                .map(|k| k.gvk.clone())
+        };
         if let Some(gvk) = missing(self, other) {
-            return Some(format!("the canary does not reconcile {gvk}, the build beside it does"));
+            return Some(format!(
+                "the canary does not reconcile {gvk}, the build beside it does"
+            ));
         }
         if let Some(gvk) = missing(other, self) {
-            return Some(format!("the canary reconciles {gvk}, the build beside it does not"));
+            return Some(format!(
+                "the canary reconciles {gvk}, the build beside it does not"
+            ));
         }
         self.kinds.iter().find_map(|ours| {
             let theirs = other.kind(&ours.gvk)?;
@@ -200,7 +209,10 @@ impl Plugin {
             } else {
                 return None;
             };
-            Some(format!("the {other} of {} is another in the canary than in the build beside it", ours.gvk))
+            Some(format!(
+                "the {other} of {} is another in the canary than in the build beside it",
+                ours.gvk
+            ))
         })
     }
 }

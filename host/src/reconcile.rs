@@ -485,10 +485,18 @@ impl Controller {
             (None, Answer::Outcome(_)) => Ending::Fine,
         };
         let said = trap.map(ToString::to_string).unwrap_or_default();
-        let (back, news) = self.registry.ended(plugin, &object.uid, ending, &said, Instant::now());
+        let (back, news) = self
+            .registry
+            .ended(plugin, &object.uid, ending, &said, Instant::now());
         if let Some(back) = &back {
             let what = if back.canary { "canary" } else { "build" };
-            warn!(plugin = &**plugin.name(), digest = &back.bad.digest[..12], "{what} taken back, {} serves: {}", &back.now.digest[..12], back.why);
+            warn!(
+                plugin = &**plugin.name(),
+                digest = &back.bad.digest[..12],
+                "{what} taken back, {} serves: {}",
+                &back.now.digest[..12],
+                back.why
+            );
             let before = if back.canary { &back.now } else { &back.bad };
             crate::host::swapped(&self.services, Some(&back.now), Some(before));
             self.hooks.swapped();

@@ -303,7 +303,12 @@ impl Reloader {
         }
         let (name, short) = (&**now.name(), &now.digest[..12]);
         let done = if before.is_some() { "swapped in" } else { "loaded" };
-        info!(plugin = name, version = now.version, digest = short, "{done} {id}");
+        info!(
+            plugin = name,
+            version = now.version,
+            digest = short,
+            "{done} {id}"
+        );
         (self.on_swap)(Some(&now), before.as_ref());
     }
 
@@ -406,7 +411,8 @@ impl Reloader {
             loading.is_some_and(|l| l.task.is_some() && l.failures == 0)
         };
         if !pending(Part::Stable) && !pending(Part::Canary) {
-            self.registry.observed(&of_object(&wanted.name), wanted.generation);
+            self.registry
+                .observed(&of_object(&wanted.name), wanted.generation);
         }
         if let Some(objects) = &self.objects {
             objects.news(&wanted.name);
@@ -449,7 +455,11 @@ impl Reloader {
             return;
         }
         if part == Part::Stable {
-            self.agree(&id, &Grants::of_object(&wanted.name, spec.grant()), spec.suspended);
+            self.agree(
+                &id,
+                &Grants::of_object(&wanted.name, spec.grant()),
+                spec.suspended,
+            );
         }
         if part == Part::Canary
             && let Some(canary) = &spec.canary
@@ -490,9 +500,9 @@ impl Reloader {
                 since,
                 result: built.map(|mut plugin| {
                     if twice {
-                        plugin
-                            .notes
-                            .push("the host's grants file has an entry for it, too: this object counts".into());
+                        plugin.notes.push(
+                            "the host's grants file has an entry for it, too: this object counts".into(),
+                        );
                     }
                     plugin
                 }),
@@ -555,8 +565,14 @@ impl Reloader {
         };
         let served = result.and_then(|plugin| {
             let (version, short) = (plugin.version.clone(), plugin.digest[..12].to_owned());
-            self.registry.serve_canary(&id, revision, plugin, choice.clone())?;
-            info!(plugin = wanted.name, version, digest = short, "canary for {choice}");
+            self.registry
+                .serve_canary(&id, revision, plugin, choice.clone())?;
+            info!(
+                plugin = wanted.name,
+                version,
+                digest = short,
+                "canary for {choice}"
+            );
             Ok(())
         });
         match served {
@@ -623,7 +639,12 @@ async fn build(
     let (wasm, note) = match (content, &source.oci) {
         (Some(content), _) => (content?, None),
         (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
-        (None, None) => return Err(Refusal::new("SpecInvalid", "spec.source names no component".into())),
+        (None, None) => {
+            return Err(Refusal::new(
+                "SpecInvalid",
+                "spec.source names no component".into(),
+            ));
+        }
     };
     let config = json!(spec.config.clone().unwrap_or_default()).to_string();
     let grants = Grants::of_object(&wanted.name, spec.grant());

@@ -35,6 +35,6 @@ mod tls;
 mod validation;
 mod watch;
 
-pub use validation::check_value as check;
 pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};
 pub use server::{Options, Server};
+pub use validation::check_value as check;

@@ -53,7 +53,9 @@ fn text(told: &Told) -> String {
             cell(trouble(p), Shade::Bad),
         ]
     });
-    let header = ["PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", ""];
+    let header = [
+        "PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", "",
+    ];
     out.push_str(&filled("Plugins", &header, plugins.collect()));
     let objects = told.objects.iter().map(|o| {
         let shade = if o.ready == o.total {
@@ -128,9 +130,14 @@ fn beside(plugin: &Plugin) -> String {
     };
     let short = canary.digest.get(..12).unwrap_or_default();
     match &*canary.state {
-        "Serving" => format!("{short} for {}: {} objects, {} fail", canary.objects, canary.reconciled, canary.failing),
+        "Serving" => format!(
+            "{short} for {}: {} objects, {} fail",
+            canary.objects, canary.reconciled, canary.failing
+        ),
         "Loading" => "loading".into(),
-        state => format!("{short} {state}: {}", canary.message).trim_start().to_owned(),
+        state => format!("{short} {state}: {}", canary.message)
+            .trim_start()
+            .to_owned(),
     }
 }
 

@@ -412,13 +412,20 @@ plugins:
     fn what_is_used_is_told() {
         let text = "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: ['*'], verbs: [get]}], upstreams: [{}], events: true}";
         let asks: Permissions = serde_saphyr::from_str(text).expect("parses");
-        let grant: Grant = serde_saphyr::from_str("{kubernetes: [{kinds: ['*'], verbs: [get]}], events: true}").expect("parses");
+        let grant: Grant =
+            serde_saphyr::from_str("{kubernetes: [{kinds: ['*'], verbs: [get]}], events: true}")
+                .expect("parses");
         let grants = PluginGrants::new("p", "", Some(asks), grant);
         assert_eq!(grants.used(), [0; 0]);
         let other = Gvk::new("", "v1", "B");
         assert!(grants.check(&kubernetes(Verb::Get, &other, "n")).is_ok());
         assert!(grants.check(&kubernetes(Verb::Hold, &other, "n")).is_err());
-        let ungranted = Access::Upstream { namespace: "n", name: "u", method: "GET", path: "/" };
+        let ungranted = Access::Upstream {
+            namespace: "n",
+            name: "u",
+            method: "GET",
+            path: "/",
+        };
         assert!(grants.check(&ungranted).is_err());
         assert_eq!(grants.used(), [1], "what was denied is not used");
         let shared = grants.clone();

@@ -62,7 +62,9 @@ mod tests {
 
     fn object(uid: &str, label: &str) -> Object {
         let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}","labels":{{"tier":"{label}"}}}}}}"#);
-        Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes()).expect("an object").1
+        Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+            .expect("an object")
+            .1
     }
 
     #[test]

@@ -48,9 +48,18 @@ mod tests {
             (json!({}), "config.url: Required value"),
             (json!({"url": "http://a"}), "config.url: Invalid value"),
             (json!({"url": 7}), "config.url: Invalid value"),
-            (json!({"url": "https://a", "retry": {"times": 0}}), "config.retry.times: Invalid value"),
-            (json!({"url": "https://a", "extra": 1}), "config.extra: unknown field"),
-            (json!({"url": "https://a", "retry": {"tims": 1}}), "config.retry.tims: unknown field"),
+            (
+                json!({"url": "https://a", "retry": {"times": 0}}),
+                "config.retry.times: Invalid value",
+            ),
+            (
+                json!({"url": "https://a", "extra": 1}),
+                "config.extra: unknown field",
+            ),
+            (
+                json!({"url": "https://a", "retry": {"tims": 1}}),
+                "config.retry.tims: unknown field",
+            ),
         ] {
             let error = check(config, &schema).expect_err(words);
             assert!(error.contains(words), "{error}");

@@ -149,7 +149,10 @@ impl Slot {
     fn build(&self, like: &Plugin) -> Option<&Arc<Plugin>> {
         let canary = self.canary.as_ref().and_then(|c| c.serving.as_ref());
         let builds = [self.serving.as_ref(), canary];
-        builds.into_iter().flatten().find(|b| Arc::ptr_eq(&b.record, &like.record))
+        builds
+            .into_iter()
+            .flatten()
+            .find(|b| Arc::ptr_eq(&b.record, &like.record))
     }
 
     /// Ends what the canary was for.
@@ -198,8 +201,15 @@ impl Registry {
         let builds = slots.values().flat_map(|slot| {
             let canary = slot.canary.as_ref();
             let bad = [slot.bad.as_ref(), canary.and_then(|c| c.bad.as_ref())];
-            let builds = [slot.serving.as_ref(), slot.good.as_ref(), canary.and_then(|c| c.serving.as_ref())];
-            builds.into_iter().chain(bad.map(|b| b.map(|b| &b.plugin))).flatten()
+            let builds = [
+                slot.serving.as_ref(),
+                slot.good.as_ref(),
+                canary.and_then(|c| c.serving.as_ref()),
+            ];
+            builds
+                .into_iter()
+                .chain(bad.map(|b| b.map(|b| &b.plugin)))
+                .flatten()
         });
         builds.into_iter().find(|b| b.digest == digest).cloned()
     }
@@ -219,7 +229,11 @@ impl Registry {
 
     /// A `Plugin` object governs the plugin of its name, from when it is seen.
     pub fn govern(&self, plugin: &str) {
-        self.slots.write().expect("lock").entry(of_object(plugin)).or_default();
+        self.slots
+            .write()
+            .expect("lock")
+            .entry(of_object(plugin))
+            .or_default();
     }
 
     /// Whether a `Plugin` object governs a plugin.
@@ -271,7 +285,11 @@ impl Registry {
             if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
                 return Err(Refusal::new(
                     "KindTaken",
-                    format!("{} is reconciled by {} ({other}) already", kind.gvk, theirs.name()),
+                    format!(
+                        "{} is reconciled by {} ({other}) already",
+                        kind.gvk,
+                        theirs.name()
+                    ),
                 ));
             }
         }
@@ -314,7 +332,11 @@ impl Registry {
         }
         // Hooks are a component's: agreed otherwise, it has had them.
         if before.as_ref().is_none_or(|b| b.digest != plugin.digest) {
-            slot.hooks = if plugin.lifecycle { "pending".into() } else { String::new() };
+            slot.hooks = if plugin.lifecycle {
+                "pending".into()
+            } else {
+                String::new()
+            };
         }
         if before.as_ref().is_none_or(|b| !b.same_build(&plugin)) {
             let beside = slot.canary.as_ref().and_then(|c| c.serving.as_ref());
@@ -378,13 +400,18 @@ impl Registry {
         let mut slots = self.slots.write().expect("lock");
         let slot = slots.entry(id.to_owned()).or_default();
         let Some(stable) = &slot.serving else {
-            return Err(Refusal::new("NothingBeside", "there is no build beside it".into()));
+            return Err(Refusal::new(
+                "NothingBeside",
+                "there is no build beside it".into(),
+            ));
         };
         if let Some(difference) = stable.differs_for_objects(&plugin) {
             return Err(Refusal::new("CanaryDiffers", difference));
         }
         let before = slot.canary.take();
-        let bad = before.and_then(|c| c.bad).filter(|b| b.plugin.same_build(&plugin));
+        let bad = before
+            .and_then(|c| c.bad)
+            .filter(|b| b.plugin.same_build(&plugin));
         let serving = bad.is_none().then(|| {
             plugin.record.counts(true);
             stable.record.counts(true);
@@ -430,7 +457,9 @@ impl Registry {
     /// There is no canary any more. Gives whether one has served.
     pub fn drop_canary(&self, id: &str) -> bool {
         let mut slots = self.slots.write().expect("lock");
-        let Some(slot) = slots.get_mut(id) else { return false };
+        let Some(slot) = slots.get_mut(id) else {
+            return false;
+        };
         let canary = slot.canary.take();
         slot.alone();
         canary.is_some_and(|c| c.serving.is_some())
@@ -544,16 +573,27 @@ impl Registry {
 impl Slot {
     fn report(&self, id: &str) -> Report {
         let serving = self.serving.as_ref();
-        let bare = || id.trim_end_matches(".wasm").trim_start_matches("Plugin/").to_owned();
+        let bare = || {
+            id.trim_end_matches(".wasm")
+                .trim_start_matches("Plugin/")
+                .to_owned()
+        };
         let (trapping, trap) = serving.map(|p| p.record.trapping()).unwrap_or_default();
         let bad = self.bad.as_ref();
         let back = |b: &Bad| {
             let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
             let now = serving.map_or_else(String::new, |p| short(&p.digest));
-            let message = format!("{} was taken back, {now} serves again: {}", short(&b.plugin.digest), b.why);
+            let message = format!(
+                "{} was taken back, {now} serves again: {}",
+                short(&b.plugin.digest),
+                b.why
+            );
             ("RolledBack".to_owned(), message)
         };
-        let refused = self.refusal.as_ref().map(|r| (r.reason.to_owned(), r.message.clone()));
+        let refused = self
+            .refusal
+            .as_ref()
+            .map(|r| (r.reason.to_owned(), r.message.clone()));
         let (reason, message) = refused.or_else(|| bad.map(back)).unwrap_or_default();
         let trying = serving.filter(|p| p.record.on_trial());
         let good = trying.and(self.good.as_ref()).or(serving);

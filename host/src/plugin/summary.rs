@@ -128,7 +128,12 @@ fn missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
             "see what is in Secrets",
         ),
     ];
-    missing.extend(flags.into_iter().filter(|(m, _)| *m).map(|(_, line)| line.to_owned()));
+    missing.extend(
+        flags
+            .into_iter()
+            .filter(|(m, _)| *m)
+            .map(|(_, line)| line.to_owned()),
+    );
     missing
 }
 

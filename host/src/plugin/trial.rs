@@ -193,7 +193,10 @@ impl Record {
     /// Whether it is on trial and something has trapped that did not before.
     pub fn doubtful(&self) -> bool {
         let tally = self.tally.lock().expect("lock");
-        tally.trial.as_ref().is_some_and(|trial| !trial.trapped.is_empty())
+        tally
+            .trial
+            .as_ref()
+            .is_some_and(|trial| !trial.trapped.is_empty())
     }
 
     /// Whether it is on trial.
@@ -323,7 +326,11 @@ mod tests {
             for (record, bad, all) in [(&canary, bad, all), (&stable, bad_beside, all_beside)] {
                 record.counts(true);
                 for object in 0..all {
-                    let ending = if object < bad { Ending::Failed } else { Ending::Fine };
+                    let ending = if object < bad {
+                        Ending::Failed
+                    } else {
+                        Ending::Fine
+                    };
                     call(record, object, ending, now);
                 }
             }
@@ -363,7 +370,10 @@ mod tests {
         assert!(!call(&record, 2, Ending::Trapped, now).news);
         assert!(!call(&record, 1, Ending::Fine, now).news);
         assert!(call(&record, 2, Ending::Fine, now).news);
-        assert!(!record.busy.load(Ordering::Relaxed), "nothing to look at any more");
+        assert!(
+            !record.busy.load(Ordering::Relaxed),
+            "nothing to look at any more"
+        );
     }
 
     proptest! {

@@ -147,7 +147,10 @@ impl Controller {
     }
 
     /// The objects that have the plugin's finalizer, and the lists that were read for that.
-    async fn left(&self, plugin: &Plugin) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
+    async fn left(
+        &self,
+        plugin: &Plugin,
+    ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
         let services = &self.services;
         let (mut left, mut reads) = (Vec::new(), Vec::new());
         for kind in &plugin.kinds {
@@ -200,7 +203,10 @@ impl Controller {
             .await
         {
             Ok(()) => End {
-                next: Next::Yield(self.services.router.now() + jittered(EVERY.0, JITTER), Cause::Retry),
+                next: Next::Yield(
+                    self.services.router.now() + jittered(EVERY.0, JITTER),
+                    Cause::Retry,
+                ),
                 reads: Some(reads),
                 follows: None,
             },
@@ -218,8 +224,17 @@ impl Controller {
     ) -> End {
         self.services.router.hold(plugin.name(), true);
         for (held, of) in left {
-            let finalizers: BTreeSet<&str> = plugin.kinds.iter().filter_map(|k| k.finalizer.as_deref()).collect();
-            let kept: Vec<_> = of.finalizers.iter().filter(|f| !finalizers.contains(&***f)).cloned().collect();
+            let finalizers: BTreeSet<&str> = plugin
+                .kinds
+                .iter()
+                .filter_map(|k| k.finalizer.as_deref())
+                .collect();
+            let kept: Vec<_> = of
+                .finalizers
+                .iter()
+                .filter(|f| !finalizers.contains(&***f))
+                .cloned()
+                .collect();
             if let Err(end) = self.set_finalizers(&held, &of, &kept).await
                 && matches!(end.next, Next::Retry(_))
             {
@@ -286,7 +301,10 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
     let granted = match missing.is_empty() {
         true => condition("Granted", true, "AllGranted", ""),
         false => {
-            let note = format!("It asks for what spec.grants does not grant: {}", missing.join("; "));
+            let note = format!(
+                "It asks for what spec.grants does not grant: {}",
+                missing.join("; ")
+            );
             condition("Granted", false, "GrantsMissing", &note)
         }
     };
@@ -294,11 +312,18 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
         _ if report.state == "suspended" => unknown("Healthy", "Suspended", "Its objects wait"),
         _ if report.state == "rolled-back" => condition("Healthy", false, "RolledBack", &report.message),
         _ if report.trapping > 0 => {
-            let note = format!("{} objects trapped at their last call: {}", report.trapping, report.trap);
+            let note = format!(
+                "{} objects trapped at their last call: {}",
+                report.trapping, report.trap
+            );
             condition("Healthy", false, "Trapping", &note)
         }
         "" | "done" => condition("Healthy", true, "Serving", ""),
-        "pending" => unknown("Healthy", "HooksPending", "Its life-cycle hooks run, and its objects wait"),
+        "pending" => unknown(
+            "Healthy",
+            "HooksPending",
+            "Its life-cycle hooks run, and its objects wait",
+        ),
         hooks => condition("Healthy", false, "HooksFailing", hooks),
     };
     vec![loaded, granted, healthy]
@@ -325,7 +350,11 @@ fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(Strin
         "Loading" => ("CanaryLoading", Resolution::Yield),
         _ => return None,
     };
-    Some((reason.into(), format!("The canary: {}", canary.message), resolution))
+    Some((
+        reason.into(),
+        format!("The canary: {}", canary.message),
+        resolution,
+    ))
 }
 
 fn summary(plugin: &Plugin) -> Summary {
@@ -366,7 +395,10 @@ fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
         }),
         ..PluginStatus::default()
     };
-    serde_json::to_value(status).unwrap_or(Value::Null).to_string().into_bytes()
+    serde_json::to_value(status)
+        .unwrap_or(Value::Null)
+        .to_string()
+        .into_bytes()
 }
 
 #[cfg(test)]

@@ -111,7 +111,8 @@ impl Objects {
         while let Err(e) = services.effects.resource(&plugin::kind()).await {
             debug!("Plugins are not followed yet: {e}");
             let none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
-            self.known.send_if_modified(|known| none && !std::mem::replace(known, true));
+            self.known
+                .send_if_modified(|known| none && !std::mem::replace(known, true));
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(ASKED.1);
         }
@@ -156,7 +157,11 @@ impl Objects {
     }
 
     /// Pulls a component; with it, what there is to say of its signatures.
-    pub async fn pull(&self, oci: &Oci, verify: Option<&Verify>) -> Result<(Vec<u8>, Option<String>), Refusal> {
+    pub async fn pull(
+        &self,
+        oci: &Oci,
+        verify: Option<&Verify>,
+    ) -> Result<(Vec<u8>, Option<String>), Refusal> {
         let reference: Reference = oci
             .reference
             .parse()
@@ -184,7 +189,8 @@ impl Objects {
             reason: e.reason(),
             message: format!("{}: {e}", oci.reference),
             // What is not there may come, and who may not read it may be let.
-            passing: e.is_transient() || matches!(e.reason(), "NotFound" | "Unauthorized" | "SignatureMissing"),
+            passing: e.is_transient()
+                || matches!(e.reason(), "NotFound" | "Unauthorized" | "SignatureMissing"),
         })?;
         let signed = || {
             let signers: Vec<String> = pulled.signers.iter().map(ToString::to_string).collect();
@@ -229,9 +235,12 @@ impl Objects {
 
     async fn secret(&self, reason: &'static str, name: &KeyName) -> Result<Vec<u8>, Refusal> {
         let text = self.data("Secret", reason, name).await?;
-        BASE64_STANDARD
-            .decode(text)
-            .map_err(|_| Refusal::new(reason, format!("Secret {}/{} is not base64", name.namespace, name.name)))
+        BASE64_STANDARD.decode(text).map_err(|_| {
+            Refusal::new(
+                reason,
+                format!("Secret {}/{} is not base64", name.namespace, name.name),
+            )
+        })
     }
 
     /// An entry of a ConfigMap or Secret, from the API server itself: what nobody else reads is not watched.

@@ -83,18 +83,24 @@ async fn govern(lab: &Lab, name: &str, spec: Value) {
 
 /// Waits until a Plugin says this of its newest generation; gives it.
 async fn says(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> Value {
-    lab.until(&format!("Plugin {name} has {kind}={status} ({reason})"), async || {
-        let object = plugin(lab, name).await;
-        let found = condition(&object, kind);
-        let observed = found["observedGeneration"] == object["metadata"]["generation"];
-        observed && found["status"] == status && found["reason"] == reason
-    })
+    lab.until(
+        &format!("Plugin {name} has {kind}={status} ({reason})"),
+        async || {
+            let object = plugin(lab, name).await;
+            let found = condition(&object, kind);
+            let observed = found["observedGeneration"] == object["metadata"]["generation"];
+            observed && found["status"] == status && found["reason"] == reason
+        },
+    )
     .await;
     plugin(lab, name).await
 }
 
 fn message(plugin: &Value, kind: &str) -> String {
-    condition(plugin, kind)["message"].as_str().unwrap_or_default().to_owned()
+    condition(plugin, kind)["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn report(lab: &Lab, name: &str) -> Report {
@@ -103,22 +109,29 @@ fn report(lab: &Lab, name: &str) -> Report {
 }
 
 async fn misbehave(lab: &Lab, name: &str, behaviour: &str, tier: &str) {
-    lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+    lab.apply(
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
         "metadata": {"name": name, "namespace": lab.namespace, "labels": {"tier": tier}},
-        "spec": {"behaviour": behaviour}}))
-        .await;
+        "spec": {"behaviour": behaviour}}),
+    )
+    .await;
 }
 
 async fn greet(lab: &Lab, name: &str) {
-    lab.apply(json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
-        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}}))
-        .await;
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}}),
+    )
+    .await;
 }
 
 /// The component `hostile`, in a build that traps where the other does what it is told.
 fn brittle(wasm: &[u8]) -> Vec<u8> {
     let (word, other) = (b"ostler-hostile-build:sound--", b"ostler-hostile-build:brittle");
-    let at = wasm.windows(word.len()).position(|w| w == word).expect("it is marked");
+    let at = wasm
+        .windows(word.len())
+        .position(|w| w == word)
+        .expect("it is marked");
     let mut wasm = wasm.to_vec();
     wasm[at..at + other.len()].copy_from_slice(other);
     wasm
@@ -126,7 +139,12 @@ fn brittle(wasm: &[u8]) -> Vec<u8> {
 
 /// Which build reconciled each object last, by name.
 fn builds(lab: &Lab) -> Vec<(String, String)> {
-    let facts = lab.host().ledger().all().into_iter().filter(|f| f.kind == "Hostile");
+    let facts = lab
+        .host()
+        .ledger()
+        .all()
+        .into_iter()
+        .filter(|f| f.kind == "Hostile");
     let mut builds: Vec<_> = facts.map(|f| (f.name, f.plugin_digest)).collect();
     builds.sort();
     builds
@@ -158,16 +176,23 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     assert_eq!(status["granted"], status["requested"]);
     assert!(message(&told, "Loaded").contains("grants file"), "{told:#}");
     // What it uses is told when it is asked.
-    let now = kube::api::Patch::Merge(json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}}));
+    let now =
+        kube::api::Patch::Merge(json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}}));
     let api = lab.api(&kind(), "");
-    api.patch("greeting", &Default::default(), &now).await.expect("patched");
+    api.patch("greeting", &Default::default(), &now)
+        .await
+        .expect("patched");
     lab.until("it tells what was used", async || {
         let used = plugin(&lab, "greeting").await["status"]["used"].clone();
-        used.as_array().is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
+        used.as_array()
+            .is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
     })
     .await;
     // The newest file serves, and without the object the directory does as ever.
-    lab.install_bytes("greeting", &rebuilt(&component_bytes("examples/greeting"), "newer"));
+    lab.install_bytes(
+        "greeting",
+        &rebuilt(&component_bytes("examples/greeting"), "newer"),
+    );
     lab.until("the newer build serves", async || {
         report(&lab, "greeting").digest != served.digest
     })
@@ -201,7 +226,10 @@ async fn grants_change_at_run_time(mut lab: Lab) {
     })
     .await;
     let told = says(&lab, "greeting", "Granted", "False", "GrantsMissing").await;
-    assert!(message(&told, "Granted").contains("get,apply,delete ConfigMap"), "{told:#}");
+    assert!(
+        message(&told, "Granted").contains("get,apply,delete ConfigMap"),
+        "{told:#}"
+    );
     let before = report(&lab, "greeting");
     let all = json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
     govern(&lab, "greeting", spec(all)).await;
@@ -227,7 +255,10 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
     let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
-    assert!(message(&told, "Loaded").contains("config.writer: Invalid value"), "{told:#}");
+    assert!(
+        message(&told, "Loaded").contains("config.writer: Invalid value"),
+        "{told:#}"
+    );
     assert_eq!(condition(&told, "Stalled")["status"], "True");
     assert_eq!(report(&lab, "lifecycle").state, "failed");
     govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
@@ -237,12 +268,18 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}}))
         .await;
     lab.ready(&beats, "b").await;
-    let written = lab.get(&Gvk::new("", "v1", "ConfigMap"), "b").await.expect("a trace");
+    let written = lab
+        .get(&Gvk::new("", "v1", "ConfigMap"), "b")
+        .await
+        .expect("a trace");
     assert_eq!(written["data"]["writer"], "me");
     govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
     let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
     let why = message(&told, "Loaded");
-    assert!(why.contains("config.writter: unknown field") && why.contains("serves on"), "{why}");
+    assert!(
+        why.contains("config.writter: unknown field") && why.contains("serves on"),
+        "{why}"
+    );
     assert_eq!(report(&lab, "lifecycle").state, "kept");
     forget(&lab, "lifecycle").await;
 }
@@ -338,10 +375,16 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     })
     .await;
     // Another's component.
-    let _ = lab.api(&kind(), "").delete("elsewhere", &Default::default()).await;
+    let _ = lab
+        .api(&kind(), "")
+        .delete("elsewhere", &Default::default())
+        .await;
     govern(&lab, "elsewhere", file("second.wasm")).await;
     let told = says(&lab, "elsewhere", "Loaded", "False", "NameDiffers").await;
-    assert!(message(&told, "Loaded").contains("is the plugin hostile"), "{told:#}");
+    assert!(
+        message(&told, "Loaded").contains("is the plugin hostile"),
+        "{told:#}"
+    );
     forget(&lab, "elsewhere").await;
     forget(&lab, "hostile").await;
 }
@@ -349,7 +392,10 @@ async fn what_is_refused_says_why(mut lab: Lab) {
 /// A component without its manifest: the section gets another name of the same length.
 fn bare(wasm: &[u8]) -> Vec<u8> {
     let (name, other) = (b"ostler:manifest", b"nobody:manifest");
-    let at = wasm.windows(name.len()).position(|w| w == name).expect("a manifest");
+    let at = wasm
+        .windows(name.len())
+        .position(|w| w == name)
+        .expect("a manifest");
     let mut wasm = wasm.to_vec();
     wasm[at..at + name.len()].copy_from_slice(other);
     wasm
@@ -387,37 +433,62 @@ async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
         let tier = if i == 0 { "test" } else { "prod" };
         misbehave(&lab, &format!("h{i}"), "behave", tier).await;
     }
-    lab.until("all are reconciled", async || builds(&lab).len() == OBJECTS).await;
+    lab.until("all are reconciled", async || builds(&lab).len() == OBJECTS)
+        .await;
     let old = report(&lab, "hostile").digest;
     let by_new = |lab: &Lab| -> Vec<String> {
         let builds = builds(lab).into_iter();
-        builds.filter(|(_, digest)| *digest != old).map(|(name, _)| name).collect()
+        builds
+            .filter(|(_, digest)| *digest != old)
+            .map(|(name, _)| name)
+            .collect()
     };
 
-    govern(&lab, "hostile", spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"}))))).await;
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"})))),
+    )
+    .await;
     let told = canary_is(&lab, "Serving", "tier=test").await;
     assert_ne!(told["status"]["canary"]["digest"], old.as_str());
-    lab.until("the selected one is the canary's", async || by_new(&lab) == ["h0"]).await;
+    lab.until("the selected one is the canary's", async || {
+        by_new(&lab) == ["h0"]
+    })
+    .await;
     lab.idle().await;
     assert_eq!(by_new(&lab), ["h0"]);
 
-    govern(&lab, "hostile", spec("v1.wasm", Some(("v2.wasm", json!({"share": 50}))))).await;
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"share": 50})))),
+    )
+    .await;
     canary_is(&lab, "Serving", "50 %").await;
-    lab.until("a share is the canary's", async || by_new(&lab).len() > 1).await;
+    lab.until("a share is the canary's", async || by_new(&lab).len() > 1)
+        .await;
     lab.idle().await;
     let half = by_new(&lab);
     // Of a fair coin thrown forty times: one in a million is outside.
     assert!((5..=35).contains(&half.len()), "{half:?}");
 
-    govern(&lab, "hostile", spec("v1.wasm", Some(("v2.wasm", json!({"share": 80}))))).await;
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"share": 80})))),
+    )
+    .await;
     canary_is(&lab, "Serving", "80 %").await;
-    lab.until("more are the canary's", async || by_new(&lab).len() > half.len()).await;
+    lab.until("more are the canary's", async || by_new(&lab).len() > half.len())
+        .await;
     lab.idle().await;
     let more = by_new(&lab);
     assert!(half.iter().all(|name| more.contains(name)), "{half:?} {more:?}");
 
     govern(&lab, "hostile", spec("v2.wasm", None)).await;
-    lab.until("it is promoted", async || by_new(&lab).len() == OBJECTS).await;
+    lab.until("it is promoted", async || by_new(&lab).len() == OBJECTS)
+        .await;
     let told = says(&lab, "hostile", "Ready", "True", "Ready").await;
     assert!(told["status"]["canary"].is_null(), "{told:#}");
     assert_eq!(told["status"]["running"]["source"], "v2.wasm");
@@ -451,7 +522,10 @@ async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     all("brittle").await;
     let told = canary_is(&lab, "RolledBack", "tier=test").await;
     let why = told["status"]["canary"]["message"].as_str().unwrap_or_default();
-    assert!(why.contains("of its 4 objects fail") && why.contains("trapped"), "{why}");
+    assert!(
+        why.contains("of its 4 objects fail") && why.contains("trapped"),
+        "{why}"
+    );
     says(&lab, "hostile", "Ready", "False", "CanaryRolledBack").await;
     says(&lab, "hostile", "Healthy", "True", "Serving").await;
     for i in 0..8 {
@@ -479,13 +553,17 @@ async fn some_objects(lab: &Lab) {
     for i in 0..3 {
         lab.ready(&hostile(), &format!("h{i}")).await;
     }
-    lab.condition(&hostile(), "ever", "Ready", "False", "PluginTrapped").await;
+    lab.condition(&hostile(), "ever", "Ready", "False", "PluginTrapped")
+        .await;
 }
 
 /// Puts a build in place that traps on what comes after it: recordings of what came before tell nothing.
 async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
     lab.install_bytes("hostile", &brittle(sound));
-    lab.until("the brittle build serves", async || report(lab, "hostile").digest != good).await;
+    lab.until("the brittle build serves", async || {
+        report(lab, "hostile").digest != good
+    })
+    .await;
     for i in 0..3 {
         misbehave(lab, &format!("h{i}"), "brittle", "x").await;
     }
@@ -499,14 +577,23 @@ async fn a_build_that_traps_goes_back(mut lab: Lab) {
     lab.start_host().await;
     some_objects(&lab).await;
     let told = says(&lab, "hostile", "Healthy", "False", "Trapping").await;
-    assert!(message(&told, "Healthy").starts_with("1 objects trapped"), "{told:#}");
+    assert!(
+        message(&told, "Healthy").starts_with("1 objects trapped"),
+        "{told:#}"
+    );
     let good = report(&lab, "hostile").digest;
 
     break_it(&lab, &sound, &good).await;
     let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
     let status = &told["status"];
-    assert_eq!((&status["running"]["digest"], &status["lastGood"]), (&json!(good), &json!(good)));
-    let bad = status["rolledBack"]["digest"].as_str().expect("a digest").to_owned();
+    assert_eq!(
+        (&status["running"]["digest"], &status["lastGood"]),
+        (&json!(good), &json!(good))
+    );
+    let bad = status["rolledBack"]["digest"]
+        .as_str()
+        .expect("a digest")
+        .to_owned();
     let why = message(&told, "Healthy");
     assert!(
         why.contains(&bad[..12]) && why.contains(&good[..12]) && why.contains("unreachable"),
@@ -581,7 +668,8 @@ async fn a_plugin_stays_while_objects_need_it(mut lab: Lab) {
     lab.ready(&probe(), "b").await;
     lab.delete(&probe(), "a").await;
     lab.delete(&probe(), "b").await;
-    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null()).await;
+    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+        .await;
 }
 
 async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
@@ -594,12 +682,20 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     // Nothing that would take it up again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
     says(&lab, "probe", "Loaded", "False", "FileMissing").await;
-    let orphan = kube::api::Patch::Merge(json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}));
+    let orphan = kube::api::Patch::Merge(
+        json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
+    );
     let api = lab.api(&kind(), "");
-    api.patch("probe", &Default::default(), &orphan).await.expect("patched");
+    api.patch("probe", &Default::default(), &orphan)
+        .await
+        .expect("patched");
     api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null()).await;
-    lab.until("it is unloaded", async || lab.host().registry().reports().is_empty()).await;
+    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+        .await;
+    lab.until("it is unloaded", async || {
+        lab.host().registry().reports().is_empty()
+    })
+    .await;
     let left = lab.get(&probe(), "a").await.expect("it is there");
     assert!(left["metadata"]["finalizers"].is_null(), "{left:#}");
     lab.delete(&probe(), "a").await;
@@ -650,7 +746,10 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
     assert!(!told.to_string().contains(PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
-    store.sign(&reference, &pushed.digest, &auth, &key).await.expect("signed");
+    store
+        .sign(&reference, &pushed.digest, &auth, &key)
+        .await
+        .expect("signed");
     // It is tried again by itself.
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
     assert!(message(&told, "Loaded").starts_with("signed by "), "{told:#}");

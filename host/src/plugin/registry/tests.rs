@@ -11,7 +11,11 @@ use crate::{
 
 static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
     let engine = Engine::new(1, 1 << 20, None, None).expect("an engine");
-    Arc::new(engine.compile(&component("package", "package"), false).expect("compiles"))
+    Arc::new(
+        engine
+            .compile(&component("package", "package"), false)
+            .expect("compiles"),
+    )
 });
 
 fn kind(name: &str) -> Kind {
@@ -48,7 +52,9 @@ fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
 
 fn object(uid: usize) -> Object {
     let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}"}}}}"#);
-    Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes()).expect("an object").1
+    Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+        .expect("an object")
+        .1
 }
 
 /// Which build has an object.
@@ -63,7 +69,13 @@ fn trap(registry: &Registry, objects: std::ops::Range<usize>) -> Option<Back> {
     for uid in objects {
         let found = registry.of_object(&Gvk::new("g", "v1", "A"), &object(uid));
         let build = found.expect("a build");
-        let (taken, _) = registry.ended(&build, &uid.to_string(), Ending::Trapped, "trapped: unreachable", Instant::now());
+        let (taken, _) = registry.ended(
+            &build,
+            &uid.to_string(),
+            Ending::Trapped,
+            "trapped: unreachable",
+            Instant::now(),
+        );
         back = back.or(taken);
     }
     back
@@ -80,30 +92,44 @@ fn share(share: u8) -> Choice {
 #[test]
 fn names_and_kinds_are_taken_and_free_again() {
     let registry = Registry::default();
-    registry.serve("a.wasm", "1", plugin("a", "1", "A"), None).expect("serves");
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
     let refused = |id: &str, plugin| registry.serve(id, "1", plugin, None).err().map(|r| r.reason);
     assert_eq!(refused("b.wasm", plugin("a", "2", "B")), Some("NameTaken"));
     assert_eq!(refused("b.wasm", plugin("b", "2", "A")), Some("KindTaken"));
     assert_eq!(refused(&of_object("b"), plugin("b", "2", "A")), Some("KindTaken"));
-    let kept = registry.serve("b.wasm", "1", plugin("b", "2", "A"), None).err().expect("taken");
+    let kept = registry
+        .serve("b.wasm", "1", plugin("b", "2", "A"), None)
+        .err()
+        .expect("taken");
     registry.refuse("b.wasm", "1", kept);
     assert!(registry.knows("b.wasm", "1"));
     assert_eq!(registry.report("b.wasm").expect("known").state, "failed");
     assert!(registry.remove("a.wasm").is_some());
-    assert!(!registry.knows("b.wasm", "1"), "what stood back is looked at again");
-    registry.serve("b.wasm", "1", plugin("b", "2", "A"), None).expect("serves");
+    assert!(
+        !registry.knows("b.wasm", "1"),
+        "what stood back is looked at again"
+    );
+    registry
+        .serve("b.wasm", "1", plugin("b", "2", "A"), None)
+        .expect("serves");
     assert_eq!(of(&registry, 1), "2");
 }
 
 #[test]
 fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
     let registry = Registry::default();
-    registry.serve("a.wasm", "1", plugin("a", "1", "A"), None).expect("serves");
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
     registry.govern("a");
     assert_eq!(of(&registry, 1), "1", "until its own is ready");
     let id = of_object("a");
     assert_eq!(registry.report(&id).expect("known").state, "loading");
-    let served = registry.serve(&id, "1", plugin("a", "2", "A"), None).expect("serves");
+    let served = registry
+        .serve(&id, "1", plugin("a", "2", "A"), None)
+        .expect("serves");
     assert_eq!(served.before.expect("a build before").digest, "1".repeat(64));
     assert_eq!(registry.slots(), [id.clone()]);
     let other = registry.serve("other.wasm", "1", plugin("a", "3", "A"), None);
@@ -117,9 +143,16 @@ fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
 #[test]
 fn a_build_goes_back_once_and_under_what_is_agreed_now() {
     let registry = Registry::default();
-    registry.serve("a.wasm", "1", plugin("a", "1", "A"), None).expect("serves");
-    registry.serve("a.wasm", "2", plugin("a", "2", "A"), None).expect("serves");
-    assert_eq!(registry.report("a.wasm").expect("known").last_good, "1".repeat(64));
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry
+        .serve("a.wasm", "2", plugin("a", "2", "A"), None)
+        .expect("serves");
+    assert_eq!(
+        registry.report("a.wasm").expect("known").last_good,
+        "1".repeat(64)
+    );
     assert!(trap(&registry, 0..2).is_none());
     let back = trap(&registry, 2..3).expect("taken back");
     assert!(!back.canary && back.bad.digest.starts_with('2') && back.now.digest.starts_with('1'));
@@ -139,7 +172,10 @@ fn a_build_goes_back_once_and_under_what_is_agreed_now() {
         },
     });
     let served = registry.serve("a.wasm", "3", again, None).expect("dealt with");
-    assert_eq!((&served.now.digest[..1], served.now.terms.limits.host_calls), ("1", 7));
+    assert_eq!(
+        (&served.now.digest[..1], served.now.terms.limits.host_calls),
+        ("1", 7)
+    );
     assert_eq!(registry.report("a.wasm").expect("known").state, "rolled-back");
     // Another configuration makes another build of it.
     let mut other = plugin("a", "2", "A");
@@ -161,10 +197,21 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     registry.govern("a");
     let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), share(50));
     assert_eq!(beside.err().map(|r| r.reason), Some("NothingBeside"));
-    registry.serve(&id, "1", plugin("a", "1", "A"), None).expect("serves");
-    let differs = registry.serve_canary(&id, "c", plugin("a", "2", "B"), share(50)).err();
-    assert!(differs.expect("another kind").message.contains("does not reconcile A.v1.g"));
-    registry.serve_canary(&id, "c", plugin("a", "2", "A"), share(50)).expect("serves");
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    let differs = registry
+        .serve_canary(&id, "c", plugin("a", "2", "B"), share(50))
+        .err();
+    assert!(
+        differs
+            .expect("another kind")
+            .message
+            .contains("does not reconcile A.v1.g")
+    );
+    registry
+        .serve_canary(&id, "c", plugin("a", "2", "A"), share(50))
+        .expect("serves");
     let builds = |registry: &Registry| (0..100).filter(|uid| of(registry, *uid) == "2").count();
     let half = builds(&registry);
     assert!((25..75).contains(&half), "{half}");
@@ -181,11 +228,17 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     let canary = registry.report(&id).expect("known").canary.expect("a canary");
     assert_eq!((&*canary.state, canary.failing), ("RolledBack", 3));
     // The same is not tried again, another is.
-    registry.serve_canary(&id, "d", plugin("a", "2", "A"), share(50)).expect("dealt with");
+    registry
+        .serve_canary(&id, "d", plugin("a", "2", "A"), share(50))
+        .expect("dealt with");
     assert_eq!(builds(&registry), 0);
-    registry.serve_canary(&id, "e", plugin("a", "3", "A"), share(100)).expect("serves");
+    registry
+        .serve_canary(&id, "e", plugin("a", "3", "A"), share(100))
+        .expect("serves");
     assert_eq!(of(&registry, 1), "3");
-    registry.serve(&id, "2", plugin("a", "3", "A"), None).expect("promoted");
+    registry
+        .serve(&id, "2", plugin("a", "3", "A"), None)
+        .expect("promoted");
     assert!(registry.drop_canary(&id) && !registry.drop_canary(&id));
     assert_eq!(of(&registry, 1), "3");
     assert!(registry.report(&id).expect("known").canary.is_none());
