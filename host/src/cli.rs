@@ -101,6 +101,13 @@ struct Common {
     /// Directory of components; what is saved there is swapped in.
     #[arg(long, default_value = "plugins")]
     plugins: PathBuf,
+    /// Follow only Plugin objects with these labels (`team=ci`): where several hosts share a cluster.
+    #[arg(long, value_parser = crate::selector::Selector::parse)]
+    plugin_selector: Option<crate::selector::Selector>,
+    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
+    /// anyway.
+    #[arg(long = "plain-http-registry")]
+    plain_http: Vec<String>,
     /// File that says what each plugin may do; without it none may do anything.
     #[arg(long)]
     grants: Option<PathBuf>,
@@ -197,7 +204,11 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plugin(plugin) => plugin.run().await?,
         Command::Completion(completion) => completion.run(),
         Command::Crds => {
-            print!("{}", crate::upstream::crd_yaml());
+            print!(
+                "{}---\n{}",
+                crate::upstream::crd_yaml(),
+                crate::plugin::spec::crd_yaml()
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -222,6 +233,8 @@ async fn serve(
     let grants = grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugins,
+        plugin_selector: common.plugin_selector,
+        plain_http: common.plain_http,
         grants,
         grants_file: common.grants,
         network: common.networks,

@@ -355,7 +355,7 @@ fn same_names(path: &str, what: &str, theirs: &[String], ours: &[String]) -> Res
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
     use wit_parser::ManglingAndAbi;
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     /// A component that does nothing, for the host's contract with one text replaced by another.
-    fn component(from: &str, to: &str) -> Vec<u8> {
+    pub(crate) fn component(from: &str, to: &str) -> Vec<u8> {
         let files = [
             include_str!("../../wit/types.wit"),
             include_str!("../../wit/reconciler.wit"),

@@ -323,6 +323,12 @@ impl Effects {
         }
     }
 
+    /// An object as the API server has it, which the store does not keep.
+    pub async fn bytes(&self, key: &ObjectRef) -> Result<bytes::Bytes, ApiError> {
+        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        self.cluster.get(&path).await
+    }
+
     /// Whether exactly this object exists.
     pub async fn exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
         let path = match self.cluster.resource(&key.gvk).await {

@@ -5,7 +5,7 @@
 
 mod check;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -91,6 +91,9 @@ pub struct Grants {
     pub network: NetworkGrant,
     #[serde(default)]
     plugins: BTreeMap<String, Grant>,
+    /// Where it is said, as a prefix of fields, when that is not a file.
+    #[serde(skip)]
+    place: Option<Arc<str>>,
 }
 
 /// What may be done: what a manifest asks for, or the part of a [`Grant`] that answers it.
@@ -336,10 +339,28 @@ impl Grants {
         Ok(grants)
     }
 
+    /// What a `Plugin` object says of the plugin of its name.
+    pub fn of_object(plugin: &str, grant: Grant) -> Self {
+        Self {
+            plugins: BTreeMap::from([(plugin.to_owned(), grant)]),
+            place: Some("spec.grants.".into()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether something is said of a plugin.
+    pub fn name(&self, plugin: &str) -> bool {
+        self.plugins.contains_key(plugin)
+    }
+
     /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
     /// [`PluginGrants::asking`].
     pub fn of(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
-        PluginGrants::new(plugin, &format!("plugins.{plugin}."), None, grant)
+        let place = self
+            .place
+            .as_deref()
+            .map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
+        PluginGrants::new(plugin, &place, None, grant)
     }
 }

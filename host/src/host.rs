@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::JoinSet,
+};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -26,13 +29,16 @@ use crate::{
     limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
-    plugin::{Plugin, Registry},
+    object::Object,
+    oci,
+    plugin::{self, Plugin, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     rbac::Reviewer,
     reconcile::{self, Controller},
-    reload::Reloader,
+    reload::{Objects, Reloader},
     router::{Cause, Router},
     scope::{Form, Reach},
+    selector::Selector,
     store::{Query, Store},
     tape::{self, Tapes},
     upstream::{self, Clients, Network, NetworkGrant, Streams},
@@ -44,6 +50,10 @@ use crate::{
 pub struct Settings {
     /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
     pub plugins: PathBuf,
+    /// Which `Plugin` objects are followed: those with these labels, all without.
+    pub plugin_selector: Option<Selector>,
+    /// Registries (`HOST:PORT`) that are spoken to in plain HTTP.
+    pub plain_http: Vec<String>,
     /// What plugins may do.
     pub grants: Grants,
     /// The file they are from: when it changes they do.
@@ -82,6 +92,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             plugins: PathBuf::from("plugins"),
+            plugin_selector: None,
+            plain_http: Vec::new(),
             grants: Grants::default(),
             grants_file: None,
             network: Vec::new(),
@@ -149,12 +161,18 @@ impl Host {
             waking.add(object, Priority::Normal, cause);
         });
         let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
+        let plugins_changed = Arc::new(Notify::new());
+        let governing = plugins_changed.clone();
         let informers = Arc::new(Informers::new(
             cluster.clone(),
             store.clone(),
             Arc::new(move |change, origin| {
                 if change.new.is_some() && listening.reconciles(&change.key.gvk) {
                     seeing.seen(&change.key);
+                }
+                let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
+                if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
+                    governing.notify_one();
                 }
                 closing.changed(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
@@ -215,6 +233,17 @@ impl Host {
             notes: Mutex::default(),
         });
         let most = settings.workers;
+        let registries = oci::Store::new(
+            settings.cache.as_ref().map(|c| c.directory.join("components")),
+            oci::Limits::default(),
+        )
+        .with_plain_http(settings.plain_http.clone());
+        let objects = Arc::new(Objects::new(
+            services.clone(),
+            settings.plugin_selector.clone(),
+            registries,
+            plugins_changed,
+        ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
@@ -229,7 +258,9 @@ impl Host {
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
-        let reloader = reloader.probing(services.tapes.clone());
+        let reloader = reloader
+            .following(objects.clone())
+            .probing(services.tapes.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
             if network.allow(allowing.allowed(grants)) {
                 asking.streams.network_changed();
@@ -240,6 +271,7 @@ impl Host {
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
         }));
+        tasks.spawn(objects.follow());
         let (letting_go, linger) = (services.clone(), settings.linger);
         tasks.spawn(async move {
             let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
@@ -421,7 +453,12 @@ pub fn synced(services: &Services) -> bool {
 
 /// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
 /// One plugin has so many reconciles at the same time at most.
-fn swapped(services: &Arc<Services>, most: u32, new: Option<&Arc<Plugin>>, before: Option<&Arc<Plugin>>) {
+pub(crate) fn swapped(
+    services: &Arc<Services>,
+    most: u32,
+    new: Option<&Arc<Plugin>>,
+    before: Option<&Arc<Plugin>>,
+) {
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
@@ -459,6 +496,10 @@ fn swapped(services: &Arc<Services>, most: u32, new: Option<&Arc<Plugin>>, befor
         );
     }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
+    // What has hooks waits for them, and is let go by these.
+    if plugin.suspended || !plugin.lifecycle {
+        router.hold(plugin.name(), plugin.suspended);
+    }
     requeue(services, plugin, cause);
     if plugin.terms.grants.holdable().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));

@@ -25,7 +25,9 @@ use crate::{
     engine::{Engine, Trap},
     key::{Gvk, ObjectRef},
     object::Object,
-    plugin::{Plugin, Registry},
+    plugin::{self, Plugin, Registry},
+    queue::Priority,
+    router::Cause,
     scope::Form,
     store::Query,
 };
@@ -111,7 +113,8 @@ impl Hooks {
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
-                    self.services.router.hold(name, !self.done(&plugin));
+                    let waits = plugin.suspended || !self.done(&plugin);
+                    self.services.router.hold(name, waits);
                     // The same build with another configuration is another try.
                     if known
                         .get(name)
@@ -122,7 +125,7 @@ impl Hooks {
                     if let Some((_, superseded)) = known.remove(name) {
                         superseded.abort();
                     }
-                    if !self.done(&plugin) {
+                    if !plugin.suspended && !self.done(&plugin) {
                         let task = running.spawn(self.clone().prepare(plugin.clone(), term));
                         known.insert(name.clone(), (plugin.clone(), task));
                     }
@@ -140,7 +143,7 @@ impl Hooks {
 
     async fn prepare(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
         let name = plugin.name();
-        self.registry.hooks(name, "pending".into());
+        self.tell(&plugin, "pending".into());
         if self.services.gate.during(term, self.call_all(&plugin)).await != Ok(true) {
             return;
         }
@@ -151,7 +154,7 @@ impl Hooks {
         );
         let done = (plugin.digest.clone(), term);
         self.done.lock().expect("lock").insert(name.clone(), done);
-        self.registry.hooks(name, "done".into());
+        self.tell(&plugin, "done".into());
         self.services.router.hold(name, false);
     }
 
@@ -199,6 +202,13 @@ impl Hooks {
         }
     }
 
+    /// Makes known how far a plugin is.
+    fn tell(&self, plugin: &Plugin, hooks: String) {
+        self.registry.hooks(plugin.name(), hooks);
+        let key = ObjectRef::new(plugin::kind(), "", plugin.name());
+        self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+    }
+
     /// Makes a failure known and waits; `false` when the host is drained.
     async fn failed(&self, plugin: &Plugin, pause: &mut Duration, why: String) -> bool {
         warn!(
@@ -206,7 +216,7 @@ impl Hooks {
             digest = &plugin.digest[..12],
             "its objects wait: {why}"
         );
-        self.registry.hooks(plugin.name(), why);
+        self.tell(plugin, why);
         let wait = *pause;
         *pause = (wait * 2).min(self.backoff.1).min(LONGEST);
         tokio::select! {

@@ -241,7 +241,7 @@ impl World {
         }
         for (path, plugin) in plugins.into_values() {
             let (file, digest) = (path.display().to_string(), plugin.digest.clone());
-            let served = self.registry.serve(&file, &digest, Arc::new(plugin), None);
+            let served = self.registry.serve(&file, &digest, plugin, None);
             served.map_err(|why| anyhow::anyhow!("{file}: {why}"))?;
         }
         Ok(())

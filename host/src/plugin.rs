@@ -1,25 +1,67 @@
 //! Plugins: from the bytes of a component to something that reconciles, and the registry of what serves.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, RwLock},
-    time::Duration,
-};
+pub mod choice;
+pub mod config;
+mod registry;
+pub mod spec;
+mod summary;
+pub mod trial;
 
-use serde::Serialize;
+use std::sync::Arc;
+
 use sha2::{Digest, Sha256};
+
+pub use self::{
+    registry::{Back, CanaryReport, Registry, Report, Served, of_object},
+    summary::Summary,
+    trial::{Ending, Record},
+};
 
 use crate::{
     bindings::reconciler::Descriptor,
     capabilities::{Call, Terms},
-    contract,
+    contract::{self, ContractError},
     engine::{Compiled, Engine, Limits, hex},
     grants::Grants,
     key::Gvk,
-    manifest,
+    manifest::{self, Manifest},
     replay::Probe,
     selector::Selector,
 };
+
+/// The kind of the objects that govern plugins.
+pub fn kind() -> Gvk {
+    Gvk::new("ostler.dev", "v1alpha1", "Plugin")
+}
+
+/// Why something does not serve: a word for conditions, and words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// In a word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// Whether it may pass by itself.
+    pub passing: bool,
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.message
+    }
+}
+
+impl Refusal {
+    /// One that stays until something is changed.
+    pub fn new(reason: &'static str, message: String) -> Self {
+        Self {
+            reason,
+            message,
+            passing: false,
+        }
+    }
+}
 
 /// A kind a plugin reconciles.
 #[derive(Clone, Debug)]
@@ -49,7 +91,19 @@ pub struct Plugin {
     /// Whether it has life-cycle hooks.
     pub lifecycle: bool,
     /// What is called.
-    pub compiled: Compiled,
+    pub compiled: Arc<Compiled>,
+    /// What it says of itself; none in components that were built without.
+    pub manifest: Option<Manifest>,
+    /// Where it is from: a file, or a reference in a registry.
+    pub source: String,
+    /// What there is to say of it besides.
+    pub notes: Vec<String>,
+    /// What recordings said of it when it was to replace the build before.
+    pub probe: Option<Probe>,
+    /// Whether its objects have to wait.
+    pub suspended: bool,
+    /// How its calls ended.
+    pub record: Arc<Record>,
 }
 
 impl Plugin {
@@ -62,40 +116,138 @@ impl Plugin {
     pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
         self.kinds.iter().find(|k| k.gvk == *gvk)
     }
+
+    /// Whether both are the same component, configured alike: what they may do is agreed anew each time, and is not
+    /// theirs.
+    pub fn same_build(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.terms.config == other.terms.config
+    }
+
+    /// Whether one is as good as the other.
+    pub fn same(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.suspended == other.suspended && self.terms.same(&other.terms)
+    }
+
+    /// This build, as it is agreed with another of the same plugin: what may be done is an administrator's word, to
+    /// which no build goes back.
+    fn under(&self, other: &Self) -> Self {
+        let asks = self.manifest.as_ref().map(|m| m.asks.clone());
+        let terms = Terms {
+            plugin: self.terms.plugin.clone(),
+            grants: other.terms.grants.clone().asking(asks),
+            config: self.terms.config.clone(),
+            limits: other.terms.limits.clone(),
+        };
+        self.with(terms, self.record.clone(), other.suspended)
+    }
+
+    /// This build as it is configured, with what else is agreed now.
+    fn bound(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
+        let config = self.terms.config.clone();
+        let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
+        Self {
+            notes: self.notes.clone(),
+            ..self.with(terms, self.record.clone(), suspended)
+        }
+    }
+
+    /// This build, agreed otherwise; nothing is compiled anew.
+    pub fn agreed(&self, config: Option<&str>, grants: &Grants, limits: &Limits) -> Result<Self, Refusal> {
+        let config = configure(config, self.manifest.as_ref())?;
+        let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
+        Ok(self.with(terms, Arc::default(), false))
+    }
+
+    fn with(&self, terms: Terms, record: Arc<Record>, suspended: bool) -> Self {
+        Self {
+            terms: Arc::new(terms),
+            version: self.version.clone(),
+            digest: self.digest.clone(),
+            kinds: self.kinds.clone(),
+            max_concurrent: self.max_concurrent,
+            lifecycle: self.lifecycle,
+            compiled: self.compiled.clone(),
+            manifest: self.manifest.clone(),
+            source: self.source.clone(),
+            notes: Vec::new(),
+            probe: self.probe.clone(),
+            suspended,
+            record,
+        }
+    }
+
+    /// Why another build can't have a part of this one's objects, if it can't: those have to be able to go back.
+    fn differs_for_objects(&self, other: &Self) -> Option<String> {
+        if self.lifecycle || other.lifecycle {
+            return Some(
+                "a plugin with life-cycle hooks has no canary: what `upgrade` does to stored objects is not taken back"
+                    .into(),
+            );
+        }
+        let missing = |a: &Self, b: &Self| {
+            a.kinds
+                .iter()
+                .find(|k| b.kind(&k.gvk).is_none())
+                .map(|k| k.gvk.clone())
+        };
+        if let Some(gvk) = missing(self, other) {
+            return Some(format!(
+                "the canary does not reconcile {gvk}, the build beside it does"
+            ));
+        }
+        if let Some(gvk) = missing(other, self) {
+            return Some(format!(
+                "the canary reconciles {gvk}, the build beside it does not"
+            ));
+        }
+        self.kinds.iter().find_map(|ours| {
+            let theirs = other.kind(&ours.gvk)?;
+            let other = if ours.finalizer != theirs.finalizer {
+                "finalizer"
+            } else if ours.selector != theirs.selector {
+                "label-selector"
+            } else {
+                return None;
+            };
+            Some(format!(
+                "the {other} of {} is another in the canary than in the build beside it",
+                ours.gvk
+            ))
+        })
+    }
 }
 
 /// Takes a component through all that must hold before it may serve: it is one, it fits this host's
-/// contract, it compiles, and what it says of itself makes sense. The error is for people.
+/// contract, it compiles, and what it says of itself makes sense. Without a configuration it is only looked at, and what
+/// its manifest says of one is not.
 pub async fn load(
     engine: &Arc<Engine>,
     wasm: Vec<u8>,
     config: Option<&str>,
     grants: &Grants,
     limits: &Limits,
-) -> Result<Plugin, String> {
-    let inspection = contract::inspect(&wasm).map_err(|e| e.to_string())?;
-    let manifest = manifest::read(&wasm).map_err(|e| e.to_string())?;
-    let asks = manifest.map(|m| m.asks);
-    let config = parse_config(config)?;
+) -> Result<Plugin, Refusal> {
+    let inspection = contract::inspect(&wasm).map_err(|e| {
+        let reason = match e {
+            ContractError::Differs(_) => "ContractDiffers",
+            _ => "NotAComponent",
+        };
+        Refusal::new(reason, e.to_string())
+    })?;
+    let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
+    let config = configure(config, manifest.as_ref())?;
     let digest = hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
-        .map_err(|e| format!("compiling stopped: {e}"))?
-        .map_err(|e| format!("does not compile: {e:#}"))?;
-    let terms = |name: &str| {
-        let grants = grants.of(name).asking(asks.clone());
-        Terms {
-            plugin: name.into(),
-            limits: grants.limits(limits),
-            grants,
-            config: config.clone(),
-        }
-    };
+        .map_err(|e| Refusal::new("DoesNotCompile", format!("compiling stopped: {e}")))?
+        .map_err(|e| Refusal::new("DoesNotCompile", format!("does not compile: {e:#}")))?;
+    let terms = |name: &str| agree(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
-    let descriptor = described.map_err(|e| format!("`describe` failed: {e}"))?;
-    let kinds = check(&descriptor)?;
+    let descriptor =
+        described.map_err(|e| Refusal::new("DescribeFailed", format!("`describe` failed: {e}")))?;
+    let kinds = check(&descriptor).map_err(|e| Refusal::new("DescriptorInvalid", e))?;
     Ok(Plugin {
         terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
@@ -103,20 +255,53 @@ pub async fn load(
         kinds,
         max_concurrent: descriptor.max_concurrent,
         lifecycle: inspection.lifecycle,
-        compiled,
+        compiled: Arc::new(compiled),
+        manifest,
+        source: String::new(),
+        notes: Vec::new(),
+        probe: None,
+        suspended: false,
+        record: Arc::default(),
     })
 }
 
-fn parse_config(config: Option<&str>) -> Result<Vec<u8>, String> {
-    let Some(text) = config else {
+/// What a plugin may do and is told.
+fn agree(
+    name: &str,
+    manifest: Option<&Manifest>,
+    config: Vec<u8>,
+    grants: &Grants,
+    limits: &Limits,
+) -> Terms {
+    let grants = grants.of(name).asking(manifest.map(|m| m.asks.clone()));
+    Terms {
+        plugin: name.into(),
+        limits: grants.limits(limits),
+        grants,
+        config,
+    }
+}
+
+/// Its configuration as it is told, if that is as its manifest says. Without one it is only looked at.
+fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8>, Refusal> {
+    let Some(config) = config else {
         return Ok(b"{}".to_vec());
     };
+    let config = parse_config(config).and_then(|config| match manifest.and_then(|m| m.config.as_ref()) {
+        Some(configuration) => config::check(config, &configuration.schema),
+        None => Ok(config),
+    });
+    let config = config.map_err(|e| Refusal::new("ConfigInvalid", e))?;
+    Ok(config.to_string().into_bytes())
+}
+
+fn parse_config(text: &str) -> Result<serde_json::Value, String> {
     let value: serde_json::Value =
         serde_saphyr::from_str(text).map_err(|e| format!("its configuration is not YAML: {e}"))?;
     if !value.is_object() {
         return Err("its configuration must be a mapping of names to values".into());
     }
-    Ok(value.to_string().into_bytes())
+    Ok(value)
 }
 
 fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
@@ -165,202 +350,4 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         });
     }
     Ok(kinds)
-}
-
-/// What is known of one component file.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// The plugin's name; the file's until it has been loaded once.
-    pub name: String,
-    /// The component file.
-    pub file: String,
-    /// The plugin's version.
-    pub version: String,
-    /// Digest of the build that serves; empty when none does.
-    pub digest: String,
-    /// `serving`, `failed` (nothing serves), or `kept` (the newest file is bad, the one before serves).
-    pub state: &'static str,
-    /// What is wrong with the newest file.
-    pub message: String,
-    /// Milliseconds from the file's change to serving, of the last swap.
-    pub swapped_ms: Option<f64>,
-    /// Builds that came to serve.
-    pub served: u64,
-    /// Builds that did not.
-    pub refused: u64,
-    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
-    pub hooks: String,
-    /// The kinds it reconciles.
-    pub kinds: Vec<String>,
-    /// What recordings said of it when it replaced the build before.
-    pub probe: Option<Probe>,
-}
-
-/// Which build of which plugin serves.
-#[derive(Default)]
-pub struct Registry {
-    slots: RwLock<BTreeMap<String, Slot>>,
-}
-
-struct Slot {
-    serving: Option<Arc<Plugin>>,
-    /// Digest of the newest file, serving or not.
-    seen: String,
-    message: String,
-    swapped: Option<Duration>,
-    served: u64,
-    refused: u64,
-    hooks: String,
-    probe: Option<Probe>,
-}
-
-impl Registry {
-    /// The plugin that reconciles a kind, in the build that serves now.
-    pub fn of_kind(&self, gvk: &Gvk) -> Option<Arc<Plugin>> {
-        let slots = self.slots.read().expect("lock");
-        let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
-        serving.find(|p| p.kind(gvk).is_some()).cloned()
-    }
-
-    /// The builds that serve now.
-    pub fn serving(&self) -> Vec<Arc<Plugin>> {
-        let slots = self.slots.read().expect("lock");
-        slots.values().filter_map(|s| s.serving.clone()).collect()
-    }
-
-    /// Whether this content of a file has been dealt with.
-    pub fn knows(&self, file: &str, digest: &str) -> bool {
-        self.slots
-            .read()
-            .expect("lock")
-            .get(file)
-            .is_some_and(|s| s.seen == digest)
-    }
-
-    /// Lets a build serve from now on. Calls in flight finish on the one before, which is given back.
-    pub fn serve(
-        &self,
-        file: &str,
-        digest: &str,
-        plugin: Arc<Plugin>,
-        took: Option<Duration>,
-    ) -> Result<Option<Arc<Plugin>>, String> {
-        let mut slots = self.slots.write().expect("lock");
-        for (other, slot) in slots.iter().filter(|(other, _)| *other != file) {
-            let Some(theirs) = &slot.serving else { continue };
-            if theirs.name() == plugin.name() {
-                return Err(format!("the plugin name {} is taken by {other}", plugin.name()));
-            }
-            if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
-                return Err(format!(
-                    "{} is reconciled by {} ({other}) already",
-                    kind.gvk,
-                    theirs.name()
-                ));
-            }
-        }
-        let (served, refused) = slots.get(file).map_or((0, 0), |s| (s.served, s.refused));
-        let slot = Slot {
-            hooks: if plugin.lifecycle {
-                "pending".into()
-            } else {
-                String::new()
-            },
-            serving: Some(plugin),
-            seen: digest.into(),
-            message: String::new(),
-            swapped: took,
-            served: served + 1,
-            refused,
-            probe: None,
-        };
-        let before = slots.insert(file.into(), slot);
-        Ok(before.and_then(|s| s.serving))
-    }
-
-    /// The newest content of a file is bad: what served goes on serving.
-    pub fn refuse(&self, file: &str, digest: &str, message: String) {
-        let mut slots = self.slots.write().expect("lock");
-        let slot = slots.entry(file.into()).or_insert(Slot {
-            serving: None,
-            seen: String::new(),
-            message: String::new(),
-            swapped: None,
-            served: 0,
-            refused: 0,
-            hooks: String::new(),
-            probe: None,
-        });
-        slot.refused += 1;
-        slot.seen = digest.into();
-        slot.message = message;
-    }
-
-    /// The build of a file that serves.
-    pub fn of_file(&self, file: &str) -> Option<Arc<Plugin>> {
-        let slots = self.slots.read().expect("lock");
-        slots.get(file).and_then(|s| s.serving.clone())
-    }
-
-    /// What recordings said of the build of a file that serves.
-    pub fn probed(&self, file: &str, probe: Probe) {
-        if let Some(slot) = self.slots.write().expect("lock").get_mut(file) {
-            slot.probe = Some(probe);
-        }
-    }
-
-    /// How far the hooks of a plugin are.
-    pub fn hooks(&self, plugin: &str, hooks: String) {
-        let mut slots = self.slots.write().expect("lock");
-        let of_plugin = |s: &&mut Slot| s.serving.as_ref().is_some_and(|p| **p.name() == *plugin);
-        if let Some(slot) = slots.values_mut().find(of_plugin) {
-            slot.hooks = hooks;
-        }
-    }
-
-    /// The file is gone; gives what served.
-    pub fn remove(&self, file: &str) -> Option<Arc<Plugin>> {
-        self.slots
-            .write()
-            .expect("lock")
-            .remove(file)
-            .and_then(|s| s.serving)
-    }
-
-    /// The files known.
-    pub fn files(&self) -> Vec<String> {
-        self.slots.read().expect("lock").keys().cloned().collect()
-    }
-
-    /// All that is known, in order of the files.
-    pub fn reports(&self) -> Vec<Report> {
-        let slots = self.slots.read().expect("lock");
-        let report = |(file, slot): (&String, &Slot)| {
-            let serving = slot.serving.as_ref();
-            Report {
-                name: serving.map_or_else(
-                    || file.trim_end_matches(".wasm").to_owned(),
-                    |p| p.name().to_string(),
-                ),
-                file: file.clone(),
-                version: serving.map(|p| p.version.clone()).unwrap_or_default(),
-                digest: serving.map(|p| p.digest.clone()).unwrap_or_default(),
-                state: match (serving, slot.message.is_empty()) {
-                    (Some(_), true) => "serving",
-                    (Some(_), false) => "kept",
-                    (None, _) => "failed",
-                },
-                message: slot.message.clone(),
-                hooks: slot.hooks.clone(),
-                swapped_ms: slot.swapped.map(|d| d.as_micros() as f64 / 1000.0),
-                served: slot.served,
-                refused: slot.refused,
-                kinds: serving
-                    .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
-                    .unwrap_or_default(),
-                probe: slot.probe.clone(),
-            }
-        };
-        slots.iter().map(report).collect()
-    }
 }

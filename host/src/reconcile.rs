@@ -2,6 +2,7 @@
 
 mod deletion;
 mod holding;
+pub mod plugin;
 mod status;
 pub mod step;
 pub mod upstream;
@@ -31,8 +32,8 @@ use crate::{
     lifecycle::Hooks,
     metrics::Ended,
     object::Object,
-    plugin::{Plugin, Registry},
-    queue::{Next, Work},
+    plugin::{self as plugins, Ending, Plugin, Registry},
+    queue::{Next, Priority, Work},
     rbac::{Read, Refusal},
     references,
     router::Cause,
@@ -217,10 +218,18 @@ impl Controller {
         if *work.lane == *upstream::LANE {
             return self.upstream(key).await;
         }
-        let Some(plugin) = self.registry.of_kind(&key.gvk) else {
+        if *work.lane == *plugin::LANE {
+            return self.plugin(work).await;
+        }
+        let object = self.services.store.get(key, Form::Whole);
+        let plugin = match &object {
+            Some(object) => self.registry.of_object(&key.gvk, object),
+            None => self.registry.of_kind(&key.gvk),
+        };
+        let Some(plugin) = plugin else {
             return Some(self.others(key).await);
         };
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
+        let Some(object) = object else {
             return self.gone(key).await;
         };
         if !self.hooks.done(&plugin) {
@@ -418,6 +427,7 @@ impl Controller {
             metrics.called(called, call.cpu);
             metrics.used(call.bytes(), call.memory);
         }
+        let trap = answer.as_ref().err().cloned();
         let result = match answer {
             Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
             Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
@@ -432,6 +442,7 @@ impl Controller {
                 Answer::Failure(trapped(&trap))
             }
         };
+        self.judge(plugin, object, &result, trap.as_ref());
         let object = call.checkpointed.as_ref().unwrap_or(object);
         let failed = matches!(result, Answer::Failure(_));
         let end = match (&result, deleting) {
@@ -459,6 +470,46 @@ impl Controller {
             reads: Some(call.reads),
             // A failure lets go of nothing: what it is about may well be what comes next in the stream.
             follows: (!failed).then_some(call.follows),
+        }
+    }
+
+    /// A build that does worse than another goes back to that, at once.
+    fn judge(&self, plugin: &Arc<Plugin>, object: &Object, result: &Answer, trap: Option<&Trap>) {
+        let ending = match (trap, result) {
+            // As likely the world's fault as the plugin's.
+            (Some(Trap::Wall(_)), _) => Ending::Failed,
+            (Some(_), _) => Ending::Trapped,
+            (None, Answer::Failure(failure)) => match failure.resolution {
+                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => Ending::Fine,
+                _ => Ending::Failed,
+            },
+            (None, Answer::Outcome(_)) => Ending::Fine,
+        };
+        let said = trap.map(ToString::to_string).unwrap_or_default();
+        let (back, news) = self
+            .registry
+            .ended(plugin, &object.uid, ending, &said, Instant::now());
+        if let Some(back) = &back {
+            let what = if back.canary { "canary" } else { "build" };
+            warn!(
+                plugin = &**plugin.name(),
+                digest = &back.bad.digest[..12],
+                "{what} taken back, {} serves: {}",
+                &back.now.digest[..12],
+                back.why
+            );
+            let before = if back.canary { &back.now } else { &back.bad };
+            crate::host::swapped(
+                &self.services,
+                self.settings.workers,
+                Some(&back.now),
+                Some(before),
+            );
+            self.hooks.swapped();
+        }
+        if back.is_some() || news {
+            let key = ObjectRef::new(plugins::kind(), "", plugin.name());
+            self.services.router.add(&key, Priority::Normal, Cause::Traffic);
         }
     }
 

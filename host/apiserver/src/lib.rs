@@ -37,3 +37,4 @@ mod watch;
 
 pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};
 pub use server::{Options, Server};
+pub use validation::check_value as check;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use kube_cel::{RootContext, Validator};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fields::item_element;
 use crate::registry::{Kind, Version};
@@ -48,6 +48,23 @@ pub fn check(kind: &Kind, version: &Version, object: &Value, old: Option<&Value>
         }
     }
     causes
+}
+
+/// Gives a value, which is called `name`, its defaults by a structural schema, and everything that is wrong with it
+/// (unknown fields included) as `FIELD: WHAT`. The error says why it is no schema.
+pub fn check_value(name: &str, value: Value, declared: &Value) -> Result<(Value, Vec<String>), String> {
+    let root = json!({"type": "object", "properties": {name: declared}});
+    let root = Schema::parse(&root).map_err(|e| e.to_string())?;
+    let mut whole = json!({name: value});
+    let mut unknown = Vec::new();
+    root.prune(&mut whole, "", &mut unknown);
+    root.fill(&mut whole);
+    let mut causes = Vec::new();
+    schema(&root, &whole, "", &mut causes);
+    let unknown = unknown.iter().map(|field| format!("{field}: unknown field"));
+    let wrong = causes.iter().map(|c| format!("{}: {}", c.field, c.message));
+    let problems = unknown.chain(wrong).collect();
+    Ok((whole[name].take(), problems))
 }
 
 fn lookup<'a>(object: &'a Value, path: &str) -> &'a Value {
@@ -380,7 +397,6 @@ fn is_duration(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn said(declared: Value, value: Value) -> Vec<String> {
         let mut causes = Vec::new();

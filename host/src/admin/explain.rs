@@ -161,7 +161,11 @@ impl Admin {
         let facts = self.ledger.of(&key).ok_or_else(gone)?;
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
-        let own = (key.gvk == upstream::kind()).then(|| LANE.to_owned());
+        let own = match &key.gvk {
+            gvk if *gvk == upstream::kind() => Some(LANE.to_owned()),
+            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE.to_owned()),
+            _ => None,
+        };
         let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
         let plugin = plugin.or(own);
         let scopes = self.services.informers.scopes();

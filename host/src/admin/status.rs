@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use crate::{
     facts::{ErrorFact, Facts},
-    plugin::Report,
+    plugin::{CanaryReport, Report},
     scope::Form,
     watch::Synced,
 };
@@ -56,12 +56,21 @@ pub struct Plugin {
     pub version: String,
     /// Digest of the build that serves; empty when none does.
     pub digest: String,
-    /// `serving`, `failed` (nothing serves), or `kept` (the newest file is bad, the one before serves).
+    /// `serving`, `suspended` (its objects wait), `loading`, `failed` (nothing serves), `kept` (the newest is bad, the
+    /// one before serves), or `rolled-back` (the newest trapped, the one before serves again).
     pub state: String,
     /// What is wrong with the newest file.
     pub message: String,
     /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
     pub hooks: String,
+    /// The component file, or `Plugin/NAME`.
+    pub file: String,
+    /// Digest of the last build that has served well.
+    pub last_good: String,
+    /// Objects whose last call trapped.
+    pub trapping: usize,
+    /// The build that serves a part of the objects.
+    pub canary: Option<CanaryReport>,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
 }
@@ -75,6 +84,10 @@ impl From<Report> for Plugin {
             state: report.state.to_owned(),
             message: report.message,
             hooks: report.hooks,
+            file: report.file,
+            last_good: report.last_good,
+            trapping: report.trapping,
+            canary: report.canary,
             kinds: report.kinds,
         }
     }

@@ -38,7 +38,7 @@ fn text(told: &Told) -> String {
     let plugins = told.plugins.iter().map(|p| {
         let shade = match &*p.state {
             "serving" => Shade::Good,
-            "kept" => Shade::Waiting,
+            "kept" | "suspended" | "loading" => Shade::Waiting,
             _ => Shade::Bad,
         };
         let queue = told.queue.iter().find(|q| q.plugin == p.name);
@@ -47,12 +47,15 @@ fn text(told: &Told) -> String {
             cell(&p.version, Shade::Plain),
             cell(p.digest.get(..12).unwrap_or_default(), Shade::Faint),
             cell(&p.state, shade),
+            cell(beside(p), Shade::Plain),
             cell(queue.map_or(0, |q| q.due), Shade::Plain),
             cell(queue.map_or(0, |q| q.running), Shade::Plain),
             cell(trouble(p), Shade::Bad),
         ]
     });
-    let header = ["PLUGIN", "VERSION", "DIGEST", "STATE", "DUE", "RUNNING", ""];
+    let header = [
+        "PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", "",
+    ];
     out.push_str(&filled("Plugins", &header, plugins.collect()));
     let objects = told.objects.iter().map(|o| {
         let shade = if o.ready == o.total {
@@ -120,8 +123,29 @@ fn text(told: &Told) -> String {
     out
 }
 
+/// What serves beside it.
+fn beside(plugin: &Plugin) -> String {
+    let Some(canary) = &plugin.canary else {
+        return String::new();
+    };
+    let short = canary.digest.get(..12).unwrap_or_default();
+    match &*canary.state {
+        "Serving" => format!(
+            "{short} for {}: {} objects, {} fail",
+            canary.objects, canary.reconciled, canary.failing
+        ),
+        "Loading" => "loading".into(),
+        state => format!("{short} {state}: {}", canary.message)
+            .trim_start()
+            .to_owned(),
+    }
+}
+
 /// What is wrong with a plugin.
 fn trouble(plugin: &Plugin) -> String {
+    if plugin.message.is_empty() && plugin.trapping > 0 {
+        return format!("{} objects trap", plugin.trapping);
+    }
     match (&*plugin.message, &*plugin.hooks) {
         (message, "" | "done") => message.to_owned(),
         ("", hooks) => format!("hooks: {hooks}"),

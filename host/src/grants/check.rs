@@ -1,6 +1,12 @@
 //! The check itself: asked for, and granted.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use super::{
     Access, Grant, KubernetesGrant, Pace, Permissions, SecretGrant, ServiceAccount, UpstreamGrant, Verb,
@@ -48,7 +54,37 @@ pub struct PluginGrants {
     asks: Option<Permissions>,
     grant: Grant,
     granted: Permissions,
+    used: Arc<Used>,
 }
+
+/// Which entries of what is asked for have been used. A look at a word where they have, and no two are equal or not
+/// because of it.
+#[derive(Debug, Default)]
+struct Used(Box<[AtomicU64]>);
+
+impl Used {
+    fn of(permissions: &Permissions) -> Arc<Self> {
+        let words = permissions.entries().div_ceil(64);
+        Arc::new(Self((0..words).map(|_| AtomicU64::default()).collect()))
+    }
+
+    fn mark(&self, entry: usize) {
+        let bit = 1 << (entry % 64);
+        if let Some(word) = self.0.get(entry / 64)
+            && word.load(Ordering::Relaxed) & bit == 0
+        {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PartialEq for Used {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Used {}
 
 impl PluginGrants {
     /// A plugin that asks for this, and is granted that; `place` is what to put before a field of the grant in an
@@ -57,6 +93,7 @@ impl PluginGrants {
         Self {
             plugin: plugin.into(),
             place: place.into(),
+            used: Used::of(asks.as_ref().unwrap_or(&grant.permissions())),
             asks,
             granted: grant.permissions(),
             grant,
@@ -65,7 +102,18 @@ impl PluginGrants {
 
     /// The same, with what its manifest asks for.
     pub fn asking(self, asks: Option<Permissions>) -> Self {
-        Self { asks, ..self }
+        let used = Used::of(asks.as_ref().unwrap_or(&self.granted));
+        Self { asks, used, ..self }
+    }
+
+    /// Which entries of what it asks for (without asks, of what it is granted) have been used: kubernetes, upstreams
+    /// and secrets in their order, then events.
+    pub fn used(&self) -> Vec<usize> {
+        let marked = |i: &usize| {
+            let word = self.used.0.get(i / 64);
+            word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (i % 64)) != 0)
+        };
+        (0..self.used.0.len() * 64).filter(marked).collect()
     }
 
     /// How its reconciles are paced, where something is said.
@@ -127,11 +175,16 @@ impl PluginGrants {
 
     /// The one check. `Err` says what is missing.
     pub fn check(&self, access: &Access<'_>) -> Result<(), Denied> {
-        let asked = self.asks.as_ref().is_none_or(|asks| asks.allow(access));
-        let granted = self.granted.allow(access);
-        if asked && granted {
+        let entry = self.asks.as_ref().unwrap_or(&self.granted).allow(access);
+        let granted = match self.asks {
+            Some(_) => self.granted.allow(access).is_some(),
+            None => entry.is_some(),
+        };
+        if let (Some(entry), true) = (entry, granted) {
+            self.used.mark(entry);
             return Ok(());
         }
+        let asked = self.asks.is_none() || entry.is_some();
         let (what, term) = access.words();
         Err(Denied {
             plugin: self.plugin.clone(),
@@ -158,7 +211,13 @@ impl Permissions {
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
-    fn allow(&self, access: &Access<'_>) -> bool {
+    /// How many things it may say.
+    fn entries(&self) -> usize {
+        self.kubernetes.len() + self.upstreams.len() + self.secrets.len() + 1
+    }
+
+    /// The entry that allows something, if any does.
+    fn allow(&self, access: &Access<'_>) -> Option<usize> {
         match *access {
             Access::Kubernetes { verb, gvk, namespace } => {
                 let covers = |g: &KubernetesGrant| {
@@ -167,7 +226,8 @@ impl Permissions {
                         && g.verbs.contains(&verb)
                         && covered(&g.namespaces, namespace)
                 };
-                (self.secrets_are_readable || !access.of_secrets()) && self.kubernetes.iter().any(covers)
+                let readable = self.secrets_are_readable || !access.of_secrets();
+                self.kubernetes.iter().position(covers).filter(|_| readable)
             }
             Access::Upstream {
                 namespace,
@@ -182,13 +242,15 @@ impl Permissions {
                         && covered(&g.methods, method)
                         && covered(&g.paths, path)
                 };
-                self.upstreams.iter().any(covers)
+                let found = self.upstreams.iter().position(covers);
+                found.map(|i| i + self.kubernetes.len())
             }
             Access::Secret { namespace, name } => {
                 let covers = |g: &SecretGrant| covered(&g.names, name) && covered(&g.namespaces, namespace);
-                self.secrets.iter().any(covers)
+                let found = self.secrets.iter().position(covers);
+                found.map(|i| i + self.kubernetes.len() + self.upstreams.len())
             }
-            Access::Events => self.events,
+            Access::Events => self.events.then(|| self.entries() - 1),
         }
     }
 }
@@ -350,6 +412,31 @@ plugins:
     fn a_typing_error_is_named() {
         let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
         assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
+    }
+
+    #[test]
+    fn what_is_used_is_told() {
+        let text = "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: ['*'], verbs: [get]}], upstreams: [{}], events: true}";
+        let asks: Permissions = serde_saphyr::from_str(text).expect("parses");
+        let grant: Grant =
+            serde_saphyr::from_str("{kubernetes: [{kinds: ['*'], verbs: [get]}], events: true}")
+                .expect("parses");
+        let grants = PluginGrants::new("p", "", Some(asks), grant);
+        assert_eq!(grants.used(), [0; 0]);
+        let other = Gvk::new("", "v1", "B");
+        assert!(grants.check(&kubernetes(Verb::Get, &other, "n")).is_ok());
+        assert!(grants.check(&kubernetes(Verb::Hold, &other, "n")).is_err());
+        let ungranted = Access::Upstream {
+            namespace: "n",
+            name: "u",
+            method: "GET",
+            path: "/",
+        };
+        assert!(grants.check(&ungranted).is_err());
+        assert_eq!(grants.used(), [1], "what was denied is not used");
+        let shared = grants.clone();
+        assert!(shared.check(&Access::Events).is_ok());
+        assert_eq!(grants.used(), [1, 3]);
     }
 
     #[test]

@@ -369,8 +369,25 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         "The builds that serve",
         Gauges::<i64>::default(),
     );
+    let taken_back = register(
+        r,
+        "ostler_component_rollbacks",
+        "Builds that were taken back because they did worse than another, canaries included",
+        Family::<Labels, Counter>::default(),
+    );
     for report in scraped.registry.reports() {
         let plugin: Arc<str> = report.name.into();
+        taken_back
+            .get_or_create(&vec![("plugin", plugin.clone())])
+            .inc_by(report.rolled_back);
+        if let Some(canary) = report.canary.filter(|c| c.state == "Serving") {
+            let labels = vec![
+                ("plugin", plugin.clone()),
+                ("version", canary.version.into()),
+                ("digest", canary.digest.into()),
+            ];
+            info.get_or_create(&labels).set(1);
+        }
         for (result, n) in [("served", report.served), ("refused", report.refused)] {
             let labels = vec![("plugin", plugin.clone()), ("result", result.into())];
             loads.get_or_create(&labels).inc_by(n);

@@ -21,6 +21,7 @@ use ostler::{
     host::{Host, Settings},
     key::{Gvk, ObjectRef},
     router::Cause,
+    selector::Selector,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -146,6 +147,8 @@ impl Lab {
             // The simulator runs here.
             network: vec![ostler::upstream::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
+            // The cluster may be shared.
+            plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
             workers: 8,
             cache: Some(Cache {
                 directory: workspace().join("target/compiled"),

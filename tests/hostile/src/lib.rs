@@ -19,6 +19,9 @@ pub struct HostileSpec {
     pub target: Option<String>,
 }
 
+/// Which build this is. Tests put another word of the same length in its place, which makes another build.
+pub static BUILD: &str = "ostler-hostile-build:sound--";
+
 /// Misbehaves.
 pub struct Misbehaviour;
 
@@ -30,6 +33,7 @@ impl Reconciler for Misbehaviour {
         let here = object.namespace();
         match &*object.spec.behaviour {
             "trap" => std::process::abort(),
+            "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
             "panic" => panic!("as told"),
             // Sometimes, and one never knows when.
             "random" if ctx.now() % 3 > 0 => std::process::abort(),

@@ -127,13 +127,12 @@ pub fn crds(check: bool) -> Result<()> {
         &["--package", "ostler", "--bin", "ostler", "--"],
         &["crds".as_ref()],
     )?;
-    let upstream = serde_saphyr::from_str::<serde_json::Value>(&host).ok();
-    let name = upstream
-        .as_ref()
-        .and_then(|crd| crd["metadata"]["name"].as_str())
-        .unwrap_or("upstreams.ostler.dev");
-    let (plural, group) = name.split_once('.').context("PLURAL.GROUP")?;
-    std::fs::write(generated.path().join(format!("{group}_{plural}.yaml")), host)?;
+    for document in host.split("---\n").filter(|d| !d.trim().is_empty()) {
+        let crd: serde_json::Value = serde_saphyr::from_str(document).context("a CRD of the host")?;
+        let name = crd["metadata"]["name"].as_str().unwrap_or_default();
+        let (plural, group) = name.split_once('.').context("PLURAL.GROUP")?;
+        std::fs::write(generated.path().join(format!("{group}_{plural}.yaml")), document)?;
+    }
 
     let mut stale = Vec::new();
     for entry in std::fs::read_dir(generated.path())? {

@@ -221,7 +221,7 @@ fn text(found: &Inspection) -> String {
     let can = found.capabilities.iter();
     let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
     out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
-    let asks = found.asks.as_ref().map(|asks| asks_text(asks));
+    let asks = found.asks.as_ref().map(asks_text);
     out.push_str(&section(
         "Asks for",
         asks.as_deref()

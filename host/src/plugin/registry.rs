@@ -1,0 +1,658 @@
+//! Which build of which plugin serves, which it would go back to, and which serves beside it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, RwLock},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Plugin, Refusal,
+    choice::Choice,
+    trial::{Ending, Verdict},
+};
+use crate::{engine::Limits, grants::Grants, key::Gvk, object::Object, replay::Probe};
+
+/// What the slot of a `Plugin` object is called. No file has a name like that.
+pub fn of_object(name: &str) -> String {
+    format!("Plugin/{name}")
+}
+
+/// What is known of one component file, or one `Plugin` object.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The plugin's name; the file's until it has been loaded once.
+    pub name: String,
+    /// The component file, or `Plugin/NAME`.
+    pub file: String,
+    /// The plugin's version.
+    pub version: String,
+    /// Digest of the build that serves; empty when none does.
+    pub digest: String,
+    /// `serving`, `suspended` (its objects wait), `loading`, `failed` (nothing serves), `kept` (the newest is bad, the
+    /// one before serves), or `rolled-back` (the newest trapped, the one before serves again).
+    pub state: &'static str,
+    /// What is wrong with the newest, in a word.
+    pub reason: String,
+    /// What is wrong with the newest.
+    pub message: String,
+    /// Whether that may pass by itself.
+    pub passing: bool,
+    /// Milliseconds from the file's change to serving, of the last swap.
+    pub swapped_ms: Option<f64>,
+    /// Builds that came to serve.
+    pub served: u64,
+    /// Builds that did not.
+    pub refused: u64,
+    /// Builds that were taken back.
+    pub rolled_back: u64,
+    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
+    pub hooks: String,
+    /// The kinds it reconciles.
+    pub kinds: Vec<String>,
+    /// Digest of the last build that has served well.
+    pub last_good: String,
+    /// Digest of the build that was taken back.
+    pub bad: String,
+    /// Objects whose last call trapped.
+    pub trapping: usize,
+    /// The last trap.
+    pub trap: String,
+    /// The build that serves a part of the objects.
+    pub canary: Option<CanaryReport>,
+    /// What recordings said of it when it replaced the build before.
+    pub probe: Option<Probe>,
+    /// Generation of the `Plugin` object that this is about; 0 for a file, and until it has been dealt with.
+    pub generation: i64,
+}
+
+/// What is known of a canary.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CanaryReport {
+    /// Its version; empty until it has been loaded.
+    pub version: String,
+    /// Its digest; empty until it has been loaded.
+    pub digest: String,
+    /// `Serving`, `Loading`, `Refused` or `RolledBack`.
+    pub state: String,
+    /// Why it does not serve.
+    pub message: String,
+    /// Which objects it reconciles.
+    pub objects: String,
+    /// Objects it has reconciled.
+    pub reconciled: usize,
+    /// Those of them whose last call failed.
+    pub failing: usize,
+}
+
+/// Which build of which plugin serves.
+#[derive(Default)]
+pub struct Registry {
+    slots: RwLock<BTreeMap<String, Slot>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    serving: Option<Arc<Plugin>>,
+    /// Digest of the newest file or spec, serving or not.
+    seen: String,
+    refusal: Option<Refusal>,
+    swapped: Option<Duration>,
+    served: u64,
+    refused: u64,
+    hooks: String,
+    /// What to go back to.
+    good: Option<Arc<Plugin>>,
+    /// What was taken back: not tried again.
+    bad: Option<Bad>,
+    rolled_back: u64,
+    canary: Option<Canary>,
+    generation: i64,
+}
+
+struct Bad {
+    plugin: Arc<Plugin>,
+    why: String,
+}
+
+struct Canary {
+    serving: Option<Arc<Plugin>>,
+    seen: String,
+    refusal: Option<Refusal>,
+    bad: Option<Bad>,
+    choice: Choice,
+}
+
+/// A build that began to serve.
+pub struct Served {
+    /// What serves now: not what was given where that was taken back before.
+    pub now: Arc<Plugin>,
+    /// What served until then.
+    pub before: Option<Arc<Plugin>>,
+}
+
+/// A build that was taken back.
+pub struct Back {
+    /// What serves now.
+    pub now: Arc<Plugin>,
+    /// What was taken back.
+    pub bad: Arc<Plugin>,
+    /// Whether that was a canary.
+    pub canary: bool,
+    /// Why.
+    pub why: String,
+}
+
+impl Slot {
+    fn build(&self, like: &Plugin) -> Option<&Arc<Plugin>> {
+        let canary = self.canary.as_ref().and_then(|c| c.serving.as_ref());
+        let builds = [self.serving.as_ref(), canary];
+        builds
+            .into_iter()
+            .flatten()
+            .find(|b| Arc::ptr_eq(&b.record, &like.record))
+    }
+
+    /// Ends what the canary was for.
+    fn alone(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.record.counts(false);
+        }
+    }
+}
+
+impl Registry {
+    /// The plugin that reconciles a kind, in the build that serves now; beside a canary the other one.
+    pub fn of_kind(&self, gvk: &Gvk) -> Option<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        let mut serving = slots.values().filter_map(|s| s.serving.as_ref());
+        serving.find(|p| p.kind(gvk).is_some()).cloned()
+    }
+
+    /// The build that reconciles an object.
+    pub fn of_object(&self, gvk: &Gvk, object: &Object) -> Option<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        let (slot, serving) = slots.values().find_map(|slot| {
+            let serving = slot.serving.as_ref().filter(|p| p.kind(gvk).is_some())?;
+            Some((slot, serving))
+        })?;
+        let canary = slot.canary.as_ref().filter(|c| c.serving.is_some());
+        let taken = canary.filter(|c| c.choice.takes(object));
+        Some(taken.and_then(|c| c.serving.as_ref()).unwrap_or(serving).clone())
+    }
+
+    /// The builds that serve now, without canaries.
+    pub fn serving(&self) -> Vec<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.values().filter_map(|s| s.serving.clone()).collect()
+    }
+
+    /// What serves in a slot.
+    pub fn serves(&self, slot: &str) -> Option<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        slots.get(slot).and_then(|s| s.serving.clone())
+    }
+
+    /// A build with this digest that is compiled already.
+    pub fn compiled(&self, digest: &str) -> Option<Arc<Plugin>> {
+        let slots = self.slots.read().expect("lock");
+        let builds = slots.values().flat_map(|slot| {
+            let canary = slot.canary.as_ref();
+            let bad = [slot.bad.as_ref(), canary.and_then(|c| c.bad.as_ref())];
+            let builds = [
+                slot.serving.as_ref(),
+                slot.good.as_ref(),
+                canary.and_then(|c| c.serving.as_ref()),
+            ];
+            builds
+                .into_iter()
+                .chain(bad.map(|b| b.map(|b| &b.plugin)))
+                .flatten()
+        });
+        builds.into_iter().find(|b| b.digest == digest).cloned()
+    }
+
+    /// Whether this content of a slot has been dealt with.
+    pub fn knows(&self, slot: &str, digest: &str) -> bool {
+        let slots = self.slots.read().expect("lock");
+        slots.get(slot).is_some_and(|s| s.seen == digest)
+    }
+
+    /// The same of its canary.
+    pub fn knows_canary(&self, slot: &str, digest: &str) -> bool {
+        let slots = self.slots.read().expect("lock");
+        let canary = slots.get(slot).and_then(|s| s.canary.as_ref());
+        canary.is_some_and(|c| c.seen == digest)
+    }
+
+    /// A `Plugin` object governs the plugin of its name, from when it is seen.
+    pub fn govern(&self, plugin: &str) {
+        self.slots
+            .write()
+            .expect("lock")
+            .entry(of_object(plugin))
+            .or_default();
+    }
+
+    /// Whether a `Plugin` object governs a plugin.
+    pub fn governs(&self, plugin: &str) -> bool {
+        self.slots.read().expect("lock").contains_key(&of_object(plugin))
+    }
+
+    /// A generation of a `Plugin` object has been dealt with.
+    pub fn observed(&self, slot: &str, generation: i64) {
+        if let Some(slot) = self.slots.write().expect("lock").get_mut(slot) {
+            slot.generation = generation;
+        }
+    }
+
+    /// Lets a build serve from now on. Calls in flight finish on the one before. The build of a `Plugin` object takes
+    /// the place of one that a file has brought.
+    pub fn serve(
+        &self,
+        id: &str,
+        digest: &str,
+        mut plugin: Plugin,
+        took: Option<Duration>,
+    ) -> Result<Served, Refusal> {
+        let mut slots = self.slots.write().expect("lock");
+        let object = of_object(plugin.name());
+        let governed = id == object;
+        if !governed && slots.contains_key(&object) {
+            return Err(Refusal::new(
+                "Governed",
+                format!(
+                    "the Plugin object {} governs the plugin of that name, and names another source",
+                    plugin.name()
+                ),
+            ));
+        }
+        let mut replaced = None;
+        for (other, slot) in slots.iter().filter(|(other, _)| *other != id) {
+            let Some(theirs) = &slot.serving else { continue };
+            if governed && theirs.name() == plugin.name() {
+                replaced = Some(other.clone());
+                continue;
+            }
+            if theirs.name() == plugin.name() {
+                return Err(Refusal::new(
+                    "NameTaken",
+                    format!("the plugin name {} is taken by {other}", plugin.name()),
+                ));
+            }
+            if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
+                return Err(Refusal::new(
+                    "KindTaken",
+                    format!(
+                        "{} is reconciled by {} ({other}) already",
+                        kind.gvk,
+                        theirs.name()
+                    ),
+                ));
+            }
+        }
+        let replaced = replaced.and_then(|file| slots.remove(&file));
+        let slot = slots.entry(id.to_owned()).or_default();
+        if let Some(replaced) = replaced {
+            slot.serving = replaced.serving;
+            (slot.served, slot.good, slot.bad) = (replaced.served, replaced.good, replaced.bad);
+        }
+        slot.seen = digest.into();
+        slot.refusal = None;
+        let before = slot.serving.take();
+        if let Some(bad) = &slot.bad
+            && bad.plugin.same_build(&plugin)
+            && let Some(good) = &before
+        {
+            // Taken back before: what it went back to serves on, as it is agreed now.
+            let now = Arc::new(good.under(&plugin));
+            slot.serving = Some(now.clone());
+            return Ok(Served { now, before });
+        }
+        match &before {
+            Some(before) if before.same_build(&plugin) => plugin.record = before.record.clone(),
+            Some(before) => {
+                // One that is on trial and in doubt is nothing to go back to.
+                if slot.good.is_none() || !before.record.doubtful() {
+                    slot.good = Some(before.clone());
+                }
+                if let Some(good) = &slot.good {
+                    plugin.record.follow(&good.record);
+                }
+                slot.bad = None;
+                slot.served += 1;
+                slot.swapped = took;
+            }
+            None => {
+                slot.served += 1;
+                slot.swapped = took;
+            }
+        }
+        // Hooks are a component's: agreed otherwise, it has had them.
+        if before.as_ref().is_none_or(|b| b.digest != plugin.digest) {
+            slot.hooks = if plugin.lifecycle {
+                "pending".into()
+            } else {
+                String::new()
+            };
+        }
+        if before.as_ref().is_none_or(|b| !b.same_build(&plugin)) {
+            let beside = slot.canary.as_ref().and_then(|c| c.serving.as_ref());
+            plugin.record.counts(beside.is_some());
+            if let Some(canary) = beside {
+                canary.record.counts(true);
+            }
+        }
+        let now = Arc::new(plugin);
+        slot.serving = Some(now.clone());
+        Ok(Served { now, before })
+    }
+
+    /// What serves is bound by what is agreed now, whatever becomes of the newest build. Gives it, and how it was bound
+    /// before, where that makes a difference.
+    pub fn agree(
+        &self,
+        id: &str,
+        grants: &Grants,
+        limits: &Limits,
+        suspended: bool,
+    ) -> Option<(Arc<Plugin>, Arc<Plugin>)> {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.get_mut(id)?;
+        let before = slot.serving.clone()?;
+        let now = before.bound(grants, limits, suspended);
+        if now.same(&before) {
+            return None;
+        }
+        let now = Arc::new(now);
+        slot.serving = Some(now.clone());
+        Some((now, before))
+    }
+
+    /// Whether a build was taken back in this slot.
+    pub fn taken_back(&self, id: &str, plugin: &Plugin) -> bool {
+        let slots = self.slots.read().expect("lock");
+        let slot = slots.get(id);
+        let canary = slot.and_then(|s| s.canary.as_ref()).and_then(|c| c.bad.as_ref());
+        let bad = [slot.and_then(|s| s.bad.as_ref()), canary];
+        bad.into_iter().flatten().any(|b| b.plugin.same_build(plugin))
+    }
+
+    /// The newest content of a slot is bad: what served goes on serving.
+    pub fn refuse(&self, id: &str, digest: &str, refusal: Refusal) {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.entry(id.into()).or_default();
+        slot.refused += u64::from(slot.refusal.as_ref() != Some(&refusal) || slot.seen != digest);
+        slot.seen = digest.into();
+        slot.refusal = Some(refusal);
+    }
+
+    /// Lets a build reconcile a part of a plugin's objects. Gives what reconciles the others, or why it may not.
+    pub fn serve_canary(
+        &self,
+        id: &str,
+        digest: &str,
+        plugin: Plugin,
+        choice: Choice,
+    ) -> Result<Arc<Plugin>, Refusal> {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.entry(id.to_owned()).or_default();
+        let Some(stable) = &slot.serving else {
+            return Err(Refusal::new(
+                "NothingBeside",
+                "there is no build beside it".into(),
+            ));
+        };
+        if let Some(difference) = stable.differs_for_objects(&plugin) {
+            return Err(Refusal::new("CanaryDiffers", difference));
+        }
+        let before = slot.canary.take();
+        let bad = before
+            .and_then(|c| c.bad)
+            .filter(|b| b.plugin.same_build(&plugin));
+        let serving = bad.is_none().then(|| {
+            plugin.record.counts(true);
+            stable.record.counts(true);
+            Arc::new(plugin)
+        });
+        let stable = stable.clone();
+        slot.canary = Some(Canary {
+            serving,
+            seen: digest.into(),
+            refusal: None,
+            bad,
+            choice,
+        });
+        Ok(stable)
+    }
+
+    /// A canary can't serve, or not yet (`refusal` is none).
+    pub fn refuse_canary(&self, id: &str, digest: &str, choice: Choice, refusal: Option<Refusal>) {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.entry(id.to_owned()).or_default();
+        let bad = slot.canary.take().and_then(|c| c.bad);
+        slot.alone();
+        slot.canary = Some(Canary {
+            serving: None,
+            seen: digest.into(),
+            refusal,
+            bad,
+            choice,
+        });
+    }
+
+    /// A canary reconciles other objects from now on. Gives whether these are others.
+    pub fn choose(&self, id: &str, choice: &Choice) -> bool {
+        let mut slots = self.slots.write().expect("lock");
+        let Some(canary) = slots.get_mut(id).and_then(|s| s.canary.as_mut()) else {
+            return false;
+        };
+        let other = canary.choice != *choice;
+        canary.choice = choice.clone();
+        other && canary.serving.is_some()
+    }
+
+    /// There is no canary any more. Gives whether one has served.
+    pub fn drop_canary(&self, id: &str) -> bool {
+        let mut slots = self.slots.write().expect("lock");
+        let Some(slot) = slots.get_mut(id) else {
+            return false;
+        };
+        let canary = slot.canary.take();
+        slot.alone();
+        canary.is_some_and(|c| c.serving.is_some())
+    }
+
+    /// A call about an object has ended. Takes the build back when that was too much; what is told besides is whether
+    /// the plugin traps now and did not before, or the other way round.
+    pub fn ended(
+        &self,
+        plugin: &Arc<Plugin>,
+        uid: &str,
+        ending: Ending,
+        trap: &str,
+        now: Instant,
+    ) -> (Option<Back>, bool) {
+        let noted = plugin.record.ended(uid, ending, trap, now);
+        let back = noted.compared.then(|| self.judge(plugin, now)).flatten();
+        (back, noted.news)
+    }
+
+    fn judge(&self, plugin: &Plugin, now: Instant) -> Option<Back> {
+        let mut slots = self.slots.write().expect("lock");
+        let slot = slots.values_mut().find(|slot| slot.build(plugin).is_some())?;
+        let serving = slot.serving.clone()?;
+        if let Some(canary) = &mut slot.canary
+            && let Some(build) = &canary.serving
+            && let Some(why) = build.record.worse_than(&serving.record)
+        {
+            let bad = build.clone();
+            canary.serving = None;
+            canary.bad = Some(Bad {
+                plugin: bad.clone(),
+                why: why.clone(),
+            });
+            slot.rolled_back += 1;
+            slot.alone();
+            return Some(Back {
+                now: serving,
+                bad,
+                canary: true,
+                why,
+            });
+        }
+        match serving.record.verdict(now)? {
+            Verdict::Open => None,
+            Verdict::Passed => {
+                slot.good = None;
+                None
+            }
+            Verdict::Failed(why) => {
+                let good = slot.good.take()?;
+                let now = Arc::new(good.under(&serving));
+                now.record
+                    .counts(slot.canary.as_ref().is_some_and(|c| c.serving.is_some()));
+                slot.serving = Some(now.clone());
+                slot.bad = Some(Bad {
+                    plugin: serving.clone(),
+                    why: why.clone(),
+                });
+                slot.rolled_back += 1;
+                Some(Back {
+                    now,
+                    bad: serving,
+                    canary: false,
+                    why,
+                })
+            }
+        }
+    }
+
+    /// How far the hooks of a plugin are.
+    pub fn hooks(&self, plugin: &str, hooks: String) {
+        let mut slots = self.slots.write().expect("lock");
+        let of_plugin = |s: &&mut Slot| s.serving.as_ref().is_some_and(|p| **p.name() == *plugin);
+        if let Some(slot) = slots.values_mut().find(of_plugin) {
+            slot.hooks = hooks;
+        }
+    }
+
+    /// The slot is gone; gives what served. What had to stand back for it is new again.
+    pub fn remove(&self, id: &str) -> Option<Arc<Plugin>> {
+        let mut slots = self.slots.write().expect("lock");
+        let removed = slots.remove(id)?;
+        for slot in slots.values_mut() {
+            let stood_back = |r: &Refusal| matches!(r.reason, "NameTaken" | "KindTaken" | "Governed");
+            if slot.refusal.as_ref().is_some_and(stood_back) {
+                slot.seen.clear();
+            }
+        }
+        removed.serving
+    }
+
+    /// The files and objects known.
+    pub fn slots(&self) -> Vec<String> {
+        self.slots.read().expect("lock").keys().cloned().collect()
+    }
+
+    /// What is known of a file or object.
+    pub fn report(&self, id: &str) -> Option<Report> {
+        let slots = self.slots.read().expect("lock");
+        slots.get(id).map(|slot| slot.report(id))
+    }
+
+    /// All that is known, in order of the files.
+    pub fn reports(&self) -> Vec<Report> {
+        let slots = self.slots.read().expect("lock");
+        slots.iter().map(|(id, slot)| slot.report(id)).collect()
+    }
+}
+
+impl Slot {
+    fn report(&self, id: &str) -> Report {
+        let serving = self.serving.as_ref();
+        let bare = || {
+            id.trim_end_matches(".wasm")
+                .trim_start_matches("Plugin/")
+                .to_owned()
+        };
+        let (trapping, trap) = serving.map(|p| p.record.trapping()).unwrap_or_default();
+        let bad = self.bad.as_ref();
+        let back = |b: &Bad| {
+            let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
+            let now = serving.map_or_else(String::new, |p| short(&p.digest));
+            let message = format!(
+                "{} was taken back, {now} serves again: {}",
+                short(&b.plugin.digest),
+                b.why
+            );
+            ("RolledBack".to_owned(), message)
+        };
+        let refused = self
+            .refusal
+            .as_ref()
+            .map(|r| (r.reason.to_owned(), r.message.clone()));
+        let (reason, message) = refused.or_else(|| bad.map(back)).unwrap_or_default();
+        let trying = serving.filter(|p| p.record.on_trial());
+        let good = trying.and(self.good.as_ref()).or(serving);
+        Report {
+            name: serving.map_or_else(bare, |p| p.name().to_string()),
+            file: id.to_owned(),
+            version: serving.map(|p| p.version.clone()).unwrap_or_default(),
+            digest: serving.map(|p| p.digest.clone()).unwrap_or_default(),
+            state: match (serving, &self.refusal) {
+                (Some(p), None) if p.suspended => "suspended",
+                (Some(_), Some(_)) => "kept",
+                (Some(_), None) if bad.is_some() => "rolled-back",
+                (Some(_), None) => "serving",
+                (None, Some(_)) => "failed",
+                (None, None) => "loading",
+            },
+            reason,
+            message,
+            passing: self.refusal.as_ref().is_some_and(|r| r.passing),
+            hooks: self.hooks.clone(),
+            swapped_ms: self.swapped.map(|d| d.as_micros() as f64 / 1000.0),
+            served: self.served,
+            refused: self.refused,
+            rolled_back: self.rolled_back,
+            kinds: serving
+                .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
+                .unwrap_or_default(),
+            last_good: good.map(|p| p.digest.clone()).unwrap_or_default(),
+            bad: bad.map(|b| b.plugin.digest.clone()).unwrap_or_default(),
+            trapping,
+            trap: if trapping > 0 { trap } else { String::new() },
+            canary: self.canary.as_ref().map(Canary::report),
+            probe: serving.and_then(|p| p.probe.clone()),
+            generation: self.generation,
+        }
+    }
+}
+
+impl Canary {
+    fn report(&self) -> CanaryReport {
+        let build = self.serving.as_ref().or(self.bad.as_ref().map(|b| &b.plugin));
+        let (reconciled, failing) = build.map(|p| p.record.counted()).unwrap_or_default();
+        let (state, message) = match (&self.serving, &self.refusal, &self.bad) {
+            (Some(_), _, _) => ("Serving", String::new()),
+            (None, Some(refusal), _) => ("Refused", format!("{}: {}", refusal.reason, refusal.message)),
+            (None, None, Some(bad)) => ("RolledBack", bad.why.clone()),
+            (None, None, None) => ("Loading", String::new()),
+        };
+        CanaryReport {
+            version: build.map(|p| p.version.clone()).unwrap_or_default(),
+            digest: build.map(|p| p.digest.clone()).unwrap_or_default(),
+            state: state.into(),
+            message,
+            objects: self.choice.to_string(),
+            reconciled,
+            failing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

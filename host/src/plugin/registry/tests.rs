@@ -1,0 +1,245 @@
+use std::sync::LazyLock;
+
+use super::*;
+use crate::{
+    capabilities::Terms,
+    contract::tests::component,
+    engine::{Compiled, Engine, Limits},
+    grants::Grants,
+    plugin::{Kind, spec::CanaryObjects, trial},
+};
+
+static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
+    let engine = Engine::new(1, 1 << 20, None, None).expect("an engine");
+    Arc::new(
+        engine
+            .compile(&component("package", "package"), false)
+            .expect("compiles"),
+    )
+});
+
+fn kind(name: &str) -> Kind {
+    Kind {
+        gvk: Gvk::new("g", "v1", name),
+        finalizer: None,
+        selector: None,
+        phase: false,
+    }
+}
+
+fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
+    Plugin {
+        terms: Arc::new(Terms {
+            plugin: name.into(),
+            grants: Grants::default().of(name),
+            config: b"{}".to_vec(),
+            limits: Limits::default(),
+        }),
+        version: "1".into(),
+        digest: digest.repeat(64),
+        kinds: vec![kind(of)],
+        max_concurrent: 0,
+        lifecycle: false,
+        compiled: COMPILED.clone(),
+        manifest: None,
+        source: String::new(),
+        notes: Vec::new(),
+        probe: None,
+        suspended: false,
+        record: Arc::default(),
+    }
+}
+
+fn object(uid: usize) -> Object {
+    let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}"}}}}"#);
+    Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+        .expect("an object")
+        .1
+}
+
+/// Which build has an object.
+fn of(registry: &Registry, uid: usize) -> String {
+    let found = registry.of_object(&Gvk::new("g", "v1", "A"), &object(uid));
+    found.map(|p| p.digest[..1].to_owned()).unwrap_or_default()
+}
+
+/// So many objects trap with the build that has them; gives what was taken back.
+fn trap(registry: &Registry, objects: std::ops::Range<usize>) -> Option<Back> {
+    let mut back = None;
+    for uid in objects {
+        let found = registry.of_object(&Gvk::new("g", "v1", "A"), &object(uid));
+        let build = found.expect("a build");
+        let (taken, _) = registry.ended(
+            &build,
+            &uid.to_string(),
+            Ending::Trapped,
+            "trapped: unreachable",
+            Instant::now(),
+        );
+        back = back.or(taken);
+    }
+    back
+}
+
+fn share(share: u8) -> Choice {
+    let objects = CanaryObjects {
+        share: Some(share),
+        selector: None,
+    };
+    Choice::new(&objects).expect("a choice")
+}
+
+#[test]
+fn names_and_kinds_are_taken_and_free_again() {
+    let registry = Registry::default();
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    let refused = |id: &str, plugin| registry.serve(id, "1", plugin, None).err().map(|r| r.reason);
+    assert_eq!(refused("b.wasm", plugin("a", "2", "B")), Some("NameTaken"));
+    assert_eq!(refused("b.wasm", plugin("b", "2", "A")), Some("KindTaken"));
+    assert_eq!(refused(&of_object("b"), plugin("b", "2", "A")), Some("KindTaken"));
+    let kept = registry
+        .serve("b.wasm", "1", plugin("b", "2", "A"), None)
+        .err()
+        .expect("taken");
+    registry.refuse("b.wasm", "1", kept);
+    assert!(registry.knows("b.wasm", "1"));
+    assert_eq!(registry.report("b.wasm").expect("known").state, "failed");
+    assert!(registry.remove("a.wasm").is_some());
+    assert!(
+        !registry.knows("b.wasm", "1"),
+        "what stood back is looked at again"
+    );
+    registry
+        .serve("b.wasm", "1", plugin("b", "2", "A"), None)
+        .expect("serves");
+    assert_eq!(of(&registry, 1), "2");
+}
+
+#[test]
+fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
+    let registry = Registry::default();
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry.govern("a");
+    assert_eq!(of(&registry, 1), "1", "until its own is ready");
+    let id = of_object("a");
+    assert_eq!(registry.report(&id).expect("known").state, "loading");
+    let served = registry
+        .serve(&id, "1", plugin("a", "2", "A"), None)
+        .expect("serves");
+    assert_eq!(served.before.expect("a build before").digest, "1".repeat(64));
+    assert_eq!(registry.slots(), [id.clone()]);
+    let other = registry.serve("other.wasm", "1", plugin("a", "3", "A"), None);
+    assert_eq!(other.err().map(|r| r.reason), Some("Governed"));
+    assert_eq!(of(&registry, 1), "2");
+    // What it goes back to is the file's.
+    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert_eq!(of(&registry, 1), "1");
+}
+
+#[test]
+fn a_build_goes_back_once_and_under_what_is_agreed_now() {
+    let registry = Registry::default();
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry
+        .serve("a.wasm", "2", plugin("a", "2", "A"), None)
+        .expect("serves");
+    assert_eq!(
+        registry.report("a.wasm").expect("known").last_good,
+        "1".repeat(64)
+    );
+    assert!(trap(&registry, 0..2).is_none());
+    let back = trap(&registry, 2..3).expect("taken back");
+    assert!(!back.canary && back.bad.digest.starts_with('2') && back.now.digest.starts_with('1'));
+    let report = registry.report("a.wasm").expect("known");
+    assert_eq!((report.state, report.rolled_back), ("rolled-back", 1));
+    assert!(report.message.contains("222222222222 was taken back") && report.message.contains("unreachable"));
+    assert!(trap(&registry, 10..30).is_none(), "there is nothing before it");
+    // The same again, agreed otherwise: what serves is agreed so, too.
+    let mut again = plugin("a", "2", "A");
+    again.terms = Arc::new(Terms {
+        plugin: "a".into(),
+        grants: Grants::default().of("a"),
+        config: b"{}".to_vec(),
+        limits: Limits {
+            host_calls: 7,
+            ..Limits::default()
+        },
+    });
+    let served = registry.serve("a.wasm", "3", again, None).expect("dealt with");
+    assert_eq!(
+        (&served.now.digest[..1], served.now.terms.limits.host_calls),
+        ("1", 7)
+    );
+    assert_eq!(registry.report("a.wasm").expect("known").state, "rolled-back");
+    // Another configuration makes another build of it.
+    let mut other = plugin("a", "2", "A");
+    other.terms = Arc::new(Terms {
+        plugin: "a".into(),
+        grants: Grants::default().of("a"),
+        config: b"{\"a\":1}".to_vec(),
+        limits: Limits::default(),
+    });
+    registry.serve("a.wasm", "4", other, None).expect("serves");
+    assert_eq!(of(&registry, 1), "2");
+    assert_eq!(registry.report("a.wasm").expect("known").state, "serving");
+}
+
+#[test]
+fn a_canary_has_its_share_goes_back_and_is_promoted() {
+    let registry = Registry::default();
+    let id = of_object("a");
+    registry.govern("a");
+    let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), share(50));
+    assert_eq!(beside.err().map(|r| r.reason), Some("NothingBeside"));
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    let differs = registry
+        .serve_canary(&id, "c", plugin("a", "2", "B"), share(50))
+        .err();
+    assert!(
+        differs
+            .expect("another kind")
+            .message
+            .contains("does not reconcile A.v1.g")
+    );
+    registry
+        .serve_canary(&id, "c", plugin("a", "2", "A"), share(50))
+        .expect("serves");
+    let builds = |registry: &Registry| (0..100).filter(|uid| of(registry, *uid) == "2").count();
+    let half = builds(&registry);
+    assert!((25..75).contains(&half), "{half}");
+    assert!(registry.choose(&id, &share(100)) && !registry.choose(&id, &share(100)));
+    assert_eq!(builds(&registry), 100);
+    registry.choose(&id, &share(50));
+    let theirs: Vec<usize> = (0..100).filter(|uid| of(&registry, *uid) == "2").collect();
+    for uid in &theirs[..2] {
+        assert!(trap(&registry, *uid..uid + 1).is_none());
+    }
+    let back = trap(&registry, theirs[2]..theirs[2] + 1).expect("taken back");
+    assert!(back.canary && back.now.digest.starts_with('1'));
+    assert_eq!(builds(&registry), 0);
+    let canary = registry.report(&id).expect("known").canary.expect("a canary");
+    assert_eq!((&*canary.state, canary.failing), ("RolledBack", 3));
+    // The same is not tried again, another is.
+    registry
+        .serve_canary(&id, "d", plugin("a", "2", "A"), share(50))
+        .expect("dealt with");
+    assert_eq!(builds(&registry), 0);
+    registry
+        .serve_canary(&id, "e", plugin("a", "3", "A"), share(100))
+        .expect("serves");
+    assert_eq!(of(&registry, 1), "3");
+    registry
+        .serve(&id, "2", plugin("a", "3", "A"), None)
+        .expect("promoted");
+    assert!(registry.drop_canary(&id) && !registry.drop_canary(&id));
+    assert_eq!(of(&registry, 1), "3");
+    assert!(registry.report(&id).expect("known").canary.is_none());
+}

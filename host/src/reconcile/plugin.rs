@@ -1,0 +1,469 @@
+//! Plugins, of which the host itself writes the status: what loads them ([`crate::reload`]) does so on hosts that
+//! stand by, too, and knows how it is with them.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE, JITTER, jittered};
+use crate::{
+    bindings::{
+        reconciler::{Failure, Next as Then, Outcome, Resolution},
+        types::{Condition, TriState},
+    },
+    conditions::condition,
+    dependencies::{Dependency, List},
+    key::ObjectRef,
+    object::Object,
+    plugin::{
+        Plugin, Report, Summary, of_object,
+        spec::{Build, CanaryStatus, PluginStatus, RolledBack},
+    },
+    queue::{Next, Work},
+    router::Cause,
+    scope::Form,
+    store::Query,
+};
+
+/// The lane of Plugins, and the name they are reconciled under.
+pub const LANE: &str = "plugins";
+/// Plugins looked at at the same time.
+pub const CONCURRENCY: u32 = 2;
+/// Keeps a Plugin from going while objects need it for their cleanup.
+pub const FINALIZER: &str = "ostler.dev/plugin";
+
+/// What is being loaded gets this long before its status says so.
+const SHORTLY: Duration = Duration::from_millis(500);
+/// How often the status is brought up to date with what nobody tells: while there is a canary, and else.
+const EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(300));
+/// How long the objects of a Plugin that goes may take to be listed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Objects named of those that are left.
+const NAMED: usize = 3;
+
+impl Controller {
+    /// Writes the status of a Plugin. None when it is gone.
+    pub(super) async fn plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+        let key = &work.key;
+        let Some(object) = self.services.store.get(key, Form::Whole) else {
+            return self.gone(key).await;
+        };
+        let by: Arc<str> = LANE.into();
+        let started = Instant::now();
+        let id = of_object(&key.name);
+        let report = self.registry.report(&id).unwrap_or_default();
+        let serving = self.registry.serves(&id);
+        if object.deleting() {
+            return Some(self.retire(key, &object, &report, serving.as_deref()).await);
+        }
+        let dealt = report.generation == object.generation;
+        if !dealt && !work.causes.contains(&Cause::Retry) {
+            // It is being loaded, which takes no time as a rule.
+            return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
+        }
+        let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
+        let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
+        let object = if cleans && !ours {
+            let mut finalizers = object.finalizers.to_vec();
+            finalizers.push(FINALIZER.into());
+            match self.set_finalizers(key, &object, &finalizers).await {
+                Ok(object) => object,
+                Err(end) => return Some(end),
+            }
+        } else {
+            object
+        };
+        self.ledger.reconciled(key, &by, &report.digest);
+        let answer = answer(&report, serving.as_deref(), dealt);
+        if let Answer::Failure(failure) = &answer
+            && !matches!(failure.resolution, Resolution::Yield)
+        {
+            self.ledger.failed(key, &failure.reason, &failure.message);
+        }
+        let failed = matches!(answer, Answer::Failure(_));
+        let written = self.write_status(&by, key, &object, &answer).await;
+        self.ledger.finished(key, failed, started.elapsed());
+        let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
+        let every = if watched { EVERY.0 } else { EVERY.1 };
+        Some(match written {
+            Ok(()) => End {
+                next: Next::At(self.services.router.now() + jittered(every, JITTER), Cause::Poll),
+                ..End::settled()
+            },
+            Err(end) => end,
+        })
+    }
+
+    /// A Plugin that is deleted stays until nothing needs it for its cleanup any more.
+    async fn retire(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        report: &Report,
+        serving: Option<&Plugin>,
+    ) -> End {
+        if !object.finalizers.iter().any(|f| **f == *FINALIZER) {
+            return End::settled();
+        }
+        if object.annotation(FORCE_DELETE) == Some("true") {
+            warn!(object = %key, "let go as {FORCE_DELETE} asks: what it has not cleaned up stays");
+            return self.release(key, object, FINALIZER).await;
+        }
+        let Some(plugin) = serving else {
+            let note = format!(
+                "It does not serve, so its objects can't be cleaned up ({}: {}). Mend it, or annotate it \
+                 {FORCE_DELETE}=true to let it go and its objects' finalizers where they are",
+                report.reason, report.message
+            );
+            return self.remains(key, object, report, None, note, Vec::new()).await;
+        };
+        let (left, reads) = match self.left(plugin).await {
+            Ok(found) => found,
+            Err(why) => {
+                let note = format!("Its objects can't be listed: {why}");
+                return self.remains(key, object, report, serving, note, Vec::new()).await;
+            }
+        };
+        if left.is_empty() {
+            return self.release(key, object, FINALIZER).await;
+        }
+        if object.annotation(DELETION_POLICY) == Some("Orphan") {
+            return self.orphan(key, object, plugin, left).await;
+        }
+        let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
+        let more = match left.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let note = format!(
+            "{} objects need it for their cleanup: delete them first ({}{more}), or annotate this Plugin \
+             {DELETION_POLICY}=Orphan to let all of them go without cleanup",
+            left.len(),
+            named.join(", ")
+        );
+        self.remains(key, object, report, serving, note, reads).await
+    }
+
+    /// The objects that have the plugin's finalizer, and the lists that were read for that.
+    async fn left(
+        &self,
+        plugin: &Plugin,
+    ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
+        let services = &self.services;
+        let (mut left, mut reads) = (Vec::new(), Vec::new());
+        for kind in &plugin.kinds {
+            let Some(finalizer) = kind.finalizer.as_deref() else {
+                continue;
+            };
+            // All of the kind: what a selector leaves out may have been reconciled before its labels changed.
+            for scope in services.reach.everywhere(&kind.gvk, None, Form::Whole) {
+                let serving = services.informers.synced(&scope, PATIENCE).await?;
+                let query = Query {
+                    namespace: &scope.namespace,
+                    ..Query::default()
+                };
+                let held = |o: &Object| o.finalizers.iter().any(|f| **f == *finalizer);
+                let found = services.store.list(&serving, &query);
+                left.extend(found.into_iter().filter(|(_, o)| held(o)));
+                reads.push(Dependency::List(Box::new(List {
+                    gvk: scope.gvk,
+                    cluster: scope.cluster,
+                    namespace: scope.namespace,
+                    labels: None,
+                    fields: None,
+                    form: Form::Whole,
+                })));
+            }
+        }
+        Ok((left, reads))
+    }
+
+    /// Says why a Plugin is still there.
+    async fn remains(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        report: &Report,
+        serving: Option<&Plugin>,
+        note: String,
+        reads: Vec<Dependency>,
+    ) -> End {
+        let mut failure = Failure {
+            resolution: Resolution::Yield,
+            reason: "ObjectsRemain".into(),
+            message: note,
+            conditions: Vec::new(),
+            status: Some(fields(report, serving)),
+        };
+        failure.conditions.extend(aspects(report, serving, true));
+        match self
+            .write_status(&LANE.into(), key, object, &Answer::Failure(failure))
+            .await
+        {
+            Ok(()) => End {
+                next: Next::Yield(
+                    self.services.router.now() + jittered(EVERY.0, JITTER),
+                    Cause::Retry,
+                ),
+                reads: Some(reads),
+                follows: None,
+            },
+            Err(end) => end,
+        }
+    }
+
+    /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
+    async fn orphan(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        plugin: &Plugin,
+        left: Vec<(ObjectRef, Arc<Object>)>,
+    ) -> End {
+        self.services.router.hold(plugin.name(), true);
+        for (held, of) in left {
+            let finalizers: BTreeSet<&str> = plugin
+                .kinds
+                .iter()
+                .filter_map(|k| k.finalizer.as_deref())
+                .collect();
+            let kept: Vec<_> = of
+                .finalizers
+                .iter()
+                .filter(|f| !finalizers.contains(&***f))
+                .cloned()
+                .collect();
+            if let Err(end) = self.set_finalizers(&held, &of, &kept).await
+                && matches!(end.next, Next::Retry(_))
+            {
+                return end;
+            }
+            info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
+        }
+        self.release(key, object, FINALIZER).await
+    }
+}
+
+fn cleans_up(plugin: &Plugin) -> bool {
+    plugin.kinds.iter().any(|k| k.finalizer.is_some())
+}
+
+fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
+    Condition {
+        status: TriState::Unknown,
+        ..condition(kind, false, reason, message)
+    }
+}
+
+/// What there is to say of a plugin.
+fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
+    let conditions = aspects(report, serving, dealt);
+    let status = Some(fields(report, serving));
+    match trouble(report, &conditions, dealt) {
+        None => Answer::Outcome(Outcome {
+            conditions,
+            status,
+            next: Then::Settled,
+        }),
+        Some((reason, message, resolution)) => Answer::Failure(Failure {
+            resolution,
+            reason,
+            message,
+            conditions,
+            status,
+        }),
+    }
+}
+
+/// Loaded, Granted and Healthy.
+fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
+    let loaded = match report.state {
+        _ if !dealt => unknown("Loaded", "Loading", "It is being loaded"),
+        "loading" => unknown("Loaded", "Loading", "It is being loaded"),
+        "failed" => condition("Loaded", false, &report.reason, &report.message),
+        "kept" => {
+            let short = report.digest.get(..12).unwrap_or_default();
+            let note = format!("{}. {} ({short}) serves on", report.message, report.version);
+            condition("Loaded", false, &report.reason, &note)
+        }
+        _ => {
+            let notes = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
+            condition("Loaded", true, "Loaded", &notes)
+        }
+    };
+    let Some(plugin) = serving else {
+        let note = "Nothing serves";
+        return vec![loaded, unknown("Healthy", "NotLoaded", note)];
+    };
+    let missing = summary(plugin).missing;
+    let granted = match missing.is_empty() {
+        true => condition("Granted", true, "AllGranted", ""),
+        false => {
+            let note = format!(
+                "It asks for what spec.grants does not grant: {}",
+                missing.join("; ")
+            );
+            condition("Granted", false, "GrantsMissing", &note)
+        }
+    };
+    let healthy = match &*report.hooks {
+        _ if report.state == "suspended" => unknown("Healthy", "Suspended", "Its objects wait"),
+        _ if report.state == "rolled-back" => condition("Healthy", false, "RolledBack", &report.message),
+        _ if report.trapping > 0 => {
+            let note = format!(
+                "{} objects trapped at their last call: {}",
+                report.trapping, report.trap
+            );
+            condition("Healthy", false, "Trapping", &note)
+        }
+        "" | "done" => condition("Healthy", true, "Serving", ""),
+        "pending" => unknown(
+            "Healthy",
+            "HooksPending",
+            "Its life-cycle hooks run, and its objects wait",
+        ),
+        hooks => condition("Healthy", false, "HooksFailing", hooks),
+    };
+    vec![loaded, granted, healthy]
+}
+
+/// Why it is not Ready: in a word, for people, and whether waiting helps.
+fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
+    let of = |kind: &str| {
+        let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
+        aspects.iter().find(bad)
+    };
+    let waits = |c: &Condition| match c.status {
+        TriState::Unknown => Resolution::Yield,
+        _ if report.passing || !dealt => Resolution::Retry,
+        _ => Resolution::Parked,
+    };
+    if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
+        return Some((c.reason.clone(), c.message.clone(), waits(c)));
+    }
+    let canary = report.canary.as_ref()?;
+    let (reason, resolution) = match &*canary.state {
+        "RolledBack" => ("CanaryRolledBack", Resolution::Parked),
+        "Refused" => ("CanaryRefused", Resolution::Parked),
+        "Loading" => ("CanaryLoading", Resolution::Yield),
+        _ => return None,
+    };
+    Some((
+        reason.into(),
+        format!("The canary: {}", canary.message),
+        resolution,
+    ))
+}
+
+fn summary(plugin: &Plugin) -> Summary {
+    let grants = &plugin.terms.grants;
+    Summary::new(grants.asks(), grants.granted())
+}
+
+/// The status without its conditions, as JSON.
+fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
+    let summary = serving.map(summary).unwrap_or_default();
+    let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
+    let used = serving.map(|p| p.terms.grants.used()).unwrap_or_default();
+    let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
+    let status = PluginStatus {
+        running: serving.map(|p| Build {
+            version: p.version.clone(),
+            digest: p.digest.clone(),
+            short: short(&p.digest),
+            source: p.source.clone(),
+        }),
+        last_good: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
+        rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
+            digest: report.bad.clone(),
+            message: report.message.clone(),
+        }),
+        kinds: report.kinds.clone(),
+        used: used.collect(),
+        requested: summary.requested,
+        granted: summary.granted,
+        canary: report.canary.as_ref().map(|c| CanaryStatus {
+            version: c.version.clone(),
+            digest: c.digest.clone(),
+            state: c.state.clone(),
+            message: c.message.clone(),
+            objects: c.objects.clone(),
+            reconciled: c.reconciled,
+            failing: c.failing,
+        }),
+        ..PluginStatus::default()
+    };
+    serde_json::to_value(status)
+        .unwrap_or(Value::Null)
+        .to_string()
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::CanaryReport;
+
+    fn report(state: &'static str) -> Report {
+        Report {
+            state,
+            digest: "0123456789abcdef".into(),
+            version: "1.2.3".into(),
+            ..Report::default()
+        }
+    }
+
+    /// Whether it is Ready; if not, why.
+    fn ready(report: &Report) -> Result<(), (String, String)> {
+        let aspects = vec![condition("Loaded", true, "Loaded", "")];
+        let aspects = match report.state {
+            "serving" => aspects,
+            _ => super::aspects(report, None, true),
+        };
+        match trouble(report, &aspects, true) {
+            None => Ok(()),
+            Some((reason, message, _)) => Err((reason, message)),
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
+        assert_eq!(ready(&report("serving")), Ok(()));
+        let refused = |state| Report {
+            reason: "ConfigInvalid".into(),
+            message: "config.url: Required value".into(),
+            ..report(state)
+        };
+        let (reason, message) = ready(&refused("failed")).unwrap_err();
+        assert_eq!(reason, "ConfigInvalid");
+        assert!(!message.contains("serves on"), "{message}");
+        let (reason, message) = ready(&refused("kept")).unwrap_err();
+        assert_eq!(reason, "ConfigInvalid");
+        assert!(
+            message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_canary_that_went_back_is_no_success() {
+        for (state, reason) in [
+            ("Serving", None),
+            ("RolledBack", Some("CanaryRolledBack")),
+            ("Refused", Some("CanaryRefused")),
+        ] {
+            let canary = CanaryReport {
+                state: state.into(),
+                message: "3 of its 10 objects fail".into(),
+                ..CanaryReport::default()
+            };
+            let report = Report {
+                canary: Some(canary),
+                ..report("serving")
+            };
+            assert_eq!(ready(&report).err().map(|(reason, _)| reason).as_deref(), reason);
+        }
+    }
+}

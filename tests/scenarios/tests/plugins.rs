@@ -1,0 +1,767 @@
+//! `Plugin` objects govern plugins: what is loaded, what it may do, what serves beside it, and what it goes back to.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ostler::{
+    engine::Cache,
+    key::Gvk,
+    oci::{Auth, Limits, Reference, Shape, Store},
+    plugin::Report,
+    signature::SigningKey,
+};
+use ostler_test_harness::{
+    Lab, component_bytes, condition, rebuilt,
+    registry::{PASSWORD, Registry, USER},
+    scenarios, workspace,
+};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+scenarios!(
+    an_object_governs_a_plugin,
+    grants_change_at_run_time,
+    a_configuration_is_held_to_its_schema,
+    a_suspended_plugin_keeps_its_objects_waiting,
+    what_is_refused_says_why,
+    a_canary_has_its_share_and_is_promoted,
+    a_canary_that_does_worse_goes_back,
+    a_build_that_traps_goes_back,
+    a_file_that_traps_goes_back,
+    a_plugin_stays_while_objects_need_it,
+    a_plugin_lets_its_objects_go,
+    a_component_from_a_registry
+);
+
+/// Plugins are cluster-scoped and named as their component is: on a shared cluster one test at a time has one.
+static ONE: Mutex<()> = Mutex::const_new(());
+
+fn kind() -> Gvk {
+    Gvk::new("ostler.dev", "v1alpha1", "Plugin")
+}
+
+fn hostile() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
+}
+
+fn greeting() -> Gvk {
+    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
+}
+
+/// The only test with Plugins, of which none of this name is left by another.
+async fn alone(lab: &Lab, name: &str) -> MutexGuard<'static, ()> {
+    let guard = ONE.lock().await;
+    forget(lab, name).await;
+    guard
+}
+
+/// Takes a Plugin away, whatever stands in the way.
+async fn forget(lab: &Lab, name: &str) {
+    let api = lab.api(&kind(), "");
+    if api.get_opt(name).await.expect("an answer").is_none() {
+        return;
+    }
+    let _ = api.delete(name, &Default::default()).await;
+    lab.until("the Plugin is gone", async || {
+        let none = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let _ = api.patch(name, &Default::default(), &none).await;
+        plugin(lab, name).await.is_null()
+    })
+    .await;
+}
+
+/// A Plugin; null when there is none.
+async fn plugin(lab: &Lab, name: &str) -> Value {
+    let found = lab.api(&kind(), "").get_opt(name).await.expect("an answer");
+    found.map_or(Value::Null, |p| serde_json::to_value(p).expect("JSON"))
+}
+
+async fn govern(lab: &Lab, name: &str, spec: Value) {
+    let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+        "metadata": {"name": name, "labels": {"lab": lab.namespace}}, "spec": spec});
+    lab.apply(object).await;
+}
+
+/// Waits until a Plugin says this of its newest generation; gives it.
+async fn says(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> Value {
+    lab.until(
+        &format!("Plugin {name} has {kind}={status} ({reason})"),
+        async || {
+            let object = plugin(lab, name).await;
+            let found = condition(&object, kind);
+            let observed = found["observedGeneration"] == object["metadata"]["generation"];
+            observed && found["status"] == status && found["reason"] == reason
+        },
+    )
+    .await;
+    plugin(lab, name).await
+}
+
+fn message(plugin: &Value, kind: &str) -> String {
+    condition(plugin, kind)["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn report(lab: &Lab, name: &str) -> Report {
+    let reports = lab.host().registry().reports();
+    reports.into_iter().find(|r| r.name == name).expect("it is known")
+}
+
+async fn misbehave(lab: &Lab, name: &str, behaviour: &str, tier: &str) {
+    lab.apply(
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+        "metadata": {"name": name, "namespace": lab.namespace, "labels": {"tier": tier}},
+        "spec": {"behaviour": behaviour}}),
+    )
+    .await;
+}
+
+async fn greet(lab: &Lab, name: &str) {
+    lab.apply(
+        json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}}),
+    )
+    .await;
+}
+
+/// The component `hostile`, in a build that traps where the other does what it is told.
+fn brittle(wasm: &[u8]) -> Vec<u8> {
+    let (word, other) = (b"ostler-hostile-build:sound--", b"ostler-hostile-build:brittle");
+    let at = wasm
+        .windows(word.len())
+        .position(|w| w == word)
+        .expect("it is marked");
+    let mut wasm = wasm.to_vec();
+    wasm[at..at + other.len()].copy_from_slice(other);
+    wasm
+}
+
+/// Which build reconciled each object last, by name.
+fn builds(lab: &Lab) -> Vec<(String, String)> {
+    let facts = lab
+        .host()
+        .ledger()
+        .all()
+        .into_iter()
+        .filter(|f| f.kind == "Hostile");
+    let mut builds: Vec<_> = facts.map(|f| (f.name, f.plugin_digest)).collect();
+    builds.sort();
+    builds
+}
+
+async fn an_object_governs_a_plugin(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    let text = std::fs::read_to_string(workspace().join("deploy/examples/plugin.yaml")).expect("the example");
+    let mut example: Value = serde_saphyr::from_str(&text).expect("YAML");
+    example["metadata"]["labels"] = json!({"lab": lab.namespace});
+    lab.apply(example).await;
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    let served = report(&lab, "greeting");
+    assert_eq!((&*served.file, served.state), ("Plugin/greeting", "serving"));
+    greet(&lab, "hello").await;
+    lab.ready(&greeting(), "hello").await;
+    let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
+    let status = &told["status"];
+    assert_eq!(status["running"]["digest"], served.digest);
+    assert_eq!(status["running"]["short"], served.digest[..12]);
+    assert_eq!(status["running"]["source"], "greeting.wasm");
+    assert_eq!(status["lastGood"], served.digest);
+    assert_eq!(status["kinds"], json!(["Greeting.v1alpha1.examples.ostler.dev"]));
+    assert_eq!(
+        status["requested"],
+        json!(["get,apply,delete ConfigMap", "emit Events"])
+    );
+    assert_eq!(status["granted"], status["requested"]);
+    assert!(message(&told, "Loaded").contains("grants file"), "{told:#}");
+    // What it uses is told when it is asked.
+    let now =
+        kube::api::Patch::Merge(json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}}));
+    let api = lab.api(&kind(), "");
+    api.patch("greeting", &Default::default(), &now)
+        .await
+        .expect("patched");
+    lab.until("it tells what was used", async || {
+        let used = plugin(&lab, "greeting").await["status"]["used"].clone();
+        used.as_array()
+            .is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
+    })
+    .await;
+    // The newest file serves, and without the object the directory does as ever.
+    lab.install_bytes(
+        "greeting",
+        &rebuilt(&component_bytes("examples/greeting"), "newer"),
+    );
+    lab.until("the newer build serves", async || {
+        report(&lab, "greeting").digest != served.digest
+    })
+    .await;
+    lab.until("the status says so", async || {
+        plugin(&lab, "greeting").await["status"]["running"]["digest"] == report(&lab, "greeting").digest
+    })
+    .await;
+    forget(&lab, "greeting").await;
+    lab.until("the directory's serves", async || {
+        let report = report(&lab, "greeting");
+        report.file == "greeting.wasm" && report.state == "serving"
+    })
+    .await;
+    greet(&lab, "again").await;
+    lab.ready(&greeting(), "again").await;
+}
+
+async fn grants_change_at_run_time(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    lab.install(&["examples/greeting"]);
+    let spec = |grants: Value| json!({"source": {"file": "greeting.wasm"}, "grants": grants});
+    govern(&lab, "greeting", spec(json!({"events": true}))).await;
+    lab.start_host().await;
+    greet(&lab, "hello").await;
+    lab.until("it is denied, in words of the Plugin", async || {
+        let object = lab.get(&greeting(), "hello").await.unwrap_or_default();
+        let ready = condition(&object, "Ready");
+        let why = ready["message"].as_str().unwrap_or_default();
+        ready["status"] == "False" && why.contains("spec.grants.kubernetes")
+    })
+    .await;
+    let told = says(&lab, "greeting", "Granted", "False", "GrantsMissing").await;
+    assert!(
+        message(&told, "Granted").contains("get,apply,delete ConfigMap"),
+        "{told:#}"
+    );
+    let before = report(&lab, "greeting");
+    let all = json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
+    govern(&lab, "greeting", spec(all)).await;
+    lab.ready(&greeting(), "hello").await;
+    let told = says(&lab, "greeting", "Granted", "True", "AllGranted").await;
+    assert_eq!(condition(&told, "Ready")["status"], "True");
+    let after = report(&lab, "greeting");
+    assert_eq!(
+        (after.digest, after.served),
+        (before.digest, before.served),
+        "the same build, agreed otherwise"
+    );
+    forget(&lab, "greeting").await;
+}
+
+async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
+    let _alone = alone(&lab, "lifecycle").await;
+    lab.install(&["tests/lifecycle"]);
+    let spec = |config: Value| {
+        json!({"source": {"file": "lifecycle.wasm"}, "config": config,
+            "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+    };
+    govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
+    lab.start_host().await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    assert!(
+        message(&told, "Loaded").contains("config.writer: Invalid value"),
+        "{told:#}"
+    );
+    assert_eq!(condition(&told, "Stalled")["status"], "True");
+    assert_eq!(report(&lab, "lifecycle").state, "failed");
+    govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
+    says(&lab, "lifecycle", "Ready", "True", "Ready").await;
+    let beats = Gvk::new("tests.ostler.dev", "v1alpha1", "Beat");
+    lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
+        "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}}))
+        .await;
+    lab.ready(&beats, "b").await;
+    let written = lab
+        .get(&Gvk::new("", "v1", "ConfigMap"), "b")
+        .await
+        .expect("a trace");
+    assert_eq!(written["data"]["writer"], "me");
+    govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let why = message(&told, "Loaded");
+    assert!(
+        why.contains("config.writter: unknown field") && why.contains("serves on"),
+        "{why}"
+    );
+    assert_eq!(report(&lab, "lifecycle").state, "kept");
+    forget(&lab, "lifecycle").await;
+}
+
+async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    lab.install(&["examples/greeting", "hostile/hostile"]);
+    let spec = |suspended: bool| {
+        json!({"source": {"file": "greeting.wasm"}, "suspended": suspended,
+            "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
+    };
+    govern(&lab, "greeting", spec(true)).await;
+    greet(&lab, "early").await;
+    lab.start_host().await;
+    greet(&lab, "late").await;
+    let told = says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
+    assert_eq!(condition(&told, "Loaded")["status"], "True");
+    assert_eq!(condition(&told, "Ready")["reason"], "Suspended");
+    // Others go on, and are done after these would have been.
+    misbehave(&lab, "neighbour", "behave", "x").await;
+    lab.ready(&hostile(), "neighbour").await;
+    for name in ["early", "late"] {
+        let waiting = lab.get(&greeting(), name).await.expect("it is there");
+        assert!(waiting["status"].is_null(), "{waiting:#}");
+    }
+    govern(&lab, "greeting", spec(false)).await;
+    for name in ["early", "late"] {
+        lab.ready(&greeting(), name).await;
+    }
+    govern(&lab, "greeting", spec(true)).await;
+    says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
+    greet(&lab, "later").await;
+    misbehave(&lab, "another", "behave", "x").await;
+    lab.ready(&hostile(), "another").await;
+    let waiting = lab.get(&greeting(), "later").await.expect("it is there");
+    assert!(waiting["status"].is_null(), "{waiting:#}");
+    forget(&lab, "greeting").await;
+}
+
+async fn what_is_refused_says_why(mut lab: Lab) {
+    let _alone = alone(&lab, "hostile").await;
+    // The schema's part.
+    for (spec, words) in [
+        (json!({"source": {}}), "exactly one of oci and file"),
+        (json!({"source": {"file": "../hostile.wasm"}}), "spec.source.file"),
+        (
+            json!({"source": {"oci": {"reference": "registry.example.org/a:latest"}}}),
+            "spec.source.oci.reference",
+        ),
+        (
+            json!({"source": {"file": "a.wasm"}, "verify": {"keys": ["k"]}}),
+            "a file has no signature",
+        ),
+        (
+            json!({"source": {"file": "a.wasm"}, "canary": {"source": {"file": "b.wasm"}, "objects": {}}}),
+            "exactly one of share and selector",
+        ),
+    ] {
+        let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+            "metadata": {"name": "hostile", "labels": {"lab": lab.namespace}}, "spec": spec});
+        let refused = lab.try_apply(object).await.expect_err(words).to_string();
+        assert!(refused.contains(words), "{refused}");
+    }
+    // The host's.
+    lab.install(&["hostile/hostile"]);
+    lab.install_bytes("module", b"\0asm\x01\0\0\0");
+    lab.install_bytes("bare", &bare(&component_bytes("hostile/hostile")));
+    let file = |file: &str| json!({"source": {"file": file}});
+    govern(&lab, "hostile", file("absent.wasm")).await;
+    lab.start_host().await;
+    for (spec, reason, words) in [
+        (file("absent.wasm"), "FileMissing", "absent.wasm"),
+        (file("module.wasm"), "NotAComponent", "core module"),
+        (file("bare.wasm"), "ManifestMissing", "plugin.yaml"),
+        (
+            json!({"source": {"file": "hostile.wasm"}, "limits": {"memory": "5Gi"}}),
+            "SpecInvalid",
+            "limits.memory",
+        ),
+    ] {
+        govern(&lab, "hostile", spec).await;
+        let told = says(&lab, "hostile", "Loaded", "False", reason).await;
+        assert!(message(&told, "Loaded").contains(words), "{told:#}");
+    }
+    govern(&lab, "hostile", file("hostile.wasm")).await;
+    says(&lab, "hostile", "Ready", "True", "Ready").await;
+    // A file that nobody names, of a plugin that is governed.
+    lab.install_bytes("second", &rebuilt(&component_bytes("hostile/hostile"), "second"));
+    lab.until("the second one is refused", async || {
+        let reports = lab.host().registry().reports();
+        let second = reports.into_iter().find(|r| r.file == "second.wasm");
+        second.is_some_and(|r| r.reason == "Governed" && r.message.contains("Plugin object hostile"))
+    })
+    .await;
+    // Another's component.
+    let _ = lab
+        .api(&kind(), "")
+        .delete("elsewhere", &Default::default())
+        .await;
+    govern(&lab, "elsewhere", file("second.wasm")).await;
+    let told = says(&lab, "elsewhere", "Loaded", "False", "NameDiffers").await;
+    assert!(
+        message(&told, "Loaded").contains("is the plugin hostile"),
+        "{told:#}"
+    );
+    forget(&lab, "elsewhere").await;
+    forget(&lab, "hostile").await;
+}
+
+/// A component without its manifest: the section gets another name of the same length.
+fn bare(wasm: &[u8]) -> Vec<u8> {
+    let (name, other) = (b"ostler:manifest", b"nobody:manifest");
+    let at = wasm
+        .windows(name.len())
+        .position(|w| w == name)
+        .expect("a manifest");
+    let mut wasm = wasm.to_vec();
+    wasm[at..at + name.len()].copy_from_slice(other);
+    wasm
+}
+
+/// The spec of a Plugin `hostile`.
+fn spec(file: &str, canary: Option<(&str, Value)>) -> Value {
+    let mut spec = json!({"source": {"file": file}, "grants": {"events": true}});
+    if let Some((file, objects)) = canary {
+        spec["canary"] = json!({"source": {"file": file}, "objects": objects});
+    }
+    spec
+}
+
+/// Waits until the canary is in a state; gives the Plugin.
+async fn canary_is(lab: &Lab, state: &str, objects: &str) -> Value {
+    lab.until(&format!("the canary is {state} for {objects}"), async || {
+        let canary = plugin(lab, "hostile").await["status"]["canary"].clone();
+        canary["state"] == state && canary["objects"] == objects
+    })
+    .await;
+    plugin(lab, "hostile").await
+}
+
+async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
+    const OBJECTS: usize = 40;
+    let _alone = alone(&lab, "hostile").await;
+    let stable = component_bytes("hostile/hostile");
+    let canary = rebuilt(&stable, "canary");
+    lab.install_bytes("v1", &stable);
+    lab.install_bytes("v2", &canary);
+    govern(&lab, "hostile", spec("v1.wasm", None)).await;
+    lab.start_host().await;
+    for i in 0..OBJECTS {
+        let tier = if i == 0 { "test" } else { "prod" };
+        misbehave(&lab, &format!("h{i}"), "behave", tier).await;
+    }
+    lab.until("all are reconciled", async || builds(&lab).len() == OBJECTS)
+        .await;
+    let old = report(&lab, "hostile").digest;
+    let by_new = |lab: &Lab| -> Vec<String> {
+        let builds = builds(lab).into_iter();
+        builds
+            .filter(|(_, digest)| *digest != old)
+            .map(|(name, _)| name)
+            .collect()
+    };
+
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"})))),
+    )
+    .await;
+    let told = canary_is(&lab, "Serving", "tier=test").await;
+    assert_ne!(told["status"]["canary"]["digest"], old.as_str());
+    lab.until("the selected one is the canary's", async || {
+        by_new(&lab) == ["h0"]
+    })
+    .await;
+    lab.idle().await;
+    assert_eq!(by_new(&lab), ["h0"]);
+
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"share": 50})))),
+    )
+    .await;
+    canary_is(&lab, "Serving", "50 %").await;
+    lab.until("a share is the canary's", async || by_new(&lab).len() > 1)
+        .await;
+    lab.idle().await;
+    let half = by_new(&lab);
+    // Of a fair coin thrown forty times: one in a million is outside.
+    assert!((5..=35).contains(&half.len()), "{half:?}");
+
+    govern(
+        &lab,
+        "hostile",
+        spec("v1.wasm", Some(("v2.wasm", json!({"share": 80})))),
+    )
+    .await;
+    canary_is(&lab, "Serving", "80 %").await;
+    lab.until("more are the canary's", async || by_new(&lab).len() > half.len())
+        .await;
+    lab.idle().await;
+    let more = by_new(&lab);
+    assert!(half.iter().all(|name| more.contains(name)), "{half:?} {more:?}");
+
+    govern(&lab, "hostile", spec("v2.wasm", None)).await;
+    lab.until("it is promoted", async || by_new(&lab).len() == OBJECTS)
+        .await;
+    let told = says(&lab, "hostile", "Ready", "True", "Ready").await;
+    assert!(told["status"]["canary"].is_null(), "{told:#}");
+    assert_eq!(told["status"]["running"]["source"], "v2.wasm");
+    let failures: u64 = lab.host().ledger().all().iter().map(|f| f.failures).sum();
+    assert_eq!(failures, 0, "no call failed");
+    forget(&lab, "hostile").await;
+}
+
+async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
+    let _alone = alone(&lab, "hostile").await;
+    let stable = component_bytes("hostile/hostile");
+    lab.install_bytes("v1", &stable);
+    lab.install_bytes("v2", &brittle(&stable));
+    govern(&lab, "hostile", spec("v1.wasm", None)).await;
+    lab.start_host().await;
+    let all = async |behaviour: &str| {
+        for i in 0..8 {
+            let tier = if i < 4 { "test" } else { "prod" };
+            misbehave(&lab, &format!("h{i}"), behaviour, tier).await;
+        }
+    };
+    all("behave").await;
+    for i in 0..8 {
+        lab.ready(&hostile(), &format!("h{i}")).await;
+    }
+    let good = report(&lab, "hostile").digest;
+    let with = spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"}))));
+    govern(&lab, "hostile", with.clone()).await;
+    canary_is(&lab, "Serving", "tier=test").await;
+    // After the swap: what was recorded before would have told.
+    all("brittle").await;
+    let told = canary_is(&lab, "RolledBack", "tier=test").await;
+    let why = told["status"]["canary"]["message"].as_str().unwrap_or_default();
+    assert!(
+        why.contains("of its 4 objects fail") && why.contains("trapped"),
+        "{why}"
+    );
+    says(&lab, "hostile", "Ready", "False", "CanaryRolledBack").await;
+    says(&lab, "hostile", "Healthy", "True", "Serving").await;
+    for i in 0..8 {
+        lab.ready(&hostile(), &format!("h{i}")).await;
+    }
+    assert_eq!(report(&lab, "hostile").digest, good);
+    // Said again otherwise, it is not tried again; another build is.
+    let mut again = with.clone();
+    again["limits"] = json!({"hostCalls": 900});
+    govern(&lab, "hostile", again).await;
+    says(&lab, "hostile", "Ready", "False", "CanaryRolledBack").await;
+    assert!(builds(&lab).iter().all(|(_, digest)| *digest == good));
+    lab.install_bytes("v2", &rebuilt(&stable, "mended"));
+    canary_is(&lab, "Serving", "tier=test").await;
+    says(&lab, "hostile", "Ready", "True", "Ready").await;
+    forget(&lab, "hostile").await;
+}
+
+/// Objects that behave, and one that any build traps on.
+async fn some_objects(lab: &Lab) {
+    misbehave(lab, "ever", "trap", "x").await;
+    for i in 0..3 {
+        misbehave(lab, &format!("h{i}"), "behave", "x").await;
+    }
+    for i in 0..3 {
+        lab.ready(&hostile(), &format!("h{i}")).await;
+    }
+    lab.condition(&hostile(), "ever", "Ready", "False", "PluginTrapped")
+        .await;
+}
+
+/// Puts a build in place that traps on what comes after it: recordings of what came before tell nothing.
+async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
+    lab.install_bytes("hostile", &brittle(sound));
+    lab.until("the brittle build serves", async || {
+        report(lab, "hostile").digest != good
+    })
+    .await;
+    for i in 0..3 {
+        misbehave(lab, &format!("h{i}"), "brittle", "x").await;
+    }
+}
+
+async fn a_build_that_traps_goes_back(mut lab: Lab) {
+    let _alone = alone(&lab, "hostile").await;
+    let sound = component_bytes("hostile/hostile");
+    lab.install_bytes("hostile", &sound);
+    govern(&lab, "hostile", spec("hostile.wasm", None)).await;
+    lab.start_host().await;
+    some_objects(&lab).await;
+    let told = says(&lab, "hostile", "Healthy", "False", "Trapping").await;
+    assert!(
+        message(&told, "Healthy").starts_with("1 objects trapped"),
+        "{told:#}"
+    );
+    let good = report(&lab, "hostile").digest;
+
+    break_it(&lab, &sound, &good).await;
+    let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
+    let status = &told["status"];
+    assert_eq!(
+        (&status["running"]["digest"], &status["lastGood"]),
+        (&json!(good), &json!(good))
+    );
+    let bad = status["rolledBack"]["digest"]
+        .as_str()
+        .expect("a digest")
+        .to_owned();
+    let why = message(&told, "Healthy");
+    assert!(
+        why.contains(&bad[..12]) && why.contains(&good[..12]) && why.contains("unreachable"),
+        "{why}"
+    );
+    for i in 0..3 {
+        lab.ready(&hostile(), &format!("h{i}")).await;
+    }
+    // What may be done is agreed anew all the same, and the bad build is not tried again.
+    let mut other = spec("hostile.wasm", None);
+    other["grants"] = json!({});
+    govern(&lab, "hostile", other).await;
+    let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
+    assert_eq!(told["status"]["running"]["digest"], good.as_str());
+    says(&lab, "hostile", "Granted", "False", "GrantsMissing").await;
+
+    lab.install_bytes("hostile", &rebuilt(&sound, "mended"));
+    lab.until("the mended one serves", async || {
+        let report = report(&lab, "hostile");
+        report.state == "serving" && report.digest != good && report.digest != bad
+    })
+    .await;
+    forget(&lab, "hostile").await;
+}
+
+async fn a_file_that_traps_goes_back(mut lab: Lab) {
+    let _alone = alone(&lab, "hostile").await;
+    let sound = component_bytes("hostile/hostile");
+    lab.install_bytes("hostile", &sound);
+    lab.start_host().await;
+    some_objects(&lab).await;
+    let good = report(&lab, "hostile").digest;
+    break_it(&lab, &sound, &good).await;
+    lab.until("it has gone back", async || {
+        let report = report(&lab, "hostile");
+        report.state == "rolled-back" && report.digest == good && report.message.contains("unreachable")
+    })
+    .await;
+    for i in 0..3 {
+        lab.ready(&hostile(), &format!("h{i}")).await;
+    }
+    assert_eq!(report(&lab, "hostile").rolled_back, 1);
+    lab.install_bytes("hostile", &rebuilt(&sound, "mended"));
+    lab.until("the mended one serves", async || {
+        let report = report(&lab, "hostile");
+        report.state == "serving" && report.digest != good
+    })
+    .await;
+}
+
+fn probe() -> Gvk {
+    ostler_test_harness::probe::kind()
+}
+
+async fn a_plugin_stays_while_objects_need_it(mut lab: Lab) {
+    let _alone = alone(&lab, "probe").await;
+    lab.install(&["tests/probe"]);
+    govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    lab.start_host().await;
+    lab.probe("a", json!([]), json!([])).await;
+    lab.ready(&probe(), "a").await;
+    let api = lab.api(&kind(), "");
+    api.delete("probe", &Default::default()).await.expect("accepted");
+    lab.until("it says what it waits for", async || {
+        let ready = condition(&plugin(&lab, "probe").await, "Ready");
+        let why = ready["message"].as_str().unwrap_or_default();
+        ready["reason"] == "ObjectsRemain" && why.starts_with("1 objects need it") && why.contains("/a)")
+    })
+    .await;
+    // It works until then.
+    lab.probe("b", json!([]), json!([])).await;
+    lab.ready(&probe(), "b").await;
+    lab.delete(&probe(), "a").await;
+    lab.delete(&probe(), "b").await;
+    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+        .await;
+}
+
+async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
+    let _alone = alone(&lab, "probe").await;
+    lab.install(&["tests/probe"]);
+    govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
+    lab.start_host().await;
+    lab.probe("a", json!([]), json!([{"do": "park"}])).await;
+    lab.ready(&probe(), "a").await;
+    // Nothing that would take it up again.
+    std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
+    says(&lab, "probe", "Loaded", "False", "FileMissing").await;
+    let orphan = kube::api::Patch::Merge(
+        json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
+    );
+    let api = lab.api(&kind(), "");
+    api.patch("probe", &Default::default(), &orphan)
+        .await
+        .expect("patched");
+    api.delete("probe", &Default::default()).await.expect("accepted");
+    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+        .await;
+    lab.until("it is unloaded", async || {
+        lab.host().registry().reports().is_empty()
+    })
+    .await;
+    let left = lab.get(&probe(), "a").await.expect("it is there");
+    assert!(left["metadata"]["finalizers"].is_null(), "{left:#}");
+    lab.delete(&probe(), "a").await;
+    lab.gone(&probe(), "a").await;
+}
+
+/// A key made of ones, and its public half: nobody else's.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
+
+async fn a_component_from_a_registry(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    let mut registry = Registry::closed();
+    let at = registry.address();
+    let config = json!({"auths": {at: {"username": USER, "password": PASSWORD}}}).to_string();
+    let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
+    let store = Store::new(None, Limits::default());
+    let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
+    let wasm = component_bytes("examples/greeting").into();
+    let quiet = Arc::new(|_| {});
+    let pushed = store
+        .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
+        .await
+        .expect("pushed");
+    let pinned = pushed.reference.to_string();
+    // Of this test alone: what is cached needs no registry.
+    lab.settings.cache = Some(Cache {
+        directory: lab.path().join("cache"),
+        compiler: None,
+    });
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pull", "namespace": lab.namespace},
+            "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": config}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "keys", "namespace": lab.namespace},
+            "data": {"cosign.pub": PUBLIC}}),
+    ] {
+        lab.apply(object).await;
+    }
+    let mut spec = json!({"source": {"oci": {"reference": pinned}},
+        "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}});
+    govern(&lab, "greeting", spec.clone()).await;
+    lab.start_host().await;
+    says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
+    spec["source"]["oci"]["pullSecret"] = json!({"namespace": lab.namespace, "name": "pull"});
+    let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
+    spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
+    govern(&lab, "greeting", spec).await;
+    let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
+    assert!(!told.to_string().contains(PASSWORD), "{told:#}");
+    let key = SigningKey::from_pem(PRIVATE).expect("a key");
+    store
+        .sign(&reference, &pushed.digest, &auth, &key)
+        .await
+        .expect("signed");
+    // It is tried again by itself.
+    let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
+    assert!(message(&told, "Loaded").starts_with("signed by "), "{told:#}");
+    assert_eq!(told["status"]["running"]["source"], pinned);
+    greet(&lab, "hello").await;
+    lab.ready(&greeting(), "hello").await;
+    // A host starts while the registry is down.
+    registry.stop();
+    lab.host.take();
+    lab.start_host().await;
+    assert_eq!(report(&lab, "greeting").state, "serving");
+    greet(&lab, "again").await;
+    lab.ready(&greeting(), "again").await;
+    forget(&lab, "greeting").await;
+}
