@@ -36,7 +36,7 @@ impl Reconciler for Misbehaviour {
             "brittle" if std::hint::black_box(BUILD).contains("brittle") => std::process::abort(),
             "panic" => panic!("as told"),
             // Sometimes, and one never knows when.
-            "random" if ctx.now() % 3 > 0 => std::process::abort(),
+            "random" if !ctx.now().is_multiple_of(3) => std::process::abort(),
             "loop" => forever(),
             "grow" => grow(),
             "recurse" => drop(recurse(u64::MAX)),
@@ -56,7 +56,9 @@ impl Reconciler for Misbehaviour {
             "series" => (0..900).for_each(|i| ctx.counter(&format!("series_{i}"), 1)),
             // Again and again, as fast as it is let.
             "hurry" => {
-                (0..50).for_each(|_| drop(ctx.now()));
+                (0..50).for_each(|_| {
+                    let _ = ctx.now();
+                });
                 return Ok(Outcome::poll(0));
             }
             "hurry-and-write" => {

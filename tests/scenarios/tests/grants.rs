@@ -48,10 +48,6 @@ fn as_service_account(lab: &mut Lab) {
     granted(lab, &account);
 }
 
-fn rbac(kind: &str) -> Gvk {
-    Gvk::new("rbac.authorization.k8s.io", "v1", kind)
-}
-
 /// Gives the service account a role of its namespace with these rules, and no others.
 async fn allow(lab: &Lab, rules: Value) {
     let meta = json!({"name": ACCOUNT, "namespace": lab.namespace});

@@ -88,7 +88,7 @@ impl Saved {
         let nothing = Self::default();
         let names: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
         let skipped = |name: &&str| name.starts_with('.') || NOT_SOURCES.contains(name);
-        let Some(file) = names.last().filter(|_| !names.iter().any(|n| skipped(n))) else {
+        let Some(file) = names.last().filter(|_| !names.iter().any(skipped)) else {
             return nothing;
         };
         let extension = Path::new(file)

@@ -131,7 +131,7 @@ fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
         .serve(&id, "1", plugin("a", "2", "A"), None)
         .expect("serves");
     assert_eq!(served.before.expect("a build before").digest, "1".repeat(64));
-    assert_eq!(registry.slots(), [id.clone()]);
+    assert_eq!(registry.slots(), std::slice::from_ref(&id));
     let other = registry.serve("other.wasm", "1", plugin("a", "3", "A"), None);
     assert_eq!(other.err().map(|r| r.reason), Some("Governed"));
     assert_eq!(of(&registry, 1), "2");

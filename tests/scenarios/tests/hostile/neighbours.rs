@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use ostler_test_harness::{Lab, condition};
-use serde_json::json;
 
 use super::{Mirror, grant, greeting, greetings, hostile, object};
 
