@@ -553,7 +553,7 @@ mod tests {
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "host": "0", "plugin": {"name": "p", "version": "1", "digest": "d"}, "object": "A/b",
             "function": "reconcile", "ended": "settled", "tookMicroseconds": 1, "cpuMicroseconds": 1,
-            "limits": {"memory": 1, "wall": "60s"},
+            "limits": {"memory": "1", "wall": "60s"},
             "config": {"json": {}}, "calls": calls, "end": {"outcome": {}}
         });
         Recording::parse(&recording.to_string(), "r").expect("a recording")

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ostler::{
     grants::Grants,
-    key::Gvk,
     manifest::{self, Manifest},
 };
 use ostler_test_harness::{
