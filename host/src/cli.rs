@@ -159,6 +159,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
 pub fn main() -> ExitCode {
+    // Who reads the output may have had enough of it: `| head`.
+    let complain = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        complain(panic);
+    }));
     let cli = Cli::parse();
     let failure = cli.command.failure();
     let runtime = match tokio::runtime::Runtime::new() {
@@ -181,6 +190,8 @@ pub fn main() -> ExitCode {
         drop(telemetry);
         ended
     });
+    // What still compiles is not waited for.
+    runtime.shutdown_background();
     match ended {
         Ok(code) => code,
         Err(e) => {

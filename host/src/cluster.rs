@@ -452,7 +452,7 @@ impl Cluster {
             .headers()
             .get("retry-after")
             .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
-            .map(|seconds| seconds * 1000);
+            .map(|seconds| seconds.saturating_mul(1000));
         let body = response.into_body().collect().await.map(|b| b.to_bytes());
         Err(status_error(code, retry_after, &body.unwrap_or_default()))
     }

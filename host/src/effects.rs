@@ -369,6 +369,7 @@ impl Effects {
     /// Patches labels and annotations of an object, as it was read: a conflict when somebody changed it since.
     pub async fn patch_metadata(
         &self,
+        account: Option<&ServiceAccount>,
         key: &ObjectRef,
         object: &Object,
         mut metadata: Value,
@@ -376,8 +377,15 @@ impl Effects {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.resource_version.to_string().into();
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(key, &path, &json!({ "metadata": metadata }), key, true)
-            .await
+        let path = format!("{path}?fieldManager=ostler");
+        let writing = self.router.writing(key, key);
+        let patch = json!({ "metadata": metadata }).to_string().into_bytes();
+        let answer = self
+            .cluster
+            .acting(account)
+            .patch(&path, Patch::Merge, patch)
+            .await?;
+        self.keep(&key.gvk, &answer, key, true, writing)
     }
 
     /// Patches the status of exactly this object.

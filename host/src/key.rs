@@ -88,6 +88,11 @@ impl Gvk {
         Ok(())
     }
 
+    /// Whether it is that of Secrets.
+    pub fn is_secret(&self) -> bool {
+        self.group.is_empty() && *self.kind == *"Secret"
+    }
+
     /// The inverse of [`Gvk::api_version`].
     pub fn from_api_version(api_version: &str, kind: &str) -> Self {
         match api_version.split_once('/') {
@@ -168,7 +173,9 @@ impl fmt::Debug for ObjectRef {
 impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
-        Self::of(gvk, "".into(), namespace.into(), name.into())
+        // One for all of them.
+        static OWN: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
+        Self::of(gvk, OWN.clone(), namespace.into(), name.into())
     }
 
     /// Names an object of a cluster.

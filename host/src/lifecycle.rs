@@ -27,6 +27,7 @@ use crate::{
     object::Object,
     plugin::{self, Plugin, Registry},
     queue::Priority,
+    rbac::Read,
     router::Cause,
     scope::Form,
     store::Query,
@@ -251,6 +252,17 @@ impl Hooks {
     /// Upgrades one object, in the newest version there is.
     async fn upgrade(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
         let effects = &self.services.effects;
+        let account = plugin.terms.grants.service_account();
+        if let Some(account) = account {
+            let read = Read {
+                verb: "get",
+                gvk: &key.gvk,
+                namespace: &key.namespace,
+                name: &key.name,
+            };
+            let may = self.services.reviewer.may(account, read).await;
+            may.map_err(|e| e.to_string())?;
+        }
         let mut stored = self.services.store.get(key, Form::Whole);
         while let Some(object) = stored {
             let subject = Subject {
@@ -268,12 +280,12 @@ impl Hooks {
             let Some(patch) = metadata_patch(&object.value(), &upgraded)? else {
                 return Ok(());
             };
-            match effects.patch_metadata(key, &object, patch).await {
+            match effects.patch_metadata(account, key, &object, patch).await {
                 Ok(_) => return Ok(()),
                 Err(e) if e.code() == 404 => return Ok(()),
                 // Somebody changed it meanwhile: what that made of it is upgraded.
                 Err(ApiError::Status { code: 409, .. }) => {
-                    stored = effects.read(None, key, key).await.map_err(|e| e.to_string())?;
+                    stored = effects.read(account, key, key).await.map_err(|e| e.to_string())?;
                 }
                 Err(e) => return Err(e.to_string()),
             }

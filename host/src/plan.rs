@@ -43,6 +43,7 @@ use crate::{
     host::Settings,
     key::ObjectRef,
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     plugin::{Plugin, Registry, load},
@@ -163,7 +164,7 @@ impl World {
         overlay.tell(&services);
         let engine = Engine::new(
             settings.workers * 2,
-            settings.limits.memory,
+            settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             None,
         );
@@ -180,6 +181,7 @@ impl World {
             settings.backoff,
         ));
         let controller = Controller {
+            plugins_changed: Arc::default(),
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),
@@ -257,7 +259,14 @@ impl World {
             Err(e) => return Err(e).with_context(|| format!("the configuration {}", config_path.display())),
         };
         let Settings { grants, limits, .. } = &*self.settings;
-        let plugin = load(&self.engine, wasm, config.as_deref(), grants, limits).await;
+        let plugin = load(
+            &self.engine,
+            wasm,
+            Some(config.as_deref().unwrap_or("{}")),
+            grants,
+            limits,
+        )
+        .await;
         let plugin = plugin.map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))?;
         Ok((plugin, config.is_some()))
     }

@@ -248,8 +248,16 @@ pub async fn load(
     let descriptor =
         described.map_err(|e| Refusal::new("DescribeFailed", format!("`describe` failed: {e}")))?;
     let kinds = check(&descriptor).map_err(|e| Refusal::new("DescriptorInvalid", e))?;
+    let agreed = terms(&descriptor.name);
+    if kinds.iter().any(|k| k.gvk.is_secret()) && !agreed.grants.reads_secrets() {
+        return Err(Refusal::new(
+            "SecretsNotGranted",
+            "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
+                .into(),
+        ));
+    }
     Ok(Plugin {
-        terms: Arc::new(terms(&descriptor.name)),
+        terms: Arc::new(agreed),
         version: descriptor.version,
         digest,
         kinds,
@@ -304,6 +312,9 @@ fn parse_config(text: &str) -> Result<serde_json::Value, String> {
     Ok(value)
 }
 
+/// Lanes and managers of the host's own.
+const OWN: [&str; 3] = ["ostler", "plugins", "upstreams"];
+
 fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let name = &descriptor.name;
     let label = |s: &str| {
@@ -319,6 +330,11 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             "`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"
         ));
     }
+    if OWN.contains(&&**name) {
+        return Err(format!(
+            "`describe` names the plugin {name:?}, which is what the host calls work of its own"
+        ));
+    }
     if descriptor.kinds.is_empty() {
         return Err("`describe` lists no kinds: there is nothing to reconcile".into());
     }
@@ -327,6 +343,21 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.check()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
+        if *gvk.group == *"ostler.dev" {
+            return Err(format!(
+                "`describe` lists {gvk}, which the host itself reconciles"
+            ));
+        }
+        if let Some(finalizer) = &kind.finalizer
+            && let Some((domain, _)) = finalizer.split_once('/')
+            && ["kubernetes.io", "k8s.io", "ostler.dev"]
+                .iter()
+                .any(|theirs| *theirs == domain)
+        {
+            return Err(format!(
+                "the finalizer of {gvk} is {finalizer:?}: that domain is not a plugin's"
+            ));
+        }
         if let Some(finalizer) = &kind.finalizer
             && finalizer
                 .split_once('/')
@@ -350,4 +381,48 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         });
     }
     Ok(kinds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bindings::{reconciler::ReconciledKind, types};
+
+    fn described(name: &str, group: &str, finalizer: &str) -> Descriptor {
+        let gvk = types::Gvk {
+            group: group.into(),
+            version: "v1".into(),
+            kind: "Thing".into(),
+        };
+        Descriptor {
+            name: name.into(),
+            version: "1.0.0".into(),
+            kinds: vec![ReconciledKind {
+                gvk,
+                finalizer: Some(finalizer.into()),
+                label_selector: None,
+                phase: false,
+            }],
+            max_concurrent: 0,
+        }
+    }
+
+    #[test]
+    fn nobody_describes_himself_as_the_host() {
+        assert!(check(&described("thing", "example.org", "example.org/thing")).is_ok());
+        for (name, group, finalizer, words) in [
+            ("plugins", "example.org", "example.org/thing", "work of its own"),
+            ("thing", "ostler.dev", "example.org/thing", "itself reconciles"),
+            (
+                "thing",
+                "example.org",
+                "kubernetes.io/pvc-protection",
+                "not a plugin's",
+            ),
+            ("thing", "example.org", "ostler.dev/plugin", "not a plugin's"),
+        ] {
+            let why = check(&described(name, group, finalizer)).expect_err("refused");
+            assert!(why.contains(words), "{why}");
+        }
+    }
 }

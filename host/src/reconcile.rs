@@ -15,6 +15,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tokio::sync::Notify;
 use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
 use crate::{
@@ -67,6 +68,8 @@ pub struct Controller {
     pub ledger: Arc<Ledger>,
     /// What comes before the first reconcile.
     pub hooks: Arc<Hooks>,
+    /// Told when a Plugin is seen that the directory's follower has not dealt with.
+    pub plugins_changed: Arc<Notify>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
     /// Who keeps changing what it reads.
@@ -515,6 +518,17 @@ impl Controller {
 
     /// Whether the plugin's service account may see the object at all.
     async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
+        // Granted when it was loaded, and no more.
+        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
+            return Err(self
+                .denied(
+                    plugin,
+                    key,
+                    object,
+                    "it may not read Secrets: `secretsAreReadable` is missing".into(),
+                )
+                .await);
+        }
         let Some(account) = plugin.terms.grants.service_account() else {
             return Ok(());
         };
@@ -531,23 +545,28 @@ impl Controller {
                 self.ledger.failed(key, "AccessUnknown", &e.to_string());
                 Err(End::retry())
             }
-            Err(Refusal::Forbidden(message)) => {
-                self.ledger.failed(key, "Denied", &message);
-                let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Denied(message.clone()),
-                    reason: "Denied".into(),
-                    message,
-                    conditions: Vec::new(),
-                    status: None,
-                };
-                self.write_status(plugin.name(), key, object, &Answer::Failure(failure))
-                    .await?;
-                Err(End {
-                    next: self.look_again(),
-                    reads: None,
-                    follows: None,
-                })
-            }
+            Err(Refusal::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
+        }
+    }
+
+    /// The plugin may not see the object: that is said, and it is looked at again.
+    async fn denied(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>, message: String) -> End {
+        self.ledger.failed(key, "Denied", &message);
+        let failure = reconciler::Failure {
+            resolution: reconciler::Resolution::Denied(message.clone()),
+            reason: "Denied".into(),
+            message,
+            conditions: Vec::new(),
+            status: None,
+        };
+        let answer = Answer::Failure(failure);
+        match self.write_status(plugin.name(), key, object, &answer).await {
+            Ok(()) => End {
+                next: self.look_again(),
+                reads: None,
+                follows: None,
+            },
+            Err(end) => end,
         }
     }
 
@@ -686,10 +705,27 @@ fn trapped(trap: &Trap) -> reconciler::Failure {
     }
 }
 
+/// No interval is longer.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Per cent of an interval.
 const JITTER: u32 = 10;
 
 /// Up to so many per cent more, so that objects that were made together don't poll together for ever.
 fn jittered(interval: Duration, percent: u32) -> Duration {
-    interval + interval * percent / 100 * (crate::time::unique() % 1000) as u32 / 1000
+    // What a component or a file says may be any number.
+    let interval = interval.min(LONGEST);
+    interval + interval * percent.min(100) / 100 * (crate::time::unique() % 1000) as u32 / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_is_an_interval() {
+        for interval in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
+            let jittered = jittered(interval, u32::MAX);
+            assert!(jittered >= interval.min(LONGEST) && jittered <= LONGEST * 2);
+        }
+    }
 }

@@ -219,11 +219,12 @@ impl Reloader {
                 return;
             }
         };
-        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
+        // First what is gone: an object may take its place.
         let ids = self.registry.slots().into_iter().filter(|id| !id.contains('/'));
         for gone in ids.filter(|f| !files.contains(f)) {
             self.unload(&gone);
         }
+        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
         for file in &files {
             if !claimed.contains(file) {
                 self.look_at(file, since).await;
@@ -445,7 +446,16 @@ impl Reloader {
             Part::Canary => self.registry.knows_canary(&id, &revision),
         };
         let slot = (wanted.name.clone(), part);
-        if self.loading.get(&slot).is_some_and(|l| l.revision == revision) {
+        // What is agreed counts at once, also when a change that was being loaded is taken back.
+        if part == Part::Stable {
+            self.agree(
+                &id,
+                &Grants::of_object(&wanted.name, spec.grant()),
+                spec.suspended,
+            );
+        }
+        if let Some(loading) = self.loading.get_mut(&slot).filter(|l| l.revision == revision) {
+            loading.wanted = wanted.clone();
             return;
         }
         if let Some(Loading { task: Some(task), .. }) = self.loading.remove(&slot) {
@@ -453,13 +463,6 @@ impl Reloader {
         }
         if known {
             return;
-        }
-        if part == Part::Stable {
-            self.agree(
-                &id,
-                &Grants::of_object(&wanted.name, spec.grant()),
-                spec.suspended,
-            );
         }
         if part == Part::Canary
             && let Some(canary) = &spec.canary

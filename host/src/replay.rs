@@ -507,6 +507,11 @@ pub async fn probe(
             probe.skipped += 1;
             continue;
         }
+        // Configured otherwise, it may rightly do otherwise.
+        if finished.config() != plugin.terms.config {
+            probe.skipped += 1;
+            continue;
+        }
         let recording = Arc::new(finished.recording());
         let replaying = replay(engine, &plugin.compiled, recording.clone());
         let Ok(Ok(replayed)) = tokio::time::timeout(left, replaying).await else {

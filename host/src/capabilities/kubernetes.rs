@@ -38,6 +38,7 @@ impl Host for Call {
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         let form = form(&options.fields);
         let object = if options.live {
+            placed(&services, &key.gvk, &key.namespace).await?;
             let account = self.terms.grants.service_account();
             let live = services.effects.read(account, &key, &by).await;
             let live = live.map_err(|e| self.refused(e))?;
@@ -63,6 +64,9 @@ impl Host for Call {
             return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
         }
         self.may(Verb::List, &gvk, namespace)?;
+        if options.live {
+            placed(&services, &gvk, namespace).await?;
+        }
         let selector = match options.label_selector.as_deref() {
             None | Some("") => None,
             Some(text) => {
@@ -148,6 +152,7 @@ impl Host for Call {
         }
         let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
         Span::current().record("object", tracing::field::display(&key));
+        placed(&services, &key.gvk, &key.namespace).await?;
         self.may_patch(&services, &key).await?;
         // What is live decides whether there is anything to send.
         self.cached(&services, &key, Form::Whole).await?;
@@ -168,6 +173,7 @@ impl Host for Call {
             .map(|(s, services)| (s.key.clone(), services))?;
         self.takes(object.len())?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
+        placed(&services, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
         let written = services.effects.create(self.writer(&by), &key, &object).await;
         let written = written.map_err(|e| self.refused(e))?;
@@ -180,6 +186,7 @@ impl Host for Call {
         let (_, services) = self.enter(HostCall::KubernetesDelete)?;
         let key = self.key(&r)?;
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
+        placed(&services, &key.gvk, &key.namespace).await?;
         let account = self.terms.grants.service_account();
         let deleted = services.effects.delete(
             account,
@@ -190,6 +197,18 @@ impl Host for Call {
         deleted.await.map_err(|e| self.refused(e))?;
         self.wrote(key, true);
         Ok(())
+    }
+}
+
+/// An object without a namespace is not granted by naming one: the path of a request has no place for it.
+pub(super) async fn placed(services: &Services, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+    let resource = services.effects.resource(gvk).await?;
+    match resource.namespaced || namespace.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "{} is cluster-scoped: leave the namespace `{namespace}` out",
+            gvk.kind
+        ))),
     }
 }
 

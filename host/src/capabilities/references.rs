@@ -30,6 +30,7 @@ impl Host for Call {
         if !self.holds.contains(&key) && self.holds.len() >= self.terms.limits.holds as usize {
             return Err(self.exceeded(Limit::Holds, "objects held by one"));
         }
+        super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
         self.reviewed(&services, "get", &key).await?;
         let Some(object) = self.cached(&services, &key, Form::Metadata).await? else {
             return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));

@@ -39,14 +39,29 @@ pub struct Shown {
 impl Shown {
     /// `secrets` and their base64 are never shown; `uids` and times not before `since` are of the plan alone.
     pub fn new(secrets: impl IntoIterator<Item = Vec<u8>>, uids: Vec<String>, since: Timestamp) -> Self {
-        use base64::{Engine, engine::general_purpose::STANDARD};
+        use base64::{
+            Engine,
+            engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+        };
         let long = secrets.into_iter().filter(|s| s.len() >= SHORTEST);
         let mut secrets: Vec<String> = long
             .flat_map(|secret| {
-                let encoded = STANDARD.encode(&secret);
-                [String::from_utf8(secret).ok(), Some(encoded)]
+                // As a plugin may have put it: without the line's end, encoded, within a JSON text.
+                let trimmed = secret.trim_ascii().to_vec();
+                let encoded = [&secret, &trimmed].map(|s| {
+                    [
+                        STANDARD.encode(s),
+                        STANDARD_NO_PAD.encode(s),
+                        URL_SAFE_NO_PAD.encode(s),
+                    ]
+                });
+                let plain = [secret, trimmed].map(|s| String::from_utf8(s).ok());
+                let quoted = plain.clone().map(|s| s.map(|s| Value::from(s).to_string()));
+                let quoted = quoted.map(|s| s.map(|s| s.trim_matches('"').to_owned()));
+                let plain = plain.into_iter().chain(quoted).flatten();
+                plain.chain(encoded.into_iter().flatten()).collect::<Vec<_>>()
             })
-            .flatten()
+            .filter(|secret| secret.len() >= SHORTEST)
             .collect();
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.dedup();
@@ -86,7 +101,7 @@ impl Shown {
     fn timeless(&self, value: &Value, live: Option<&Value>) -> Value {
         match value {
             Value::String(text) if live != Some(value) => match text.parse::<Timestamp>() {
-                Ok(at) if at >= self.since => "<now>".into(),
+                Ok(at) if (self.since..=Timestamp::now()).contains(&at) => "<now>".into(),
                 _ => value.clone(),
             },
             Value::Array(items) => {

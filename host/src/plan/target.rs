@@ -57,6 +57,10 @@ impl Target {
     /// Whether it is about Events, which are news and no state.
     pub fn is_event(&self) -> bool {
         self.plural == "events"
+            && matches!(
+                self.prefix.trim_start_matches('/'),
+                "api/v1" | "apis/events.k8s.io/v1"
+            )
     }
 
     /// Path of the collection the object is in.

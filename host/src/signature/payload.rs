@@ -6,6 +6,8 @@ use serde_json::json;
 
 use super::{Layout, Signature};
 
+/// Signatures of one bundle at most.
+const SIGNATURES: usize = 32;
 /// The type of a simple payload.
 const SIMPLE: &str = "cosign container image signature";
 /// The predicate of a statement that says no more than "signed".
@@ -54,6 +56,10 @@ impl Signature {
                 .decode(text)
                 .map_err(|_| format!("the bundle's {name} is not base64"))
         };
+        let count = envelope.signatures.len();
+        if count > SIGNATURES {
+            return Err(format!("the bundle has {count} signatures: {SIGNATURES} at most"));
+        }
         let payload = decode("payload", &envelope.payload)?;
         let signatures = envelope.signatures.iter();
         signatures

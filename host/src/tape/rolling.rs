@@ -241,6 +241,11 @@ impl Finished {
         &self.about.key
     }
 
+    /// The plugin's configuration then.
+    pub fn config(&self) -> &[u8] {
+        &self.about.terms.config
+    }
+
     /// When it began.
     pub fn at(&self) -> SystemTime {
         self.at

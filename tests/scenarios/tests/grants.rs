@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ostler::{
     grants::Grants,
+    key::Gvk,
     manifest::{self, Manifest},
 };
 use ostler_test_harness::{
@@ -18,6 +19,7 @@ scenarios!(
     a_role_may_name_the_objects,
     what_is_not_asked_for_is_not_done,
     secrets_are_shown_only_by_a_loud_grant,
+    a_namespace_does_not_cover_what_has_none,
 );
 
 const ACCOUNT: &str = "prober";
@@ -301,4 +303,32 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     assert_eq!(gauge(&lab).as_deref(), Some("1"));
     let loud = format!("plugin probe is granted to read Secrets of {}", "every namespace");
     assert!(logs().contains(&loud), "no warning in the log");
+}
+
+async fn a_namespace_does_not_cover_what_has_none(mut lab: Lab) {
+    let grants = format!(
+        "plugins: {{probe: {{kubernetes: [{{kinds: [Namespace], verbs: [apply, create, hold], namespaces: [{}]}}]}}}}",
+        lab.namespace
+    );
+    lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
+    lab.start_probe().await;
+    let other = format!("{}-other", lab.namespace);
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}).to_string();
+    for step in ["apply", "force", "create"] {
+        lab.probe(step, json!([{"do": step, "object": object}]), json!([]))
+            .await;
+    }
+    let hold = json!({"do": "hold", "kind": "Namespace", "name": lab.namespace});
+    lab.probe("hold", json!([hold]), json!([])).await;
+    for name in ["apply", "force", "create", "hold"] {
+        lab.until(&format!("{name} is refused"), async || {
+            let object = lab.get(&kind(), name).await.unwrap_or_default();
+            let ready = condition(&object, "Ready");
+            let message = ready["message"].as_str().unwrap_or_default();
+            ready["status"] == "False" && message.contains("Namespace is cluster-scoped: leave the namespace")
+        })
+        .await;
+    }
+    let namespaces = lab.api(&Gvk::new("", "v1", "Namespace"), "");
+    assert!(namespaces.get_opt(&other).await.expect("an answer").is_none());
 }
