@@ -13,7 +13,7 @@ const ATTACKERS: usize = 8;
 /// The promise.
 const RATIO: f64 = 2.0;
 /// A machine has hiccups of its own: so often is it measured at most, again beside another calm time.
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: usize = 8;
 
 const WAYS: [&str; 12] = [
     "loop",
