@@ -219,12 +219,11 @@ impl Reloader {
                 return;
             }
         };
-        // First what is gone: an object may take its place.
+        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
         let ids = self.registry.slots().into_iter().filter(|id| !id.contains('/'));
         for gone in ids.filter(|f| !files.contains(f)) {
             self.unload(&gone);
         }
-        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
         for file in &files {
             if !claimed.contains(file) {
                 self.look_at(file, since).await;
@@ -446,16 +445,7 @@ impl Reloader {
             Part::Canary => self.registry.knows_canary(&id, &revision),
         };
         let slot = (wanted.name.clone(), part);
-        // What is agreed counts at once, also when a change that was being loaded is taken back.
-        if part == Part::Stable {
-            self.agree(
-                &id,
-                &Grants::of_object(&wanted.name, spec.grant()),
-                spec.suspended,
-            );
-        }
-        if let Some(loading) = self.loading.get_mut(&slot).filter(|l| l.revision == revision) {
-            loading.wanted = wanted.clone();
+        if self.loading.get(&slot).is_some_and(|l| l.revision == revision) {
             return;
         }
         if let Some(Loading { task: Some(task), .. }) = self.loading.remove(&slot) {
@@ -463,6 +453,13 @@ impl Reloader {
         }
         if known {
             return;
+        }
+        if part == Part::Stable {
+            self.agree(
+                &id,
+                &Grants::of_object(&wanted.name, spec.grant()),
+                spec.suspended,
+            );
         }
         if part == Part::Canary
             && let Some(canary) = &spec.canary

@@ -88,6 +88,9 @@ struct Collection {
     /// Made when a list first asks by a label or a field, and kept up from then on.
     indexes: HashMap<Term, Index>,
     len: usize,
+    /// Where labels decide what is in it: what is not any more, as of which version. A late echo of a write must not
+    /// bring it back.
+    left: HashMap<Box<str>, u64>,
 }
 
 /// All collections of one kind in one cluster.
@@ -240,6 +243,7 @@ impl Store {
                 objects: BTreeMap::new(),
                 indexes: HashMap::new(),
                 len: 0,
+                left: HashMap::new(),
             });
         }
     }
@@ -272,6 +276,9 @@ impl Store {
         let mut kept = latest.is_some();
         for collection in kind.of(form) {
             let newer = collection.get(key).is_none_or(|o| o.resource_version < version);
+            if collection.left.get(&object.uid).is_some_and(|v| *v >= version) {
+                continue;
+            }
             if collection.scope.has(key, &object.labels) {
                 if newer && latest.as_ref().is_none_or(|l| l.resource_version <= version) {
                     collection.insert(key, &object);
@@ -312,6 +319,12 @@ impl Store {
             let there = collection.get(key);
             if there.is_some_and(|o| *o.uid == *uid && o.resource_version <= version) {
                 old = collection.remove(key).or(old);
+            }
+            if !all {
+                if collection.left.len() >= BURIED {
+                    collection.left.clear();
+                }
+                collection.left.insert(uid.into(), version);
             }
         }
         // The watch of the whole objects tells, where there is one: it has done so, or will. Of an object that

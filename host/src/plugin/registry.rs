@@ -347,16 +347,6 @@ impl Registry {
         }
         let now = Arc::new(plugin);
         slot.serving = Some(now.clone());
-        // It was compared with the build before: it is looked at anew.
-        if let Some(canary) = &mut slot.canary
-            && canary
-                .serving
-                .as_ref()
-                .is_none_or(|c| now.differs_for_objects(c).is_some())
-        {
-            canary.serving = None;
-            canary.seen.clear();
-        }
         Ok(Served { now, before })
     }
 
@@ -370,18 +360,7 @@ impl Registry {
         suspended: bool,
     ) -> Option<(Arc<Plugin>, Arc<Plugin>)> {
         let mut slots = self.slots.write().expect("lock");
-        let here = slots.get(id).is_some_and(|s| s.serving.is_some());
-        // Until its own build serves, an object governs what a file has brought.
-        let governed = |s: &Slot| s.serving.as_ref().is_some_and(|p| of_object(p.name()) == id);
-        let slot = match here {
-            true => slots.get_mut(id)?,
-            false => slots.values_mut().find(|s| governed(s))?,
-        };
-        if let Some(canary) = &mut slot.canary
-            && let Some(serving) = &canary.serving
-        {
-            canary.serving = Some(Arc::new(serving.bound(grants, limits, suspended)));
-        }
+        let slot = slots.get_mut(id)?;
         let before = slot.serving.clone()?;
         let now = before.bound(grants, limits, suspended);
         if now.same(&before) {

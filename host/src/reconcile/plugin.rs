@@ -59,10 +59,6 @@ impl Controller {
             return Some(self.retire(key, &object, &report, serving.as_deref()).await);
         }
         let dealt = report.generation == object.generation;
-        if !dealt {
-            // It may have come in the answer to a write, of which no watch tells.
-            self.plugins_changed.notify_one();
-        }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
             return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
@@ -134,7 +130,7 @@ impl Controller {
             return self.release(key, object, FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan(plugin, left).await;
+            return self.orphan(key, object, plugin, left).await;
         }
         let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
         let more = match left.len() - named.len() {
@@ -219,7 +215,13 @@ impl Controller {
     }
 
     /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
-    async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
+    async fn orphan(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        plugin: &Plugin,
+        left: Vec<(ObjectRef, Arc<Object>)>,
+    ) -> End {
         self.services.router.hold(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
@@ -240,8 +242,7 @@ impl Controller {
             }
             info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
         }
-        // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
+        self.release(key, object, FINALIZER).await
     }
 }
 

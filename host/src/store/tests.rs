@@ -241,3 +241,23 @@ proptest! {
         prop_assert_eq!(paged, expected);
     }
 }
+
+#[test]
+fn a_late_echo_brings_nothing_back_where_labels_decide() {
+    let store = Store::default();
+    let scope = scope("", Some("app=x"), Form::Whole);
+    store.open(&scope);
+    let of = |version: u64| {
+        let json = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}","labels":{{"app":"x"}}}}}}"#
+        );
+        Object::parse(&scope.gvk, json.as_bytes()).expect("an object")
+    };
+    let (key, first) = of(1);
+    assert!(matches!(store.put(&key, first, Form::Whole), Put::News(_)));
+    assert!(store.remove(&scope, &key, "u", 2).is_some());
+    assert!(matches!(store.put(&key, of(2).1, Form::Whole), Put::Stray(_)));
+    assert!(store.get(&key, Form::Whole).is_none());
+    // It may come into it again.
+    assert!(matches!(store.put(&key, of(3).1, Form::Whole), Put::News(_)));
+}
