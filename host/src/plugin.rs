@@ -350,9 +350,7 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         }
         if let Some(finalizer) = &kind.finalizer
             && let Some((domain, _)) = finalizer.split_once('/')
-            && ["kubernetes.io", "k8s.io", "ostler.dev"]
-                .iter()
-                .any(|theirs| *theirs == domain)
+            && ["kubernetes.io", "k8s.io", "ostler.dev"].contains(&domain)
         {
             return Err(format!(
                 "the finalizer of {gvk} is {finalizer:?}: that domain is not a plugin's"
