@@ -247,7 +247,7 @@ impl Effects {
             "finalizers": finalizers,
         }});
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        self.merge(key, &path, &patch, key, true).await
+        self.merge(None, key, &path, &patch, key, true).await
     }
 
     /// Writes into an annotation of exactly this object what it holds; none takes the annotation away.
@@ -316,7 +316,7 @@ impl Effects {
             metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
             let patch = json!({"metadata": metadata});
-            match self.merge(key, &path, &patch, by, true).await {
+            match self.merge(None, key, &path, &patch, by, true).await {
                 Err(e) if e.code() == 409 && attempts < 5 => {}
                 done => return done.map(|_| true),
             }
@@ -377,15 +377,8 @@ impl Effects {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.resource_version.to_string().into();
         let path = self.cluster.resource(&key.gvk).await?.object(key);
-        let path = format!("{path}?fieldManager=ostler");
-        let writing = self.router.writing(key, key);
-        let patch = json!({ "metadata": metadata }).to_string().into_bytes();
-        let answer = self
-            .cluster
-            .acting(account)
-            .patch(&path, Patch::Merge, patch)
-            .await?;
-        self.keep(&key.gvk, &answer, key, true, writing)
+        let patch = json!({ "metadata": metadata });
+        self.merge(account, key, &path, &patch, key, true).await
     }
 
     /// Patches the status of exactly this object.
@@ -401,11 +394,12 @@ impl Effects {
             false => resource.object(key),
         };
         let patch = json!({"metadata": {"uid": uid}, "status": status});
-        self.merge(key, &path, &patch, key, false).await
+        self.merge(None, key, &path, &patch, key, false).await
     }
 
     async fn merge(
         &self,
+        account: Option<&ServiceAccount>,
         key: &ObjectRef,
         path: &str,
         patch: &Value,
@@ -414,8 +408,8 @@ impl Effects {
     ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
         let writing = self.router.writing(key, by);
-        let answer = self
-            .cluster
+        let cluster = self.cluster.acting(account);
+        let answer = cluster
             .patch(&path, Patch::Merge, patch.to_string().into_bytes())
             .await?;
         self.keep(&key.gvk, &answer, by, own_intent, writing)

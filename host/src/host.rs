@@ -223,7 +223,6 @@ impl Host {
             settings.backoff,
         ));
         let controller = Arc::new(Controller {
-            plugins_changed: plugins_changed.clone(),
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),

@@ -181,7 +181,6 @@ impl World {
             settings.backoff,
         ));
         let controller = Controller {
-            plugins_changed: Arc::default(),
             services: services.clone(),
             registry: registry.clone(),
             engine: engine.clone(),

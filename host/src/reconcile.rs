@@ -15,7 +15,6 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::sync::Notify;
 use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
 use crate::{
@@ -68,8 +67,6 @@ pub struct Controller {
     pub ledger: Arc<Ledger>,
     /// What comes before the first reconcile.
     pub hooks: Arc<Hooks>,
-    /// Told when a Plugin is seen that the directory's follower has not dealt with.
-    pub plugins_changed: Arc<Notify>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
     /// Who keeps changing what it reads.
