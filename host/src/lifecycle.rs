@@ -254,12 +254,7 @@ impl Hooks {
         let effects = &self.services.effects;
         let account = plugin.terms.grants.service_account();
         if let Some(account) = account {
-            let read = Read {
-                verb: "get",
-                gvk: &key.gvk,
-                namespace: &key.namespace,
-                name: &key.name,
-            };
+            let read = Read::of("get", key);
             let may = self.services.reviewer.may(account, read).await;
             may.map_err(|e| e.to_string())?;
         }

@@ -358,7 +358,7 @@ impl World {
     fn secrets(&self, planned: &[Value]) -> Vec<Vec<u8>> {
         let Services { store, informers, .. } = &*self.services;
         let scopes = informers.scopes().into_iter();
-        let scopes = scopes.filter(|(s, _)| s.gvk.group.is_empty() && *s.gvk.kind == *"Secret");
+        let scopes = scopes.filter(|(s, _)| s.gvk.is_secret());
         let mut objects: Vec<Value> = scopes
             .flat_map(|(scope, _)| store.list(&scope, &Query::default()))
             .map(|(_, object)| object.value())

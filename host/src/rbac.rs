@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     cluster::{ApiError, Cluster, parse},
     grants::ServiceAccount,
-    key::Gvk,
+    key::{Gvk, ObjectRef},
 };
 
 /// How long a yes counts.
@@ -34,6 +34,18 @@ pub struct Read<'a> {
     pub namespace: &'a str,
     /// Which one; empty for any.
     pub name: &'a str,
+}
+
+impl<'a> Read<'a> {
+    /// This very object.
+    pub fn of(verb: &'static str, key: &'a ObjectRef) -> Self {
+        Self {
+            verb,
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+            name: &key.name,
+        }
+    }
 }
 
 /// Why something may not be read.

@@ -529,12 +529,7 @@ impl Controller {
         let Some(account) = plugin.terms.grants.service_account() else {
             return Ok(());
         };
-        let read = Read {
-            verb: "get",
-            gvk: &key.gvk,
-            namespace: &key.namespace,
-            name: &key.name,
-        };
+        let read = Read::of("get", key);
         match self.services.reviewer.may(account, read).await {
             Ok(()) => Ok(()),
             Err(Refusal::Unknown(e)) => {

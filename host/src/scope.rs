@@ -95,7 +95,7 @@ impl Reach {
         selector: Option<&Selector>,
         form: Form,
     ) -> Scope {
-        let secret = gvk.group.is_empty() && *gvk.kind == *"Secret";
+        let secret = gvk.is_secret();
         // Labels narrow: what is selected is less than a namespace, and a namespace of it less still.
         let narrow = secret || !self.namespaces.is_empty() || selector.is_some();
         Scope {

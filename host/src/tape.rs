@@ -231,7 +231,7 @@ impl Tapes {
             return Tape::Off;
         }
         let about = about();
-        let secret = about.key.gvk.group.is_empty() && *about.key.gvk.kind == *"Secret";
+        let secret = about.key.gvk.is_secret();
         let withheld = secret || about.terms.grants.reads_secrets();
         Tape::Rolling(Box::new(Rolling::new(
             about,

@@ -340,12 +340,7 @@ impl Call {
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
-        let read = Read {
-            verb,
-            gvk: &key.gvk,
-            namespace: &key.namespace,
-            name: &key.name,
-        };
+        let read = Read::of(verb, key);
         self.permitted(services, &[read]).await
     }
 

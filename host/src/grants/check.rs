@@ -257,7 +257,7 @@ impl Permissions {
 
 impl Access<'_> {
     fn of_secrets(&self) -> bool {
-        matches!(self, Self::Kubernetes { gvk, .. } if gvk.group.is_empty() && *gvk.kind == *"Secret")
+        matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
     }
 
     /// What it is, and the field that allows it, with the closing backtick.
