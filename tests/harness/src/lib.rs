@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use kube::{
@@ -45,6 +45,15 @@ pub const PASSWORD: &str = "correct-horse-battery-staple";
 /// What every wait in a test has at most. Generous: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a scenario has at most, all its waits together.
+const SCENARIO: Duration = Duration::from_mins(10);
+
+/// Fails a scenario that never ends: what hangs holds up all that come after it, and says nothing.
+pub async fn bounded(scenario: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(SCENARIO, scenario).await;
+    ended.unwrap_or_else(|_| panic!("it has not ended after {SCENARIO:?}"));
+}
+
 /// Generates an embedded and a real test for each scenario; `hostile:` puts them into the hostile tier,
 /// and those that are `simulated:` need a Concourse that does as the test says.
 #[macro_export]
@@ -68,12 +77,16 @@ macro_rules! scenarios {
     ($($name:ident),+ $(,)?) => {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name($crate::Lab::embedded().await).await; })+
+            async fn $name() {
+                $crate::bounded(async { super::$name($crate::Lab::embedded().await).await }).await;
+            })+
         }
         mod real {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #[ignore = "needs the real control plane: cargo xtask test real"]
-            async fn $name() { super::$name($crate::Lab::real().await).await; })+
+            async fn $name() {
+                $crate::bounded(async { super::$name($crate::Lab::real().await).await }).await;
+            })+
         }
     };
 }
@@ -348,13 +361,14 @@ impl Lab {
 
     /// Waits until something holds; fails, saying what, when it doesn't within [`PATIENCE`].
     pub async fn until<F: Future<Output = bool>>(&self, what: &str, mut holds: impl FnMut() -> F) {
-        let started = Instant::now();
-        while !holds().await {
-            if started.elapsed() > PATIENCE {
-                let facts = self.host.as_ref().map(|h| h.ledger().all());
-                panic!("after {PATIENCE:?} it is still not so that {what}\n{facts:#?}");
+        let waiting = async {
+            while !holds().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            let facts = self.host.as_ref().map(|h| h.ledger().all());
+            panic!("after {PATIENCE:?} it is still not so that {what}\n{facts:#?}");
         }
     }
 

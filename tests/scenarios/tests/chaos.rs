@@ -26,21 +26,30 @@ const STEPS: usize = 100;
 
 mod hostile {
     mod embedded {
+        use ostler_test_harness::bounded;
+
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn chaos() {
-            super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await;
+            bounded(async { super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await })
+                .await;
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn who_is_throttled_holds_no_worker() {
-            super::super::who_is_throttled_holds_no_worker(ostler_test_harness::Lab::embedded().await).await;
+            bounded(async {
+                super::super::who_is_throttled_holds_no_worker(ostler_test_harness::Lab::embedded().await)
+                    .await
+            })
+            .await;
         }
     }
     mod real {
+        use ostler_test_harness::bounded;
+
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         #[ignore = "needs the real control plane: cargo xtask test real"]
         async fn chaos() {
-            super::super::chaos(ostler_test_harness::Lab::real().await, 10).await;
+            bounded(async { super::super::chaos(ostler_test_harness::Lab::real().await, 10).await }).await;
         }
     }
 }

@@ -38,7 +38,9 @@ mod with_faults {
     mod embedded {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn stops_when_it_can_t_renew() {
-            crate::stops_when_it_can_t_renew(ostler_test_harness::Lab::embedded().await).await;
+            let test =
+                async { crate::stops_when_it_can_t_renew(ostler_test_harness::Lab::embedded().await).await };
+            ostler_test_harness::bounded(test).await;
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Cargo, with its progress and what it made.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -166,26 +168,74 @@ fn run_quietly(cargo: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<String>
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// How long tests may say nothing: none takes as long, so something hangs.
+const SILENCE: Duration = Duration::from_mins(15);
+
 /// Runs `cargo test`, passing on what it says; `each` sees every line of stdout.
-pub fn test(mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
+pub fn test(command: Command, each: impl FnMut(&str)) -> Result<bool> {
+    test_within(SILENCE, command, each)
+}
+
+fn test_within(silence: Duration, mut command: Command, mut each: impl FnMut(&str)) -> Result<bool> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Child::spawn("cargo test", command)?;
     let stderr = BufReader::new(child.stderr.take().context("piped")?);
     let stdout = BufReader::new(child.stdout.take().context("piped")?);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for line in stderr.lines().map_while(Result::ok) {
-                say(&line);
-            }
-        });
-        for line in stdout.lines().map_while(Result::ok) {
-            each(&line);
-            print(&line);
+    // Neither is joined: what a test has left behind may hold the pipes open for ever.
+    std::thread::spawn(|| {
+        for line in stderr.lines().map_while(Result::ok) {
+            say(&line);
         }
     });
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in stdout.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let (mut said, mut slow) = (Instant::now(), BTreeSet::new());
+    loop {
+        match lines.recv_timeout(Duration::from_secs(1)) {
+            Ok(line) => {
+                said = Instant::now();
+                watch(&mut slow, &line);
+                each(&line);
+                print(&line);
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if child.has_ended() => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if said.elapsed() > silence => {
+                let slow: Vec<_> = slow.into_iter().collect();
+                bail!(
+                    "the tests have said nothing for {} s and were ended; not finished: {}",
+                    silence.as_secs(),
+                    if slow.is_empty() {
+                        "unknown".to_owned()
+                    } else {
+                        slow.join(", ")
+                    }
+                );
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    }
     let status = child.wait()?;
     check_interrupt()?;
     Ok(status.success())
+}
+
+/// Keeps the names of tests that take long: the runner says when one does, and when it ends.
+fn watch(slow: &mut BTreeSet<String>, line: &str) {
+    let Some(test) = line.strip_prefix("test ") else {
+        return;
+    };
+    if let Some((name, _)) = test.split_once(" has been running for over ") {
+        slow.insert(name.to_owned());
+    } else if let Some((name, _)) = test.split_once(" ... ") {
+        slow.remove(name);
+    }
 }
 
 /// A package of the workspace, as `cargo metadata` tells it.
@@ -229,6 +279,33 @@ pub fn packages() -> Result<Vec<Package>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn tests_that_hang_are_ended_and_named() {
+        let said = "echo 'test a has been running for over 60 seconds'; \
+            echo 'test b has been running for over 60 seconds'; echo 'test a ... ok'; sleep 600";
+        let error = test_within(Duration::from_secs(2), sh(said), |_| {}).unwrap_err();
+        assert!(error.to_string().ends_with("not finished: b"), "{error}");
+    }
+
+    #[test]
+    fn what_a_test_leaves_behind_holds_nobody_up() {
+        let (mut lines, began) = (Vec::new(), Instant::now());
+        let passed = test_within(
+            Duration::from_secs(60),
+            sh("echo one; setsid sleep 40 & exit 3"),
+            |l| lines.push(l.to_owned()),
+        );
+        assert!(!passed.unwrap());
+        assert_eq!(lines, ["one"]);
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
 
     #[test]
     fn the_workspace_has_this_package() {

@@ -166,6 +166,14 @@ impl Child {
         self.status.context("it has ended")
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.ended.try_recv().ok().and_then(Result::ok);
+        }
+        self.status.is_some()
+    }
+
     /// An error, with the end of what it said, unless it still runs.
     pub fn still_runs(&mut self) -> Result<()> {
         if self.status.is_none() {
