@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,15 +18,13 @@ use crate::{
     capabilities::Services,
     cluster::Cluster,
     effects::Effects,
-    engine::{Cache, Engine, Inspector, Limits},
+    engine::{Cache, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
     gate::Gate,
     grants::Grants,
     key::ObjectRef,
     lease::{self, Campaign},
-    lifecycle::Hooks,
-    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
     object::Object,
@@ -203,35 +201,11 @@ impl Host {
             gate: gate.clone(),
             reach: reach.clone(),
         });
-        let engine = Engine::new(
-            (settings.workers + RESERVE) * 2,
-            settings.limits.memory.max(MOST_MEMORY),
-            settings.cache.clone(),
-            settings.inspect.clone(),
-        );
-        let engine = Arc::new(
-            engine
-                .map_err(|e| anyhow::anyhow!("{e:#}"))
-                .context("the WebAssembly engine")?,
-        );
-        let registry = Arc::new(Registry::default());
+        let at_once = settings.workers + RESERVE;
+        let controller = Controller::new(services.clone(), ledger.clone(), settings.clone(), at_once)?;
+        let controller = Arc::new(controller);
+        let (registry, hooks) = (controller.registry.clone(), controller.hooks.clone());
         let mut tasks = JoinSet::new();
-        let hooks = Arc::new(Hooks::new(
-            services.clone(),
-            registry.clone(),
-            engine.clone(),
-            settings.backoff,
-        ));
-        let controller = Arc::new(Controller {
-            services: services.clone(),
-            registry: registry.clone(),
-            engine: engine.clone(),
-            ledger: ledger.clone(),
-            hooks: hooks.clone(),
-            settings: settings.clone(),
-            loops: Mutex::default(),
-            notes: Mutex::default(),
-        });
         let most = settings.workers;
         let registries = oci::Store::new(
             settings.cache.as_ref().map(|c| c.directory.join("components")),
@@ -247,7 +221,7 @@ impl Host {
         let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(
             settings.plugins.clone(),
-            engine,
+            controller.engine.clone(),
             registry.clone(),
             settings.grants.clone(),
             settings.grants_file.clone(),
@@ -284,7 +258,7 @@ impl Host {
         });
         tasks.spawn(follow_upstreams(services.clone()));
         let mut workers = JoinSet::new();
-        for _ in 0..settings.workers + RESERVE {
+        for _ in 0..at_once {
             workers.spawn(controller.clone().work());
         }
         workers.spawn(hooks.run());

@@ -18,7 +18,7 @@ mod target;
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -36,17 +36,14 @@ use crate::{
     capabilities::Services,
     cluster::Cluster,
     effects::Effects,
-    engine::Engine,
     events::Recorder,
     facts::Ledger,
     gate::Gate,
     host::Settings,
     key::ObjectRef,
-    lifecycle::Hooks,
-    limits::MOST_MEMORY,
     memo::Memo,
     metrics::Metrics,
-    plugin::{Plugin, Registry, load},
+    plugin::{Plugin, load},
     queue::{Config as QueueConfig, Priority, Queue, Work},
     rbac::Reviewer,
     reconcile::{Controller, step::Step},
@@ -114,10 +111,6 @@ struct World {
     cluster: Cluster,
     overlay: Arc<Overlay>,
     services: Arc<Services>,
-    engine: Arc<Engine>,
-    registry: Arc<Registry>,
-    ledger: Arc<Ledger>,
-    hooks: Arc<Hooks>,
     controller: Controller,
 }
 
@@ -162,43 +155,13 @@ impl World {
             reach,
         });
         overlay.tell(&services);
-        let engine = Engine::new(
-            settings.workers * 2,
-            settings.limits.memory.max(MOST_MEMORY),
-            settings.cache.clone(),
-            None,
-        );
-        let engine = Arc::new(
-            engine
-                .map_err(|e| anyhow::anyhow!("{e:#}"))
-                .context("the WebAssembly engine")?,
-        );
-        let registry = Arc::new(Registry::default());
-        let hooks = Arc::new(Hooks::new(
-            services.clone(),
-            registry.clone(),
-            engine.clone(),
-            settings.backoff,
-        ));
-        let controller = Controller {
-            services: services.clone(),
-            registry: registry.clone(),
-            engine: engine.clone(),
-            ledger: ledger.clone(),
-            hooks: hooks.clone(),
-            settings: settings.clone(),
-            loops: Mutex::default(),
-            notes: Mutex::default(),
-        };
+        let at_once = settings.workers;
+        let controller = Controller::new(services.clone(), ledger, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,
             overlay,
             services,
-            engine,
-            registry,
-            ledger,
-            hooks,
             controller,
         })
     }
@@ -242,7 +205,7 @@ impl World {
         }
         for (path, plugin) in plugins.into_values() {
             let (file, digest) = (path.display().to_string(), plugin.digest.clone());
-            let served = self.registry.serve(&file, &digest, plugin, None);
+            let served = self.controller.registry.serve(&file, &digest, plugin, None);
             served.map_err(|why| anyhow::anyhow!("{file}: {why}"))?;
         }
         Ok(())
@@ -259,7 +222,7 @@ impl World {
         };
         let Settings { grants, limits, .. } = &*self.settings;
         let plugin = load(
-            &self.engine,
+            &self.controller.engine,
             wasm,
             Some(config.as_deref().unwrap_or("{}")),
             grants,
@@ -272,10 +235,10 @@ impl World {
 
     /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
     async fn hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
-        for plugin in self.registry.serving() {
+        for plugin in self.controller.registry.serving() {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = self.hooks.once(&plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = self.controller.hooks.once(&plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -321,7 +284,7 @@ impl World {
             return None;
         }
         let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
-        let facts = self.ledger.of(key);
+        let facts = self.controller.ledger.of(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {
             (Step::Done | Step::Gone, _) => (String::new(), String::new()),

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context;
 use serde_json::Value;
 use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
 
@@ -30,6 +31,7 @@ use crate::{
     hotloop::Loops,
     key::ObjectRef,
     lifecycle::Hooks,
+    limits::MOST_MEMORY,
     metrics::Ended,
     object::Object,
     plugin::{self as plugins, Ending, Plugin, Registry},
@@ -156,6 +158,41 @@ impl Hash for Answer {
 }
 
 impl Controller {
+    /// Reconciles as these settings say, so many objects at once.
+    pub fn new(
+        services: Arc<Services>,
+        ledger: Arc<Ledger>,
+        settings: Arc<Settings>,
+        at_once: u32,
+    ) -> anyhow::Result<Self> {
+        let engine = Engine::new(
+            at_once * 2,
+            settings.limits.memory.max(MOST_MEMORY),
+            settings.cache.clone(),
+            settings.inspect.clone(),
+        );
+        let engine = engine
+            .map_err(|e| anyhow::anyhow!("{e:#}"))
+            .context("the WebAssembly engine")?;
+        let (engine, registry) = (Arc::new(engine), Arc::new(Registry::default()));
+        let hooks = Hooks::new(
+            services.clone(),
+            registry.clone(),
+            engine.clone(),
+            settings.backoff,
+        );
+        Ok(Self {
+            services,
+            registry,
+            engine,
+            ledger,
+            hooks: Arc::new(hooks),
+            settings,
+            loops: Mutex::default(),
+            notes: Mutex::default(),
+        })
+    }
+
     /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
         let Services { router, gate, .. } = &*self.services;

@@ -25,7 +25,7 @@ impl World {
             reach,
             ..
         } = &*self.services;
-        for plugin in self.registry.serving() {
+        for plugin in self.controller.registry.serving() {
             let mut kinds = Vec::new();
             for kind in &plugin.kinds {
                 match self.cluster.resource(&kind.gvk).await {
@@ -57,7 +57,7 @@ impl World {
         intended: &[ObjectRef],
         notes: &mut Vec<String>,
     ) -> anyhow::Result<Vec<ObjectRef>> {
-        let serving = self.registry.serving();
+        let serving = self.controller.registry.serving();
         let kinds: Vec<&Kind> = serving.iter().flat_map(|p| &p.kinds).collect();
         let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
         let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
@@ -86,7 +86,7 @@ impl World {
 
     /// Everything the plugins reconcile; with other builds, only what these reconcile.
     async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
-        let reports = self.registry.reports();
+        let reports = self.controller.registry.reports();
         let built = |plugin: &&Arc<Plugin>| {
             let report = reports.iter().find(|r| *r.name == **plugin.name());
             let from = report.map(|r| PathBuf::from(&r.file)).unwrap_or_default();
