@@ -41,6 +41,7 @@ pub mod tape;
 pub mod upstream;
 
 pub mod conditions;
+pub mod crd;
 pub mod effects;
 pub mod events;
 pub mod reconcile;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    crd::{self, Condition, any_object},
     grants::{Grant, Pace, Permissions, ServiceAccount},
     limits::LimitsSpec,
 };
@@ -238,7 +239,7 @@ pub struct PluginStatus {
     /// Ready, Loaded, Granted and Healthy; Reconciling or Stalled while it is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<PluginCondition>,
+    pub conditions: Vec<Condition>,
     /// The build that serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Build>,
@@ -309,54 +310,9 @@ pub struct CanaryStatus {
     pub failing: usize,
 }
 
-/// One aspect of how it is.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PluginCondition {
-    /// Which aspect.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// True, False or Unknown.
-    pub status: String,
-    /// Why, in a word.
-    pub reason: String,
-    /// Why, for people.
-    #[serde(default)]
-    pub message: String,
-    /// Since when the status is what it is.
-    #[schemars(extend("format" = "date-time"))]
-    pub last_transition_time: String,
-    /// The generation of the spec that this is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-}
-
-/// An object of which the API server keeps whatever is in it.
-fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
-}
-
 /// The CRD as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    use kube::CustomResourceExt;
-    let mut crd = serde_json::to_value(PluginObject::crd()).unwrap_or_default();
-    without_unsigned(&mut crd);
-    serde_saphyr::to_string(&crd).unwrap_or_default()
-}
-
-/// Formats that API servers don't know say nothing there.
-fn without_unsigned(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            let unsigned = |f: &Value| f.as_str().is_some_and(|f| f.starts_with("uint"));
-            if fields.get("format").is_some_and(unsigned) {
-                fields.remove("format");
-            }
-            fields.values_mut().for_each(without_unsigned);
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_unsigned),
-        _ => {}
-    }
+    crd::yaml::<PluginObject>()
 }
 
 /// What is in a ConfigMap or a Secret, as far as it is looked at here.
@@ -371,8 +327,6 @@ pub(crate) struct Data {
 mod tests {
     #[test]
     fn the_checked_in_crd_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/ostler.dev_plugins.yaml");
-        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(checked_in, super::crd_yaml(), "run: cargo xtask crds");
+        crate::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
     }
 }

@@ -5,6 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::crd::{self, Condition, any_object};
+
 /// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[kube(
@@ -65,29 +67,7 @@ pub struct UpstreamStatus {
     /// Ready, Connected and Authenticated; Reconciling or Stalled while it is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<UpstreamCondition>,
-}
-
-/// One aspect of how it is.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct UpstreamCondition {
-    /// Which aspect.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// True, False or Unknown.
-    pub status: String,
-    /// Why, in a word.
-    pub reason: String,
-    /// Why, for people.
-    #[serde(default)]
-    pub message: String,
-    /// Since when the status is what it is.
-    #[schemars(extend("format" = "date-time"))]
-    pub last_transition_time: String,
-    /// The generation of the spec that this is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
+    pub conditions: Vec<Condition>,
 }
 
 /// A key of a Secret in the Upstream's namespace.
@@ -301,23 +281,15 @@ pub struct Limits {
     pub response_body_bytes: Option<u32>,
 }
 
-/// An object of which the API server keeps whatever is in it.
-fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
-}
-
 /// The CRD as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    use kube::CustomResourceExt;
-    serde_saphyr::to_string(&Upstream::crd()).unwrap_or_default()
+    crd::yaml::<Upstream>()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_checked_in_crd_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/ostler.dev_upstreams.yaml");
-        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(checked_in, super::crd_yaml(), "run: cargo xtask crds");
+        crate::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }
