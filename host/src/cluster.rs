@@ -3,6 +3,12 @@
 //! kube's client brings what is hard about talking to an API server (kubeconfig,
 //! TLS, exec plugins, token refresh); objects stay bytes from here on.
 
+mod discovery;
+mod error;
+mod layer;
+mod list;
+mod target;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -15,86 +21,16 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use crate::{
-    gate::{Deposed, Gate},
-    grants::ServiceAccount,
-    key::{Gvk, ObjectRef},
-    metrics::RestClient,
-    plan::{self, Overlay, Write},
-    selector::Selector,
+pub(crate) use self::error::complain;
+use self::error::innermost;
+pub use self::{
+    discovery::Resource,
+    error::{ApiError, parse, status_error},
+    layer::{Collected, Layer, Write, Written},
+    target::{Target, dry},
 };
-
-/// What the API server said no to, or why it could not be asked.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ApiError {
-    /// The server answered with a `Status`.
-    #[error("{message}")]
-    Status {
-        /// HTTP status code.
-        code: u16,
-        /// Machine-readable reason, for example `Conflict`.
-        reason: String,
-        /// The server's own words.
-        message: String,
-        /// `Retry-After` in milliseconds, where the server gave one.
-        retry_after: Option<u64>,
-    },
-    /// The kind is not served.
-    #[error("the API server does not serve {0}: is its CRD installed?")]
-    UnknownKind(Gvk),
-    /// No answer.
-    #[error("the API server can't be reached: {0}")]
-    Unreachable(String),
-    /// The answer made no sense.
-    #[error("the API server's answer is not what was expected: {0}")]
-    Garbage(String),
-    /// Not sent.
-    #[error(transparent)]
-    Deposed(#[from] Deposed),
-}
-
-impl ApiError {
-    /// The HTTP status code, 0 when there was no answer.
-    pub fn code(&self) -> u16 {
-        match self {
-            Self::Status { code, .. } => *code,
-            Self::UnknownKind(_) => 404,
-            _ => 0,
-        }
-    }
-}
-
-/// Where a kind is served.
-#[derive(Clone, Debug)]
-pub struct Resource {
-    /// `api/v1` or `apis/GROUP/VERSION`.
-    prefix: String,
-    /// Plural name, as in the path.
-    pub plural: String,
-    /// Whether objects live in namespaces.
-    pub namespaced: bool,
-    /// Whether it has a status subresource.
-    pub status: bool,
-}
-
-impl Resource {
-    /// Path of the collection; an empty namespace means all of them.
-    pub fn collection(&self, namespace: &str) -> String {
-        if self.namespaced && !namespace.is_empty() {
-            format!("/{}/namespaces/{namespace}/{}", self.prefix, self.plural)
-        } else {
-            format!("/{}/{}", self.prefix, self.plural)
-        }
-    }
-
-    /// Path of one object.
-    pub fn object(&self, object: &ObjectRef) -> String {
-        format!("{}/{}", self.collection(&object.namespace), object.name)
-    }
-}
+use crate::{gate::Gate, grants::ServiceAccount, key::Gvk, metrics::RestClient};
 
 /// How a write is counted and told apart in the server's logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +71,8 @@ pub struct Cluster {
     user: Option<Arc<str>>,
     /// No answer to the last request: said once, not for every object.
     away: Arc<AtomicBool>,
-    /// In a plan, what would be otherwise.
-    overlay: Option<Arc<Overlay>>,
+    /// What lies over it.
+    layer: Option<Arc<dyn Layer>>,
     /// How long an answer may take.
     patience: Duration,
 }
@@ -151,7 +87,7 @@ impl Cluster {
             gate: Gate::default(),
             user: None,
             away: Arc::default(),
-            overlay: None,
+            layer: None,
             patience: PATIENCE,
         }
     }
@@ -178,58 +114,12 @@ impl Cluster {
         }
     }
 
-    /// The same for a plan: writes go into an overlay, and reads see it.
-    pub fn planning(self, overlay: Arc<Overlay>) -> Self {
+    /// The same with this over it: it has the writes, and reads see it.
+    pub fn under(self, layer: Arc<dyn Layer>) -> Self {
         Self {
-            overlay: Some(overlay),
+            layer: Some(layer),
             ..self
         }
-    }
-
-    /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
-    pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
-        if let Some(known) = self.resources.lock().expect("lock").get(gvk) {
-            return Ok(known.clone());
-        }
-        #[derive(Deserialize)]
-        struct List {
-            resources: Vec<Item>,
-        }
-        #[derive(Deserialize)]
-        struct Item {
-            name: String,
-            namespaced: bool,
-            kind: String,
-        }
-        let prefix = if gvk.group.is_empty() {
-            format!("api/{}", gvk.version)
-        } else {
-            format!("apis/{}/{}", gvk.group, gvk.version)
-        };
-        let list: List = match self.get(&format!("/{prefix}")).await {
-            Ok(bytes) => parse(&bytes)?,
-            Err(e) if e.code() == 404 => return Err(ApiError::UnknownKind(gvk.clone())),
-            Err(e) => return Err(e),
-        };
-        let item = list
-            .resources
-            .iter()
-            .find(|r| *r.kind == *gvk.kind && !r.name.contains('/'))
-            .ok_or_else(|| ApiError::UnknownKind(gvk.clone()))?;
-        let resource = Resource {
-            prefix,
-            plural: item.name.clone(),
-            namespaced: item.namespaced,
-            status: list
-                .resources
-                .iter()
-                .any(|r| r.name == format!("{}/status", item.name)),
-        };
-        self.resources
-            .lock()
-            .expect("lock")
-            .insert(gvk.clone(), resource.clone());
-        Ok(resource)
     }
 
     /// GETs a path (with its query).
@@ -239,104 +129,26 @@ impl Cluster {
 
     /// The same of metadata alone, where asked for.
     pub async fn get_as(&self, path: &str, form: Option<As>) -> Result<Bytes, ApiError> {
-        if let Some(planned) = self.overlay.as_ref().and_then(|overlay| overlay.read(path)) {
-            return planned;
+        if let Some(known) = self.layer.as_ref().and_then(|layer| layer.read(path)) {
+            return known;
         }
         self.send("GET", path, form.map(|f| ("accept", f.accept())), Vec::new())
             .await
     }
 
-    /// GETs a path as it is at the server, whatever is planned.
+    /// GETs a path as it is at the server, whatever lies over it.
     pub(crate) async fn live(&self, path: &str) -> Result<Bytes, ApiError> {
         self.send("GET", path, None, Vec::new()).await
     }
 
-    /// Path and query of a collection, ending so that more of the query can follow.
-    pub async fn query(
-        &self,
-        gvk: &Gvk,
-        namespace: &str,
-        labels: Option<&Selector>,
-    ) -> Result<String, ApiError> {
-        let mut path = format!("{}?", self.resource(gvk).await?.collection(namespace));
-        if let Some(selector) = labels {
-            path.push_str("labelSelector=");
-            path.extend(percent(&selector.to_string()));
-            path.push('&');
-        }
-        Ok(path)
-    }
-
-    /// One page of a list, item by item; `query` is of [`Cluster::query`]. Gives the list's version and the token
-    /// of the next page, empty after the last.
-    pub async fn page(
-        &self,
-        query: &str,
-        limit: usize,
-        token: &str,
-        form: Option<As>,
-        mut each: impl FnMut(&str),
-    ) -> Result<(String, String), ApiError> {
-        #[derive(Deserialize)]
-        struct Page<'a> {
-            metadata: Meta,
-            #[serde(borrow, default)]
-            items: Option<Vec<&'a RawValue>>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Meta {
-            #[serde(default)]
-            resource_version: String,
-            #[serde(default)]
-            r#continue: String,
-        }
-        let mut path = format!("{query}limit={limit}");
-        if !token.is_empty() {
-            path.push_str("&continue=");
-            path.extend(percent(token));
-        }
-        let bytes = self.get_as(&path, form).await?;
-        let page: Page = parse(&bytes)?;
-        let planned = self.overlay.as_ref().and_then(|overlay| overlay.collected(query));
-        for item in page.items.iter().flatten() {
-            if planned.as_ref().is_none_or(|p| !p.hides(item.get())) {
-                each(item.get());
-            }
-        }
-        if page.metadata.r#continue.is_empty() {
-            planned.iter().flat_map(|p| &p.objects).for_each(|o| each(o));
-        }
-        Ok((page.metadata.resource_version, page.metadata.r#continue))
-    }
-
-    /// The version of a kind that the server prefers.
-    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
-        if group.is_empty() {
-            return Ok(Gvk::new("", "v1", kind));
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Group {
-            preferred_version: Version,
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            version: String,
-        }
-        let bytes = self.get(&format!("/apis/{group}")).await?;
-        let found: Group = parse(&bytes)?;
-        Ok(Gvk::new(group, &found.preferred_version.version, kind))
-    }
-
     /// Opens a watch; the body is JSON lines.
     pub async fn watch(&self, path: &str, form: Option<As>) -> Result<Body, ApiError> {
-        if self.overlay.is_some() {
+        if self.layer.is_some() {
             if path.contains("sendInitialEvents") {
-                // A streamed list knows nothing of what is planned: pages do.
+                // A streamed list knows nothing of what lies over it: pages do.
                 return Err(status_error(400, None, b""));
             }
-            // A plan is made for the world as it was listed: what it changes itself it tells itself.
+            // It lies over the world as it was listed: what it changes itself it tells itself.
             std::future::pending::<()>().await;
         }
         let header = form.map(|f| ("accept", f.accept()));
@@ -372,7 +184,7 @@ impl Cluster {
         content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        let Some(overlay) = &self.overlay else {
+        let Some(layer) = &self.layer else {
             return self
                 .send(method, path, Some(("content-type", content_type)), body)
                 .await;
@@ -383,7 +195,7 @@ impl Cluster {
             content_type,
             body: &body,
         };
-        overlay.write(self, write).await
+        layer.write(self, write).await
     }
 
     /// Asks what would come of a write. The options of a deletion say themselves that it is none.
@@ -429,7 +241,7 @@ impl Cluster {
         if let Some(user) = &self.user {
             request = request.header("impersonate-user", &**user);
         }
-        if method != "GET" && !plan::dry(method, path, &body) {
+        if method != "GET" && !dry(method, path, &body) {
             self.gate.check()?;
         }
         let request = request
@@ -481,68 +293,6 @@ impl Cluster {
             _ => {}
         }
     }
-}
-
-/// Warns, unless it is only that the API server is away, which is said once for all.
-macro_rules! complain {
-    ($error:expr, $($what:tt)*) => {
-        match $error {
-            $crate::cluster::ApiError::Unreachable(_) => tracing::debug!($($what)*),
-            _ => tracing::warn!($($what)*),
-        }
-    };
-}
-pub(crate) use complain;
-
-/// Reads a `Status` object, wherever it came from (an answer, or an ERROR event in a watch).
-pub fn status_error(code: u16, retry_after: Option<u64>, body: &[u8]) -> ApiError {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Status {
-        code: u16,
-        reason: String,
-        message: String,
-    }
-    let status: Status = serde_json::from_slice(body).unwrap_or_default();
-    ApiError::Status {
-        code: if code == 0 { status.code } else { code },
-        message: if status.message.is_empty() {
-            format!(
-                "HTTP {code} {}",
-                String::from_utf8_lossy(&body[..body.len().min(200)])
-            )
-        } else {
-            status.message
-        },
-        reason: status.reason,
-        retry_after,
-    }
-}
-
-/// In a query: everything but letters and digits is escaped.
-fn percent(text: &str) -> impl Iterator<Item = char> + '_ {
-    text.bytes().flat_map(|b| {
-        let escaped = if b.is_ascii_alphanumeric() {
-            vec![char::from(b)]
-        } else {
-            format!("%{b:02X}").chars().collect()
-        };
-        escaped.into_iter()
-    })
-}
-
-/// Parses an answer of the API server.
-pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(bytes).map_err(|e| ApiError::Garbage(e.to_string()))
-}
-
-/// The cause a person can act on ("connection refused") is at the end of the chain.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod intent;
 mod merge;
 mod overlay;
 mod report;
-mod target;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,9 +27,8 @@ use serde_json::Value;
 
 use self::diff::Shown;
 pub use self::{
-    overlay::{News, Overlay, Request, Write},
+    overlay::{News, Overlay, Request},
     report::{Action, Change, Looked, Report, Verdict},
-    target::dry,
 };
 use crate::{
     capabilities::Services,
@@ -122,9 +120,7 @@ impl World {
         let sealed = Gate::shut();
         // A review is a POST that changes nothing, and says what a plugin's account may see.
         let reviewer = Reviewer::new(Cluster::new(client.clone()));
-        let cluster = Cluster::new(client)
-            .gated(sealed.clone())
-            .planning(overlay.clone());
+        let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
         let reach = Reach::new(&settings.namespaces);
@@ -238,7 +234,12 @@ impl World {
         for plugin in self.controller.registry.serving() {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = self.controller.hooks.once(&plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = self
+                .controller
+                .hooks
+                .once(&plugin, |key| chosen.contains(key))
+                .await
+            {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{merge::same, target::Target};
+use super::merge::same;
 use crate::{
     capabilities::Services,
-    cluster::ApiError,
+    cluster::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
     dependencies::Dependency,
     key::{Gvk, ObjectRef},
     object::Labels,
@@ -29,19 +29,6 @@ use crate::{
 
 /// Versions of what is only planned: newer than anything live.
 const PLANNED: u64 = 1 << 62;
-
-/// A write on its way.
-#[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
-    /// The HTTP method.
-    pub method: &'static str,
-    /// Path and query.
-    pub path: &'a str,
-    /// Of the body.
-    pub content_type: &'static str,
-    /// What is sent.
-    pub body: &'a [u8],
-}
 
 /// One object that is touched.
 #[derive(Clone, Debug)]
@@ -156,31 +143,6 @@ pub struct Overlay {
     state: Mutex<State>,
     /// What is to be told of what changes.
     world: OnceLock<Weak<Services>>,
-}
-
-/// What the overlay has of a collection.
-pub struct Collected {
-    names: HashSet<(String, String)>,
-    /// The objects that would be in it, as JSON.
-    pub objects: Vec<String>,
-}
-
-impl Collected {
-    /// Whether an object of the server is here, too, and is not to be seen as it is there.
-    pub fn hides(&self, item: &str) -> bool {
-        #[derive(serde::Deserialize)]
-        struct Item {
-            metadata: Meta,
-        }
-        #[derive(serde::Deserialize)]
-        struct Meta {
-            name: String,
-            #[serde(default)]
-            namespace: String,
-        }
-        let item: Result<Item, _> = serde_json::from_str(item);
-        item.is_ok_and(|i| self.names.contains(&(i.metadata.namespace, i.metadata.name)))
-    }
 }
 
 impl Overlay {
@@ -310,8 +272,38 @@ impl Overlay {
         self.with(|state| (state.requests.clone(), state.news.clone()))
     }
 
-    /// What a GET of this path gives; none where the server is to be asked.
-    pub fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
+    fn event(&self, mut event: Value) -> Bytes {
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let about = ObjectRef::new(
+            Gvk::from_api_version(text("/involvedObject/apiVersion"), text("/involvedObject/kind")),
+            text("/involvedObject/namespace"),
+            text("/involvedObject/name"),
+        );
+        let news = News {
+            about: about.to_string(),
+            kind: text("/type").into(),
+            reason: text("/reason").into(),
+            note: text("/message").into(),
+        };
+        // A count that goes up is no news.
+        if !news.reason.is_empty() {
+            self.with(|state| {
+                if !state.news.contains(&news) {
+                    state.news.push(news);
+                }
+            });
+        }
+        event["metadata"]["resourceVersion"] = "1".into();
+        event.to_string().into()
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().expect("lock"))
+    }
+}
+
+impl Layer for Overlay {
+    fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
         let target = Target::parse(path)?;
         let path = target.object(&target.name);
         self.with(|state| {
@@ -323,8 +315,7 @@ impl Overlay {
         })
     }
 
-    /// What is here of the collection that a list asks for; none where that is nothing.
-    pub fn collected(&self, path: &str) -> Option<Collected> {
+    fn collected(&self, path: &str) -> Option<Collected> {
         let list = Target::parse(path)?;
         let selector = list.parameter("labelSelector").map(Selector::parse);
         let selector = selector.and_then(Result::ok);
@@ -353,33 +344,8 @@ impl Overlay {
         })
     }
 
-    fn event(&self, mut event: Value) -> Bytes {
-        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let about = ObjectRef::new(
-            Gvk::from_api_version(text("/involvedObject/apiVersion"), text("/involvedObject/kind")),
-            text("/involvedObject/namespace"),
-            text("/involvedObject/name"),
-        );
-        let news = News {
-            about: about.to_string(),
-            kind: text("/type").into(),
-            reason: text("/reason").into(),
-            note: text("/message").into(),
-        };
-        // A count that goes up is no news.
-        if !news.reason.is_empty() {
-            self.with(|state| {
-                if !state.news.contains(&news) {
-                    state.news.push(news);
-                }
-            });
-        }
-        event["metadata"]["resourceVersion"] = "1".into();
-        event.to_string().into()
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        f(&mut self.state.lock().expect("lock"))
+    fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a> {
+        Box::pin(self.take(under, write))
     }
 }
 

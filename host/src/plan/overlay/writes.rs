@@ -5,15 +5,12 @@ use std::{collections::BTreeSet, sync::Weak};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{Entry, Overlay, PLANNED, Write, key, missing, status};
+use super::{Entry, Overlay, PLANNED, key, missing, status};
 use crate::{
-    cluster::{ApiError, Cluster, parse},
+    cluster::{ApiError, Cluster, Target, Write, parse},
     key::ObjectRef,
     object::Object,
-    plan::{
-        merge::{bare, deleting, delta, follow, held, merge, same, set},
-        target::Target,
-    },
+    plan::merge::{bare, deleting, delta, follow, held, merge, same, set},
     scope::Form,
     store::{Put, Query},
     watch::Origin,
@@ -21,7 +18,7 @@ use crate::{
 
 impl Overlay {
     /// Takes a write and answers as the server would have.
-    pub async fn write(&self, cluster: &Cluster, write: Write<'_>) -> Result<Bytes, ApiError> {
+    pub(super) async fn take(&self, cluster: &Cluster, write: Write<'_>) -> Result<Bytes, ApiError> {
         let nowhere = || ApiError::Garbage(format!("{} names no object", write.path));
         let target = Target::parse(write.path).ok_or_else(nowhere)?;
         let body: Value = parse(write.body)?;

@@ -86,7 +86,7 @@ impl Target {
 
 fn pairs(query: &str) -> Vec<(String, String)> {
     // Only a URL's query is parsed: whose it is does not matter.
-    let url = reqwest::Url::parse(&format!("http://plan/?{query}"));
+    let url = reqwest::Url::parse(&format!("http://any/?{query}"));
     url.map_or_else(|_| Vec::new(), |url| url.query_pairs().into_owned().collect())
 }
 
