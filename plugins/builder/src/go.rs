@@ -24,10 +24,12 @@ const ADAPTER_WORLD: (&str, &str) = (
 );
 const ADAPTER: &str = include_str!("go/wasip1.wat");
 
-const SDK: [(&str, &str); 6] = [
+const SDK: [(&str, &str); 8] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
+    ("wit/wit.go", include_str!("../../sdk-go/wit/wit.go")),
+    ("wit/memory.go", include_str!("../../sdk-go/wit/memory.go")),
     ("wit/types.go", include_str!("../../sdk-go/wit/types.go")),
     ("wit/abi.go", include_str!("../../sdk-go/wit/abi.go")),
     ("wit/native.go", include_str!("../../sdk-go/wit/native.go")),

@@ -4,28 +4,23 @@
 
 package wit
 
-// Outside of a host there are no capabilities: a test sets those it needs.
-func missing(name string) string {
-	return "wit." + name + " is not set: outside of a host a test sets it"
-}
-
 // KubernetesGet:
 // One object; none when there is none. Errors: denied, invalid, unavailable, budget.
 var KubernetesGet = func(ref ObjectRef, options KubernetesGetOptions) (*[]byte, *Error) {
-	panic(missing("KubernetesGet"))
+	panic("wit.KubernetesGet is not set: outside of a host a test sets it")
 }
 
 // KubernetesList:
 // Objects of a kind, ordered by namespace and name. Errors: as `get`.
 var KubernetesList = func(gvk Gvk, options KubernetesListOptions) (KubernetesPage, *Error) {
-	panic(missing("KubernetesList"))
+	panic("wit.KubernetesList is not set: outside of a host a test sets it")
 }
 
 // KubernetesRequireReady:
 // An object whose Ready condition is True for its current generation and
 // which is not being deleted; otherwise `not-ready`, also when there is none.
 var KubernetesRequireReady = func(ref ObjectRef) ([]byte, *Error) {
-	panic(missing("KubernetesRequireReady"))
+	panic("wit.KubernetesRequireReady is not set: outside of a host a test sets it")
 }
 
 // KubernetesApply:
@@ -33,19 +28,19 @@ var KubernetesRequireReady = func(ref ObjectRef) ([]byte, *Error) {
 // Suppressed when it would change nothing. Gives the object as it is then.
 // Errors: denied, conflict (with the other manager), invalid, unavailable, budget.
 var KubernetesApply = func(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
-	panic(missing("KubernetesApply"))
+	panic("wit.KubernetesApply is not set: outside of a host a test sets it")
 }
 
 // KubernetesCreate:
 // Creates; `conflict` when it is there already. `force` has no meaning.
 var KubernetesCreate = func(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
-	panic(missing("KubernetesCreate"))
+	panic("wit.KubernetesCreate is not set: outside of a host a test sets it")
 }
 
 // KubernetesDelete:
 // Deletes; an object that is gone already is no error. Errors: denied, conflict, unavailable, budget.
 var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Error {
-	panic(missing("KubernetesDelete"))
+	panic("wit.KubernetesDelete is not set: outside of a host a test sets it")
 }
 
 // ReferencesHold:
@@ -53,7 +48,7 @@ var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Err
 // afresh in each reconcile: what is not held again is let go. The host
 // keeps the finalizers that encode it. Errors: denied, not-found, unsupported.
 var ReferencesHold = func(ref ObjectRef) *Error {
-	panic(missing("ReferencesHold"))
+	panic("wit.ReferencesHold is not set: outside of a host a test sets it")
 }
 
 // HttpSend:
@@ -69,21 +64,21 @@ var ReferencesHold = func(ref ObjectRef) *Error {
 // former values are masked in an answer, as far as the host has come to know them
 // since it started; of the credentials' passwords those of 8 characters or more.
 var HttpSend = func(request HttpRequest) (HttpResponse, *Error) {
-	panic(missing("HttpSend"))
+	panic("wit.HttpSend is not set: outside of a host a test sets it")
 }
 
 // HttpSendAll:
 // Sends them side by side within the upstream's limits; answers in order. More
 // than 64 are not sent: each is answered with `budget`.
 var HttpSendAll = func(requests []HttpRequest) []Result[HttpResponse, Error] {
-	panic(missing("HttpSendAll"))
+	panic("wit.HttpSendAll is not set: outside of a host a test sets it")
 }
 
 // HttpSecretDigest:
 // A digest of a Secret's key that changes when the value does and tells
 // nothing about it; for noticing a rotation. None when there is no such key.
 var HttpSecretDigest = func(namespace *string, secret string, key string) (*string, *Error) {
-	panic(missing("HttpSecretDigest"))
+	panic("wit.HttpSecretDigest is not set: outside of a host a test sets it")
 }
 
 // HttpSubscribe:
@@ -96,7 +91,7 @@ var HttpSecretDigest = func(namespace *string, secret string, key string) (*stri
 // this host's leading. Needs the grant of a GET. Errors: denied, not-found,
 // invalid, unavailable (also when the upstream has too many streams).
 var HttpSubscribe = func(subscription HttpSubscription) *Error {
-	panic(missing("HttpSubscribe"))
+	panic("wit.HttpSubscribe is not set: outside of a host a test sets it")
 }
 
 // HttpReadEvents:
@@ -106,14 +101,14 @@ var HttpSubscribe = func(subscription HttpSubscription) *Error {
 // events. While it reads it is one of the upstream's requests in flight. Wakes
 // nobody. Errors: denied, not-found, invalid, throttled, unavailable.
 var HttpReadEvents = func(query HttpEventQuery) (HttpEventTail, *Error) {
-	panic(missing("HttpReadEvents"))
+	panic("wit.HttpReadEvents is not set: outside of a host a test sets it")
 }
 
 // MessagingPublish:
 // Publishes and waits for the broker's confirmation. Errors: denied,
 // not-found (broker), throttled, unavailable, unsupported.
 var MessagingPublish = func(broker string, message MessagingMessage) *Error {
-	panic(missing("MessagingPublish"))
+	panic("wit.MessagingPublish is not set: outside of a host a test sets it")
 }
 
 // StatusCheckpoint:
@@ -121,14 +116,14 @@ var MessagingPublish = func(broker string, message MessagingMessage) *Error {
 // that must happen once. The reconcile may go on when it has succeeded.
 // Errors: conflict, invalid, unavailable, budget.
 var StatusCheckpoint = func(fields []byte) *Error {
-	panic(missing("StatusCheckpoint"))
+	panic("wit.StatusCheckpoint is not set: outside of a host a test sets it")
 }
 
 // EventsEmit:
 // `reason` is CamelCase, `note` one sentence, never a secret. Never fails:
 // an event that can't be written is counted and dropped.
 var EventsEmit = func(type_ EventsEventType, reason string, note string) {
-	panic(missing("EventsEmit"))
+	panic("wit.EventsEmit is not set: outside of a host a test sets it")
 }
 
 // LogWrite:
@@ -137,51 +132,51 @@ var LogWrite = func(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string
 }) {
-	panic(missing("LogWrite"))
+	panic("wit.LogWrite is not set: outside of a host a test sets it")
 }
 
 // MetricsCounter:
 // Adds to a counter. Names are `[a-z][a-z0-9_]*`; others are dropped.
 var MetricsCounter = func(name string, delta uint64) {
-	panic(missing("MetricsCounter"))
+	panic("wit.MetricsCounter is not set: outside of a host a test sets it")
 }
 
 // MetricsGauge:
 // Sets a gauge.
 var MetricsGauge = func(name string, value float64) {
-	panic(missing("MetricsGauge"))
+	panic("wit.MetricsGauge is not set: outside of a host a test sets it")
 }
 
 // ClockNow:
 // Milliseconds since the Unix epoch.
 var ClockNow = func() uint64 {
-	panic(missing("ClockNow"))
+	panic("wit.ClockNow is not set: outside of a host a test sets it")
 }
 
 // ClockRemaining:
 // Milliseconds left for this call, 0 when the host is draining: end early.
 var ClockRemaining = func() uint64 {
-	panic(missing("ClockRemaining"))
+	panic("wit.ClockRemaining is not set: outside of a host a test sets it")
 }
 
 // ConfigGet:
 // One JSON object, `{}` without a configuration.
 var ConfigGet = func() []byte {
-	panic(missing("ConfigGet"))
+	panic("wit.ConfigGet is not set: outside of a host a test sets it")
 }
 
 // MemoGet is of the contract.
 var MemoGet = func(key string) *[]byte {
-	panic(missing("MemoGet"))
+	panic("wit.MemoGet is not set: outside of a host a test sets it")
 }
 
 // MemoPut:
 // Errors: budget (with the limit in bytes).
 var MemoPut = func(key string, value []byte) *Error {
-	panic(missing("MemoPut"))
+	panic("wit.MemoPut is not set: outside of a host a test sets it")
 }
 
 // MemoRemove is of the contract.
 var MemoRemove = func(key string) {
-	panic(missing("MemoRemove"))
+	panic("wit.MemoRemove is not set: outside of a host a test sets it")
 }

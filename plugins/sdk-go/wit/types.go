@@ -1,16 +1,6 @@
 // Code generated from wit/ by ostler-builder. DO NOT EDIT.
 
-// Package wit is the contract between plugin and host.
 package wit
-
-// Result is Ok, unless there is an Err.
-type Result[T, E any] struct {
-	Ok  T
-	Err *E
-}
-
-// Unit is nothing.
-type Unit = struct{}
 
 // Gvk:
 // A Kubernetes kind, for example `concourse-ci.org`, `v1alpha1`, `Team`.

@@ -1,0 +1,246 @@
+//! Calls of the host's functions, and the host's of the plugin's.
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail};
+use wit_parser::{
+    Function, InterfaceId, Type, TypeDefKind,
+    abi::{AbiVariant, WasmType},
+};
+
+use super::{
+    Generator, Shape,
+    names::{camel, pascal},
+    types::comment,
+};
+
+impl Generator<'_> {
+    /// The core values of a parameter, after statements that make them.
+    fn flatten(&mut self, ty: &Type, value: &str, before: &mut String, flat: &mut Vec<String>) -> Result<()> {
+        match self.shape(ty)? {
+            Shape::Plain("bool") => flat.push(format!("flag({value})")),
+            Shape::Plain(name @ ("uint64" | "int64" | "float32" | "float64")) => {
+                flat.push(match name {
+                    "int64" => format!("uint64({value})"),
+                    _ => value.into(),
+                });
+            }
+            Shape::Plain(_) => flat.push(format!("uint32({value})")),
+            Shape::Kind(_, TypeDefKind::Enum(_)) => flat.push(format!("uint32({value})")),
+            Shape::Kind(_, TypeDefKind::Record(record)) => {
+                for field in &record.fields {
+                    self.flatten(
+                        &field.ty,
+                        &format!("{value}.{}", pascal(&field.name)),
+                        before,
+                        flat,
+                    )?;
+                }
+            }
+            Shape::Kind(_, TypeDefKind::Tuple(tuple)) => {
+                for (i, ty) in tuple.types.iter().enumerate() {
+                    self.flatten(ty, &format!("{value}.F{i}"), before, flat)?;
+                }
+            }
+            Shape::Kind(_, TypeDefKind::Option(some)) => {
+                let (mut inside, mut values) = (String::new(), Vec::new());
+                self.flatten(some, &format!("(*{value})"), &mut inside, &mut values)?;
+                let tag = self.fresh("some");
+                writeln!(before, "\tvar {tag} uint32")?;
+                flat.push(tag.clone());
+                let mut sets = String::new();
+                for (value, core) in values.iter().zip(self.core(some)?) {
+                    let name = self.fresh("flat");
+                    writeln!(before, "\tvar {name} {core}")?;
+                    writeln!(sets, "\t{name} = {value}")?;
+                    flat.push(name);
+                }
+                writeln!(before, "\tif {value} != nil {{\n\t{tag} = 1\n{inside}{sets}\t}}")?;
+            }
+            Shape::String | Shape::Bytes | Shape::Kind(_, TypeDefKind::List(_)) => {
+                self.functions(ty)?;
+                let (address, count) = (self.fresh("address"), self.fresh("count"));
+                writeln!(
+                    before,
+                    "\t{address}, {count} := lower{}({value})",
+                    self.mangled(ty)?
+                )?;
+                flat.extend([address, count]);
+            }
+            Shape::Kind(_, other) => bail!("{} as a parameter is not supported", other.as_str()),
+        }
+        Ok(())
+    }
+
+    /// The core types of a type.
+    fn core(&self, ty: &Type) -> Result<Vec<&'static str>> {
+        let mut function_types = [WasmType::I32; 64];
+        let mut flat = wit_parser::abi::FlatTypes::new(&mut function_types);
+        if !self.resolve.push_flat(ty, &mut flat) {
+            bail!("too large for a parameter");
+        }
+        Ok(flat.to_vec().iter().map(|ty| core(*ty)).collect())
+    }
+
+    pub(super) fn import(
+        &mut self,
+        interface_name: &str,
+        interface: InterfaceId,
+        function: &Function,
+    ) -> Result<()> {
+        let signature = self.resolve.wasm_signature(AbiVariant::GuestImport, function);
+        let name = self.prefix(interface) + &pascal(&function.name);
+        let raw = format!("host{name}");
+        let mut parameters = Vec::new();
+        for parameter in &function.params {
+            parameters.push(format!("{} {}", camel(&parameter.name), self.go(&parameter.ty)?));
+        }
+        let parameters = parameters.join(", ");
+        let (mut before, mut flat) = (String::new(), Vec::new());
+        if signature.indirect_params {
+            let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
+            let record = self.sizes.record(&types);
+            writeln!(
+                before,
+                "\tp := allocate({}, {})",
+                record.size.size_wasm32(),
+                record.align.align_wasm32()
+            )?;
+            let offsets: Vec<_> = self
+                .sizes
+                .field_offsets(&types)
+                .iter()
+                .map(|(at, _)| at.size_wasm32())
+                .collect();
+            for (parameter, offset) in function.params.iter().zip(offsets) {
+                let store = self.store(&parameter.ty, &format!("p+{offset}"), &camel(&parameter.name))?;
+                writeln!(before, "\t{store}")?;
+            }
+            flat.push("p".into());
+        } else {
+            for parameter in &function.params {
+                self.flatten(&parameter.ty, &camel(&parameter.name), &mut before, &mut flat)?;
+            }
+        }
+        // A result is what Go has for it: a value and an error.
+        let (results, give) = match &function.result {
+            None => (String::new(), String::new()),
+            Some(ty) => match self.shape(ty)? {
+                Shape::Kind(_, TypeDefKind::Result(r)) => {
+                    let err = self.go_of(r.err.as_ref())?;
+                    match &r.ok {
+                        Some(ok) => (
+                            format!("({}, *{err})", self.go(ok)?),
+                            "\treturn r.Ok, r.Err\n".into(),
+                        ),
+                        None => (format!("*{err}"), "\treturn r.Err\n".into()),
+                    }
+                }
+                _ => (self.go(ty)?, "\treturn r\n".to_owned()),
+            },
+        };
+        let mut after = String::new();
+        let mut call = format!("{raw}({})", flat.join(", "));
+        if let Some(ty) = &function.result {
+            if signature.retptr {
+                let (size, align) = self.size(ty);
+                writeln!(before, "\tanswer := allocate({size}, {align})")?;
+                flat.push("answer".into());
+                call = format!("{raw}({})", flat.join(", "));
+                writeln!(after, "\tr := {}", self.load(ty, "answer")?)?;
+            } else {
+                let Shape::Plain(plain) = self.shape(ty)? else {
+                    bail!("{name}: its result is not supported");
+                };
+                call = match plain {
+                    "bool" => format!("r := {call} != 0"),
+                    _ => format!("r := {plain}({call})"),
+                };
+            }
+        }
+        let core_parameters: Vec<_> = signature
+            .params
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| format!("a{i} {}", core(*ty)))
+            .collect();
+        let core_result = signature.results.first().map_or("", |ty| core(*ty));
+        let mut docs = String::new();
+        comment(&mut docs, "", &name, &function.docs);
+        write!(
+            self.abi,
+            "//go:wasmimport {interface_name} {}\nfunc {raw}({}) {core_result}\n\n{docs}func {name}({parameters}) {results} {{\n\
+             \tdefer release()\n{before}\t{call}\n{after}{give}}}\n\n",
+            function.name,
+            core_parameters.join(", "),
+        )?;
+        let panics = format!("\n\tpanic(\"wit.{name} is not set: outside of a host a test sets it\")\n");
+        write!(
+            self.native,
+            "{docs}var {name} = func({parameters}) {results} {{{panics}}}\n\n"
+        )?;
+        Ok(())
+    }
+
+    /// What a plugin exports is an interface in Go, and whoever implements it.
+    pub(super) fn exports(&mut self, interface_name: &str, interface: InterfaceId) -> Result<()> {
+        let name = self.prefix(interface);
+        let mut methods = String::new();
+        for function in self.resolve.interfaces[interface].functions.values() {
+            let Some(result) = &function.result else {
+                bail!("{}: an export without a result is not supported", function.name);
+            };
+            let signature = self.resolve.wasm_signature(AbiVariant::GuestExport, function);
+            if !signature.retptr || (!function.params.is_empty() && !signature.indirect_params) {
+                bail!("{}: an export of few values is not supported", function.name);
+            }
+            let (go_name, go_result) = (pascal(&function.name), self.go(result)?);
+            let (mut parameters, mut loads, mut arguments) = (Vec::new(), String::new(), Vec::new());
+            let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
+            let offsets: Vec<_> = self
+                .sizes
+                .field_offsets(&types)
+                .iter()
+                .map(|(at, _)| at.size_wasm32())
+                .collect();
+            for (parameter, offset) in function.params.iter().zip(offsets) {
+                let local = camel(&parameter.name);
+                parameters.push(format!("{local} {}", self.go(&parameter.ty)?));
+                writeln!(
+                    loads,
+                    "\t{local} := {}",
+                    self.load(&parameter.ty, &format!("p+{offset}"))?
+                )?;
+                arguments.push(local);
+            }
+            comment(&mut methods, "\t", &go_name, &function.docs);
+            writeln!(methods, "\t{go_name}({}) {go_result}", parameters.join(", "))?;
+            let (size, align) = self.size(result);
+            let store = self.store(result, "answer", "result")?;
+            let p = if types.is_empty() { "" } else { "p uint32" };
+            write!(
+                self.abi,
+                "//go:wasmexport {interface_name}#{0}\nfunc export{name}{go_name}({p}) uint32 {{\n{loads}\trelease()\n\
+                 \tresult := {name}Exports.{go_name}({1})\n\tanswer := allocate({size}, {align})\n\t{store}\n\treturn answer\n}}\n\n\
+                 //go:wasmexport cabi_post_{interface_name}#{0}\nfunc post{name}{go_name}(uint32) {{ release() }}\n\n",
+                function.name,
+                arguments.join(", "),
+            )?;
+        }
+        write!(
+            self.types,
+            "// {name} is what a plugin exports.\ntype {name} interface {{\n{methods}}}\n\n\
+             // {name}Exports is set before the host calls: by an init function.\nvar {name}Exports {name}\n\n"
+        )?;
+        Ok(())
+    }
+}
+
+fn core(ty: WasmType) -> &'static str {
+    match ty {
+        WasmType::I64 | WasmType::PointerOrI64 => "uint64",
+        WasmType::F32 => "float32",
+        WasmType::F64 => "float64",
+        WasmType::I32 | WasmType::Pointer | WasmType::Length => "uint32",
+    }
+}
