@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use tokio::{
-    sync::{Notify, oneshot},
-    task::JoinSet,
-};
+use tokio::{sync::oneshot, task::JoinSet};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -154,8 +151,8 @@ impl Host {
             waking.add(object, Priority::Normal, cause);
         });
         let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
-        let plugins_changed = Arc::new(Notify::new());
-        let governing = plugins_changed.clone();
+        let registry = Arc::new(Registry::default());
+        let governing = registry.clone();
         let informers = Arc::new(Informers::new(
             cluster.clone(),
             store.clone(),
@@ -165,7 +162,7 @@ impl Host {
                 }
                 let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
                 if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
-                    governing.notify_one();
+                    governing.look_again();
                 }
                 closing.changed(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
@@ -197,9 +194,15 @@ impl Host {
             reach: reach.clone(),
         });
         let at_once = settings.workers + RESERVE;
-        let controller = Controller::new(services.clone(), ledger.clone(), settings.clone(), at_once)?;
-        let controller = Arc::new(controller);
-        let (registry, hooks) = (controller.registry.clone(), controller.hooks.clone());
+        let controller = Controller::new(
+            services.clone(),
+            registry.clone(),
+            ledger.clone(),
+            settings.clone(),
+            at_once,
+        );
+        let controller = Arc::new(controller?);
+        let hooks = controller.hooks.clone();
         let mut tasks = JoinSet::new();
         let most = settings.workers;
         let registries = oci::Store::new(
@@ -211,7 +214,7 @@ impl Host {
             services.clone(),
             settings.plugin_selector.clone(),
             registries,
-            plugins_changed,
+            registry.clone(),
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(

@@ -152,7 +152,8 @@ impl World {
         });
         overlay.tell(&services);
         let at_once = settings.workers;
-        let controller = Controller::new(services.clone(), ledger, settings.clone(), at_once)?;
+        let registry = Arc::default();
+        let controller = Controller::new(services.clone(), registry, ledger, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,

@@ -1,7 +1,9 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
+mod call;
 mod deletion;
 mod holding;
+mod pace;
 pub mod plugin;
 mod status;
 pub mod step;
@@ -11,20 +13,21 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     hash::{Hash, Hasher},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::Context;
 use serde_json::Value;
-use tracing::{Instrument, Span, debug, field::Empty, info, trace_span, warn};
+use tracing::{Instrument, debug, field::Empty, trace_span};
 
+use self::pace::{JITTER, jittered};
 use crate::{
-    bindings::{reconciler, types::Condition},
-    capabilities::{Call, Services, Subject},
+    bindings::reconciler,
+    capabilities::Services,
     cluster::{ApiError, complain},
     conditions,
     dependencies::Dependency,
-    engine::{Engine, Trap},
+    engine::Engine,
     facts::Ledger,
     gate::Deposed,
     host::Settings,
@@ -34,14 +37,12 @@ use crate::{
     limits::MOST_MEMORY,
     metrics::Ended,
     object::Object,
-    plugin::{self as plugins, Ending, Plugin, Registry},
-    queue::{Next, Priority, Work},
-    rbac::{Read, Refusal},
+    plugin::{Plugin, Registry},
+    queue::{Next, Work},
     references,
     router::Cause,
     scope::Form,
-    tape::rolling::About,
-    telemetry::{ReconcileId, SPANS},
+    telemetry::SPANS,
     upstream::StreamKey,
 };
 
@@ -52,8 +53,6 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
-/// Whoever wants to be called again at once is, but not without a breath.
-const SOONEST: Duration = Duration::from_millis(10);
 /// When to look again at what is about to be held.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -161,6 +160,7 @@ impl Controller {
     /// Reconciles as these settings say, so many objects at once.
     pub fn new(
         services: Arc<Services>,
+        registry: Arc<Registry>,
         ledger: Arc<Ledger>,
         settings: Arc<Settings>,
         at_once: u32,
@@ -174,7 +174,7 @@ impl Controller {
         let engine = engine
             .map_err(|e| anyhow::anyhow!("{e:#}"))
             .context("the WebAssembly engine")?;
-        let (engine, registry) = (Arc::new(engine), Arc::new(Registry::default()));
+        let engine = Arc::new(engine);
         let hooks = Hooks::new(
             services.clone(),
             registry.clone(),
@@ -327,43 +327,6 @@ impl Controller {
         None
     }
 
-    /// Until when an object has to wait because it goes round in circles.
-    fn slowed(&self, work: &Work<ObjectRef, Cause>) -> Option<Duration> {
-        let by = work.causes.iter().filter_map(|cause| match cause {
-            Cause::Dependency(on) => Some(on),
-            _ => None,
-        });
-        let asked = |cause: &Cause| matches!(cause, Cause::Change | Cause::Manual | Cause::PluginChange);
-        let asked = work.causes.iter().any(asked);
-        let mut loops = self.loops.lock().expect("lock");
-        loops.woken(&work.key, by, asked, self.services.router.now())
-    }
-
-    /// Says so where an object keeps changing what it reads.
-    fn looping(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-        wrote: BTreeSet<ObjectRef>,
-        mut result: Answer,
-    ) -> Answer {
-        let now = self.services.router.now();
-        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
-            return result;
-        };
-        self.services.metrics.plugin(plugin.name()).hot_loop();
-        let note = format!(
-            "{with} is changed back each time it is written: another controller, or another object, writes the \
-             same fields. This object is reconciled ever more slowly until that ends"
-        );
-        let conditions = match &mut result {
-            Answer::Outcome(outcome) => &mut outcome.conditions,
-            Answer::Failure(failure) => &mut failure.conditions,
-        };
-        conditions.push(conditions::condition("HotLoop", true, "KeepsChanging", &note));
-        result
-    }
-
     async fn set_finalizers(
         &self,
         key: &ObjectRef,
@@ -410,271 +373,6 @@ impl Controller {
         }
     }
 
-    /// Calls the component and acts on its answer.
-    async fn call(
-        &self,
-        work: &Work<ObjectRef, Cause>,
-        plugin: &Arc<Plugin>,
-        object: &Arc<Object>,
-        deleting: Option<&str>,
-    ) -> End {
-        let key = &work.key;
-        if let Err(end) = self.visible(plugin, key, object).await {
-            return end;
-        }
-        let started = Instant::now();
-        self.ledger.reconciled(key, plugin.name(), &plugin.digest);
-        let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
-        let request = reconciler::Request {
-            object: object.json.to_vec(),
-            ref_: key.into(),
-            attempt: work.attempt,
-            causes,
-        };
-        let subject = Subject {
-            key: key.clone(),
-            object: object.clone(),
-            services: self.services.clone(),
-        };
-        let mut call = Call::new(plugin.terms.clone(), Some(subject));
-        let id = call.id;
-        call.tape = self.services.tapes.begin(key, || About {
-            id,
-            key: key.clone(),
-            object: object.clone(),
-            attempt: work.attempt,
-            causes: request.causes.clone(),
-            cleanup: deleting.is_some(),
-            terms: plugin.terms.clone(),
-            version: plugin.version.clone(),
-            digest: plugin.digest.clone(),
-        });
-        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
-        Span::current().record("reconcile", tracing::field::display(id));
-        let calling = Instant::now();
-        let (answer, mut call) = self
-            .engine
-            .reconcile(&plugin.compiled, call, request, deleting.is_some())
-            .await;
-        let called = calling.elapsed();
-        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
-        self.ledger.count(key, call.counts);
-        let metrics = call.metrics.clone();
-        if let Some(metrics) = &metrics {
-            metrics.called(called, call.cpu);
-            metrics.used(call.bytes(), call.memory);
-        }
-        let trap = answer.as_ref().err().cloned();
-        let result = match answer {
-            Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
-            Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
-            Err(trap) => {
-                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
-                if let Some(metrics) = &metrics {
-                    metrics.trapped(trap.kind());
-                    if let Some(limit) = trap.limit() {
-                        metrics.exceeded(limit);
-                    }
-                }
-                Answer::Failure(trapped(&trap))
-            }
-        };
-        self.judge(plugin, object, &result, trap.as_ref());
-        let object = call.checkpointed.as_ref().unwrap_or(object);
-        let failed = matches!(result, Answer::Failure(_));
-        let end = match (&result, deleting) {
-            (Answer::Outcome(_), None) => self.let_go(key, object, &call.holds).await,
-            _ => Ok(()),
-        };
-        let end = match end {
-            Ok(()) => {
-                let result = self.looping(plugin, key, call.wrote, result);
-                self.conclude(key, plugin, object, result, deleting, id).await
-            }
-            Err(end) => end,
-        };
-        if let Some(recorded) = recorded {
-            let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
-            self.services.tapes.keep(recorded, bad);
-        }
-        self.ledger.ended(key, failed, called, started.elapsed());
-        End {
-            next: match end.next {
-                // Nobody tells when RBAC changes.
-                Next::Park if call.forbidden => self.look_again(),
-                next => next,
-            },
-            reads: Some(call.reads),
-            // A failure lets go of nothing: what it is about may well be what comes next in the stream.
-            follows: (!failed).then_some(call.follows),
-        }
-    }
-
-    /// A build that does worse than another goes back to that, at once.
-    fn judge(&self, plugin: &Arc<Plugin>, object: &Object, result: &Answer, trap: Option<&Trap>) {
-        let ending = match (trap, result) {
-            // As likely the world's fault as the plugin's.
-            (Some(Trap::Wall(_)), _) => Ending::Failed,
-            (Some(_), _) => Ending::Trapped,
-            (None, Answer::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => Ending::Fine,
-                _ => Ending::Failed,
-            },
-            (None, Answer::Outcome(_)) => Ending::Fine,
-        };
-        let said = trap.map(ToString::to_string).unwrap_or_default();
-        let (back, news) = self
-            .registry
-            .ended(plugin, &object.uid, ending, &said, Instant::now());
-        if let Some(back) = &back {
-            let what = if back.canary { "canary" } else { "build" };
-            warn!(
-                plugin = &**plugin.name(),
-                digest = &back.bad.digest[..12],
-                "{what} taken back, {} serves: {}",
-                &back.now.digest[..12],
-                back.why
-            );
-            let before = if back.canary { &back.now } else { &back.bad };
-            crate::host::swapped(
-                &self.services,
-                self.settings.workers,
-                Some(&back.now),
-                Some(before),
-            );
-            self.hooks.swapped();
-        }
-        if back.is_some() || news {
-            let key = ObjectRef::new(plugins::kind(), "", plugin.name());
-            self.services.router.add(&key, Priority::Normal, Cause::Traffic);
-        }
-    }
-
-    /// Whether the plugin's service account may see the object at all.
-    async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
-        // Granted when it was loaded, and no more.
-        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
-            return Err(self
-                .denied(
-                    plugin,
-                    key,
-                    object,
-                    "it may not read Secrets: `secretsAreReadable` is missing".into(),
-                )
-                .await);
-        }
-        let Some(account) = plugin.terms.grants.service_account() else {
-            return Ok(());
-        };
-        let read = Read::of("get", key);
-        match self.services.reviewer.may(account, read).await {
-            Ok(()) => Ok(()),
-            Err(Refusal::Unknown(e)) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
-                self.ledger.failed(key, "AccessUnknown", &e.to_string());
-                Err(End::retry())
-            }
-            Err(Refusal::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
-        }
-    }
-
-    /// The plugin may not see the object: that is said, and it is looked at again.
-    async fn denied(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>, message: String) -> End {
-        self.ledger.failed(key, "Denied", &message);
-        let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Denied(message.clone()),
-            reason: "Denied".into(),
-            message,
-            conditions: Vec::new(),
-            status: None,
-        };
-        let answer = Answer::Failure(failure);
-        match self.write_status(plugin.name(), key, object, &answer).await {
-            Ok(()) => End {
-                next: self.look_again(),
-                reads: None,
-                follows: None,
-            },
-            Err(end) => end,
-        }
-    }
-
-    fn look_again(&self) -> Next<Cause> {
-        let wait = jittered(self.settings.yield_every, JITTER);
-        Next::Yield(self.services.router.now() + wait, Cause::Retry)
-    }
-
-    async fn conclude(
-        &self,
-        key: &ObjectRef,
-        plugin: &Arc<Plugin>,
-        object: &Arc<Object>,
-        mut result: Answer,
-        deleting: Option<&str>,
-        id: ReconcileId,
-    ) -> End {
-        if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
-            && outcome.next == reconciler::Next::Settled
-        {
-            return self.release(key, object, finalizer).await;
-        }
-        if deleting.is_some() {
-            result = self.still_there(object, result);
-        }
-        let next = self.next(plugin, &result);
-        if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
-            // Waiting is no error.
-            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
-                self.ledger.failed(key, &failure.reason, &failure.message);
-            }
-        }
-        match self.write_status(plugin.name(), key, object, &result).await {
-            Ok(()) => End {
-                next,
-                reads: None,
-                follows: None,
-            },
-            Err(end) => end,
-        }
-    }
-
-    fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll);
-        let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
-        match result {
-            Answer::Outcome(outcome) => match outcome.next {
-                reconciler::Next::Settled => Next::Settled,
-                reconciler::Next::Poll(ms) => after(
-                    jittered(ms.map_or(interval, Duration::from_millis), jitter),
-                    Cause::Poll,
-                ),
-                reconciler::Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
-                reconciler::Next::At(at) => {
-                    let now = std::time::SystemTime::now()
-                        .duration_since(std::time::UNIX_EPOCH)
-                        .unwrap_or_default();
-                    after(Duration::from_millis(at).saturating_sub(now), Cause::Timer)
-                }
-            },
-            Answer::Failure(failure) => match failure.resolution {
-                reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Next::Yield(
-                    router.now() + jittered(self.settings.yield_every, jitter),
-                    Cause::Retry,
-                ),
-                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => Next::Yield(
-                    router.now() + Duration::from_millis(ms).max(SOONEST),
-                    Cause::Retry,
-                ),
-            },
-        }
-    }
-
     async fn event(
         &self,
         plugin: &Plugin,
@@ -705,56 +403,5 @@ fn api_writes(n: u64) -> crate::facts::Counts {
     crate::facts::Counts {
         api_writes: n,
         ..Default::default()
-    }
-}
-
-fn resolution(resolution: &reconciler::Resolution) -> &'static str {
-    match resolution {
-        reconciler::Resolution::Retry => "retry",
-        reconciler::Resolution::Yield => "yield",
-        reconciler::Resolution::Parked => "parked",
-        reconciler::Resolution::Throttled(_) => "throttled",
-        reconciler::Resolution::Denied(_) => "denied",
-    }
-}
-
-/// A trap is the plugin's fault, and the person who looks at the object is told so.
-fn trapped(trap: &Trap) -> reconciler::Failure {
-    let reason = match trap {
-        Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
-        Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
-        Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
-    };
-    reconciler::Failure {
-        resolution: reconciler::Resolution::Retry,
-        reason: reason.into(),
-        message: format!("The plugin {trap}"),
-        conditions: Vec::<Condition>::new(),
-        status: None,
-    }
-}
-
-/// No interval is longer.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Per cent of an interval.
-const JITTER: u32 = 10;
-
-/// Up to so many per cent more, so that objects that were made together don't poll together for ever.
-fn jittered(interval: Duration, percent: u32) -> Duration {
-    // What a component or a file says may be any number.
-    let interval = interval.min(LONGEST);
-    interval + interval * percent.min(100) / 100 * (crate::time::unique() % 1000) as u32 / 1000
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_number_is_an_interval() {
-        for interval in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
-            let jittered = jittered(interval, u32::MAX);
-            assert!(jittered >= interval.min(LONGEST) && jittered <= LONGEST * 2);
-        }
     }
 }
