@@ -1,0 +1,98 @@
+//! The API server, as a person with kubectl has it.
+
+use kube::{
+    api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
+};
+use ostler::key::Gvk;
+use serde_json::Value;
+
+use super::Lab;
+
+impl Lab {
+    /// An API of a kind; an empty namespace is for cluster-scoped kinds.
+    pub fn api(&self, gvk: &Gvk, namespace: &str) -> Api<DynamicObject> {
+        let kube_gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
+        let resource = ApiResource::from_gvk(&kube_gvk);
+        match namespace {
+            "" => Api::all_with(self.client.clone(), &resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
+        }
+    }
+
+    fn api_of(&self, object: &Value) -> (Api<DynamicObject>, String) {
+        let text = |p: &str| object.pointer(p).and_then(Value::as_str).unwrap_or("");
+        let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
+        (
+            self.api(&gvk, text("/metadata/namespace")),
+            text("/metadata/name").to_owned(),
+        )
+    }
+
+    /// Applies an object, as `kubectl apply --server-side` does.
+    pub async fn apply(&self, object: Value) -> Value {
+        self.try_apply(object).await.expect("applied")
+    }
+
+    /// The same, with the server's refusal as the error.
+    pub async fn try_apply(&self, object: Value) -> Result<Value, kube::Error> {
+        let (api, name) = self.api_of(&object);
+        let parameters = PatchParams::apply("test").force();
+        let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await?;
+        Ok(serde_json::to_value(applied).expect("JSON"))
+    }
+
+    /// Applies all documents of a YAML text.
+    pub async fn apply_text(&self, yaml: &str) {
+        for document in yaml.split("\n---") {
+            if document
+                .lines()
+                .all(|l| l.trim().is_empty() || l.starts_with('#'))
+            {
+                continue;
+            }
+            self.apply(serde_saphyr::from_str(document).expect("YAML")).await;
+        }
+    }
+
+    /// One object of this test's namespace; none when there is none.
+    pub async fn get(&self, gvk: &Gvk, name: &str) -> Option<Value> {
+        let found = self
+            .api(gvk, &self.namespace)
+            .get_opt(name)
+            .await
+            .expect("an answer");
+        found.map(|object| serde_json::to_value(object).expect("JSON"))
+    }
+
+    /// All objects of a kind in this test's namespace.
+    pub async fn list(&self, gvk: &Gvk) -> Vec<Value> {
+        let list = self
+            .api(gvk, &self.namespace)
+            .list(&ListParams::default())
+            .await
+            .expect("a list");
+        list.items
+            .into_iter()
+            .map(|o| serde_json::to_value(o).expect("JSON"))
+            .collect()
+    }
+
+    /// Asks for an object's deletion.
+    pub async fn delete(&self, gvk: &Gvk, name: &str) {
+        let api = self.api(gvk, &self.namespace);
+        api.delete(name, &DeleteParams::default())
+            .await
+            .expect("deletion is accepted");
+    }
+
+    /// Merge-patches an object.
+    pub async fn patch(&self, gvk: &Gvk, name: &str, patch: Value) -> Value {
+        let api = self.api(gvk, &self.namespace);
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("patched");
+        serde_json::to_value(patched).expect("JSON")
+    }
+}

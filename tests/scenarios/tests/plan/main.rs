@@ -1,0 +1,160 @@
+//! `ostler plan`: tells what would change, and changes nothing.
+
+mod builds;
+mod limits;
+mod objects;
+mod pack;
+
+use std::{
+    collections::BTreeMap,
+    process::{Command, Output, Stdio},
+};
+
+use ostler::{
+    host::Settings,
+    key::Gvk,
+    plan::{Report, Wish, plan},
+};
+use ostler_test_harness::{
+    GRANTS, Lab, concourse,
+    probe::{kind, write},
+    process, scenarios, workspace,
+};
+use serde_json::{Value, json};
+
+scenarios!(on_the_command_line);
+
+/// How the lab's plugins are planned with.
+fn settings(lab: &Lab) -> Settings {
+    Settings {
+        namespaces: Vec::new(),
+        ..lab.settings.clone()
+    }
+}
+
+fn wish(lab: &Lab) -> Wish {
+    Wish {
+        namespace: Some(lab.namespace.clone()),
+        default_namespace: lab.namespace.clone(),
+        ..Wish::default()
+    }
+}
+
+fn file(object: Value) -> Vec<(String, Value)> {
+    vec![("file.yaml".into(), object)]
+}
+
+async fn planned(lab: &Lab, wish: Wish) -> Report {
+    plan(lab.client.clone(), settings(lab), &wish)
+        .await
+        .expect("a plan")
+}
+
+/// What comes of an object as it is in a file.
+async fn planned_with(lab: &Lab, object: Value) -> Report {
+    let files = file(object);
+    planned(lab, Wish { files, ..wish(lab) }).await
+}
+
+/// The object of this name as it would be.
+fn would_be(report: &Report, name: &str) -> Value {
+    let end = format!("/{name}");
+    let change = report.changes.iter().find(|c| c.object.ends_with(&end));
+    change.and_then(|c| c.planned.clone()).expect("planned")
+}
+
+/// The versions of everything in the test's namespace that a plan might touch.
+async fn snapshot(lab: &Lab) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
+    let core = ["ConfigMap", "Secret", "Event"].map(|kind| Gvk::new("", "v1", kind));
+    let pack = ["Instance", "Team", "Pipeline"].map(concourse::kind);
+    let ours = [kind(), Gvk::new("ostler.dev", "v1alpha1", "Upstream")];
+    for gvk in core.into_iter().chain(pack).chain(ours) {
+        for object in lab.list(&gvk).await {
+            let metadata = &object["metadata"];
+            versions.insert(
+                format!("{gvk} {}", metadata["name"]),
+                metadata["resourceVersion"].to_string(),
+            );
+        }
+    }
+    versions
+}
+
+fn probe(lab: &Lab, name: &str, steps: Value, cleanup: Value) -> Value {
+    json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
+        "metadata": {"name": name, "namespace": lab.namespace},
+        "spec": {"steps": steps, "cleanup": cleanup}})
+}
+
+/// A probe that has done what it should, and no host any more.
+async fn settled(lab: &mut Lab, steps: Value, cleanup: Value) {
+    lab.start_probe().await;
+    lab.probe("p", steps, cleanup).await;
+    lab.ready(&kind(), "p").await;
+    lab.idle().await;
+    drop(lab.host.take());
+}
+
+fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
+    let file = lab.path().join("plan-grants.yaml");
+    std::fs::write(&file, grants).expect("written");
+    Command::new(process::binary())
+        .args([
+            "plan",
+            "--allow-network",
+            "127.0.0.1",
+            "--namespace",
+            &lab.namespace,
+        ])
+        .arg("--kubeconfig")
+        .arg(&lab.kubeconfig)
+        .arg("--plugins")
+        .arg(&lab.settings.plugins)
+        .arg("--grants")
+        .arg(file)
+        .arg("--cache")
+        .arg(workspace().join("target/compiled"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs")
+}
+
+async fn on_the_command_line(mut lab: Lab) {
+    settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
+    let grants = format!(
+        "{GRANTS}  probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply]}}], events: true}}\n"
+    );
+    let run = |arguments: &[&str]| ostler(&lab, arguments, &grants);
+    let said = |output: &Output| {
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    assert_eq!(said(&run(&[])), (Some(0), String::new(), String::new()));
+    let file = lab.path().join("edit.yaml");
+    let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
+    std::fs::write(&file, edited.to_string()).expect("written");
+    let file = file.to_str().expect("a path");
+    let (code, out, error) = said(&run(&["-f", file]));
+    assert_eq!((code, &*error), (Some(1), ""), "{out}");
+    assert!(
+        out.contains("-  v: \"1\"\n+  v: \"2\"\n") && !out.contains('\x1b'),
+        "{out}"
+    );
+    let (code, out, _) = said(&run(&["-f", file, "-o", "json"]));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        (code, &report["changes"][0]["action"]),
+        (Some(1), &json!("update"))
+    );
+    let (code, out, error) = said(&run(&["team/none"]));
+    assert_eq!((code, &*out), (Some(2), ""), "{error}");
+    assert!(error.contains("they reconcile Probe"), "{error}");
+    let (code, _, error) = said(&run(&["-f", "nowhere.yaml"]));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("nowhere.yaml"), "{error}");
+}

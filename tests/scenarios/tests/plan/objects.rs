@@ -1,0 +1,257 @@
+//! What is planned for objects: edits, new ones, deletions, and who reads them.
+
+use ostler::{
+    grants::Grants,
+    plan::{Action, Verdict, Wish},
+};
+use ostler_test_harness::{Lab, probe::write, scenarios};
+use serde_json::json;
+
+use super::{file, planned, planned_with, probe, settled, snapshot, wish, would_be};
+scenarios!(
+    nothing_to_do_is_nothing_to_say,
+    an_edit_is_shown_as_it_would_be_written,
+    a_new_object_is_planned_with_all_that_follows,
+    a_second_write_builds_on_the_first,
+    a_deletion_is_planned_with_its_cleanup,
+    what_is_planned_is_read,
+    a_long_list_has_what_is_planned,
+);
+
+async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
+    settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
+    let before = snapshot(&lab).await;
+    for objects in [
+        vec![],
+        vec!["probe/p".to_owned()],
+        vec!["Probes.tests.ostler.dev/p".to_owned()],
+    ] {
+        let report = planned(
+            &lab,
+            Wish {
+                objects,
+                ..wish(&lab)
+            },
+        )
+        .await;
+        assert!(!report.changed(), "{}", report.text());
+        assert_eq!(report.text(), "");
+        assert_eq!(report.objects.len(), 1, "{:?}", report.objects);
+        assert_eq!(report.objects[0].verdict, Verdict::Done);
+    }
+    assert_eq!(snapshot(&lab).await, before);
+}
+
+async fn an_edit_is_shown_as_it_would_be_written(mut lab: Lab) {
+    settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
+    let before = snapshot(&lab).await;
+    let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
+    let report = planned_with(&lab, edited).await;
+    let [child, object] = &report.changes[..] else {
+        panic!("two changes: {}", report.text());
+    };
+    let namespace = &lab.namespace;
+    assert_eq!(
+        child.diff.lines().map(str::trim_end).collect::<Vec<_>>(),
+        [
+            &*format!("--- live/ConfigMap/{namespace}/child"),
+            &*format!("+++ planned/ConfigMap/{namespace}/child"),
+            "@@ -1,6 +1,6 @@",
+            " apiVersion: v1",
+            " data:",
+            "-  v: \"1\"",
+            "+  v: \"2\"",
+            " kind: ConfigMap",
+            " metadata:",
+            "   name: child",
+        ]
+    );
+    assert_eq!(child.by, [format!("Probe/{namespace}/p")]);
+    assert!(child.unchecked.is_empty() && !child.guess);
+    // The spec of the file, and the status as the host would write it.
+    let diff = &object.diff;
+    assert!(diff.contains("-  generation: 1\n+  generation: 2\n"), "{diff}");
+    assert!(
+        diff.contains(r#"-  - "{\"v\":\"1\"}""#) && diff.contains(r#"+  - "{\"v\":\"2\"}""#),
+        "{diff}"
+    );
+    assert!(diff.contains("+  observedGeneration: 2\n"), "{diff}");
+    assert_eq!(snapshot(&lab).await, before);
+}
+
+async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
+    lab.install(&["tests/probe"]);
+    // The first makes the second, which makes a ConfigMap.
+    let inner = probe(&lab, "inner", json!([write("apply", "child", "1")]), json!([]));
+    let steps = json!([{"do": "apply", "object": inner.to_string()},
+        {"do": "ready", "apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe", "name": "inner"}]);
+    let grants = "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}";
+    lab.settings.grants = Grants::parse(grants, "grants.yaml").expect("grants");
+    let before = snapshot(&lab).await;
+    let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
+    let namespace = &lab.namespace;
+    let found: Vec<(&str, Action)> = report.changes.iter().map(|c| (&*c.object, c.action)).collect();
+    let names = ["ConfigMap", "Probe", "Probe"]
+        .into_iter()
+        .zip(["child", "inner", "p"]);
+    let names: Vec<String> = names
+        .map(|(kind, name)| format!("{kind}/{namespace}/{name}"))
+        .collect();
+    let expected: Vec<(&str, Action)> = names.iter().map(|n| (&**n, Action::Create)).collect();
+    assert_eq!(found, expected, "{}", report.text());
+    let [child, inner, p] = ["child", "inner", "p"].map(|name| would_be(&report, name));
+    assert_eq!(child["metadata"]["ownerReferences"][0]["name"], "inner");
+    assert_eq!(child["metadata"]["ownerReferences"][0]["uid"], "<uid>");
+    // Finalizers as the host would put them, and a status that has waited for the other.
+    for one in [&inner, &p] {
+        assert_eq!(
+            one["metadata"]["finalizers"],
+            json!(["tests.ostler.dev/probe"]),
+            "{one}"
+        );
+        assert_eq!(one["status"]["phase"], "Ready", "{one}");
+        assert_eq!(one["status"]["conditions"][0]["lastTransitionTime"], "<now>");
+    }
+    assert_eq!(p["status"]["seen"], json!(["present", "present"]));
+    assert!(
+        report.objects.iter().all(|o| o.verdict == Verdict::Done),
+        "{:?}",
+        report.objects
+    );
+    // What it says does not differ from one time to the next.
+    let again = Wish {
+        files: file(probe(&lab, "p", p["spec"]["steps"].clone(), json!([]))),
+        ..wish(&lab)
+    };
+    assert_eq!(planned(&lab, again).await.text(), report.text());
+    assert_eq!(snapshot(&lab).await, before);
+}
+
+/// Finalizer, spec, status and a mark of who holds it, each on top of what was planned before; and what a field
+/// manager gives up goes.
+async fn a_second_write_builds_on_the_first(mut lab: Lab) {
+    let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "1", "b": "2"}});
+    settled(
+        &mut lab,
+        json!([{"do": "apply", "object": both.to_string()}]),
+        json!([]),
+    )
+    .await;
+    let one =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "3"}});
+    let steps = json!([{"do": "hold", "kind": "ConfigMap", "name": "child"},
+        {"do": "apply", "object": one.to_string()},
+        {"do": "get", "kind": "ConfigMap", "name": "child"}]);
+    let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
+    let child = would_be(&report, "child");
+    assert_eq!(child["data"], json!({"a": "3"}), "{}", report.text());
+    assert_eq!(
+        child["metadata"]["finalizers"].as_array().map(Vec::len),
+        Some(1),
+        "{child}"
+    );
+    let p = would_be(&report, "p");
+    assert_eq!(p["status"]["seen"][2], r#"{"a":"3"}"#, "{}", report.text());
+}
+
+async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
+    let steps = json!([write("apply", "child", "1")]);
+    settled(&mut lab, steps, json!([write("force", "left", "behind")])).await;
+    let before = snapshot(&lab).await;
+    let objects = vec!["probe/p".to_owned()];
+    let report = planned(
+        &lab,
+        Wish {
+            objects: objects.clone(),
+            delete: true,
+            ..wish(&lab)
+        },
+    )
+    .await;
+    let found: Vec<(&str, Action)> = report
+        .changes
+        .iter()
+        .map(|c| (c.object.rsplit('/').next().unwrap_or_default(), c.action))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("child", Action::Delete),
+            ("left", Action::Create),
+            ("p", Action::Delete)
+        ],
+        "{}",
+        report.text()
+    );
+    assert!(report.changes[0].by.contains(&"the garbage collector".to_owned()));
+    assert_eq!(snapshot(&lab).await, before);
+    // A cleanup that does not end keeps it.
+    lab.probe("p", json!([]), json!([{"do": "yield"}])).await;
+    let report = planned(
+        &lab,
+        Wish {
+            objects,
+            delete: true,
+            ..wish(&lab)
+        },
+    )
+    .await;
+    let p = report
+        .changes
+        .iter()
+        .find(|c| c.object.ends_with("/p"))
+        .expect("it");
+    assert_eq!(p.action, Action::Update);
+    assert!(p.diff.contains("+  deletionTimestamp: <now>\n"), "{}", p.diff);
+    assert!(
+        report.text().contains("/p waits: AsTold: a step says so"),
+        "{}",
+        report.text()
+    );
+}
+
+/// Lists and reads of others see what is planned, deletions included.
+async fn what_is_planned_is_read(lab: Lab) {
+    lab.install(&["tests/probe"]);
+    lab.map("there", "x", "1").await;
+    let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
+        "data": {"v": "1"}});
+    let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
+    let writer = probe(
+        &lab,
+        "a",
+        json!([list, {"do": "apply", "object": labelled.to_string()}, list]),
+        json!([]),
+    );
+    let reader = probe(
+        &lab,
+        "b",
+        json!([list, {"do": "metadata", "kind": "ConfigMap", "name": "new"}]),
+        json!([]),
+    );
+    let files = [writer, reader]
+        .map(|object| ("file.yaml".to_owned(), object))
+        .to_vec();
+    let report = planned(&lab, Wish { files, ..wish(&lab) }).await;
+    let seen = |name: &str| would_be(&report, name)["status"]["seen"].clone();
+    // The list was looked at again when what was made came into it.
+    assert_eq!(seen("a")[2], "new,there", "{}", report.text());
+    assert_eq!(seen("b")[0], "new,there", "{}", report.text());
+    assert_ne!(seen("b")[1], "absent");
+}
+
+/// More objects than fit a page, and one more that is planned.
+async fn a_long_list_has_what_is_planned(lab: Lab) {
+    const COUNT: usize = 520;
+    lab.install(&["tests/probe"]);
+    let names: Vec<String> = (0..COUNT).map(|n| format!("m{n:03}")).collect();
+    futures::future::join_all(names.iter().map(|name| lab.map(name, "x", "1"))).await;
+    let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
+        "data": {"v": "1"}});
+    let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
+    let steps = json!([{"do": "apply", "object": labelled.to_string()}, list]);
+    let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
+    let p = would_be(&report, "p");
+    let seen = p["status"]["seen"][1].as_str().unwrap_or_default();
+    assert_eq!(seen, format!("{},new", names.join(",")), "{}", report.text());
+}

@@ -1,0 +1,102 @@
+//! The Concourse pack: requests, and the whole chain from files.
+
+use ostler::plan::{Action, Change, Verdict, Wish};
+use ostler_test_harness::{
+    Lab, PASSWORD,
+    concourse::{self, CONFIG},
+    scenarios,
+};
+use serde_json::json;
+
+use super::{planned, planned_with, snapshot, wish};
+scenarios!(the_chain_is_planned_from_files);
+
+scenarios!(simulated: requests_are_shown_and_not_sent);
+
+/// A team that is edited and one that is made: Concourse is read and not written.
+async fn requests_are_shown_and_not_sent(mut lab: Lab) {
+    lab.start_pack().await;
+    lab.chain().await;
+    drop(lab.host.take());
+    lab.concourse.reset_counters();
+    let before = snapshot(&lab).await;
+    let mut team = lab.team();
+    team["spec"]["roles"][0]["users"] = json!(["local:test", "local:somebody-new"]);
+    let report = planned_with(&lab, team).await;
+    let [request] = &report.requests[..] else {
+        panic!("one request: {}", report.text());
+    };
+    assert_eq!(
+        (&*request.method, &*request.path),
+        ("PUT", "/api/v1/teams/platform")
+    );
+    assert!(
+        request.body.to_string().contains("local:somebody-new"),
+        "{request:?}"
+    );
+    assert!(!request.guess);
+    let text = report.text();
+    assert!(text.contains("+ PUT /api/v1/teams/platform\n"), "{text}");
+    assert!(!text.contains(PASSWORD), "{text}");
+    let change = report.changes.iter().find(|c| c.object.starts_with("Team/"));
+    assert!(
+        change.is_some_and(|c| c.guess),
+        "its status rests on the answer: {text}"
+    );
+    let counters = lab.concourse.counters();
+    assert!(counters.reads > 0, "it is really read");
+    assert_eq!(counters.writes, 0);
+    assert_eq!(snapshot(&lab).await, before);
+}
+
+/// An empty cluster, and files of the whole chain: as much as can be known.
+async fn the_chain_is_planned_from_files(lab: Lab) {
+    lab.install(&concourse::COMPONENTS);
+    let before = snapshot(&lab).await;
+    let objects = [
+        lab.pipeline(),
+        lab.team(),
+        lab.instance(),
+        lab.config(CONFIG),
+        lab.registry("registry-pass-0001"),
+        lab.secret(lab.concourse.password()),
+    ];
+    let files = objects.map(|object| ("chain.yaml".to_owned(), object)).to_vec();
+    let report = planned(&lab, Wish { files, ..wish(&lab) }).await;
+    let text = report.text();
+    for kind in ["Instance", "Team", "Pipeline", "Upstream", "Secret", "ConfigMap"] {
+        let created = |c: &Change| c.object.starts_with(&format!("{kind}/")) && c.action == Action::Create;
+        assert!(report.changes.iter().any(created), "{kind}: {text}");
+    }
+    // What is asked before anything was guessed is known, and nothing after that.
+    let guesses: Vec<bool> = report.requests.iter().map(|r| r.guess).collect();
+    assert_eq!(guesses.first(), Some(&false), "{text}");
+    assert!(guesses.iter().skip(1).all(|guess| *guess), "{text}");
+    // Of the Instance everything is known: Concourse was asked, and logged in to.
+    let of = |kind: &str| {
+        report
+            .objects
+            .iter()
+            .find(|o| o.object.starts_with(kind))
+            .expect("looked at")
+    };
+    assert_eq!(
+        (of("Instance/").verdict, of("Instance/").guess),
+        (Verdict::Done, false),
+        "{text}"
+    );
+    // The Team is written, and what comes after that is a guess.
+    assert!(
+        report
+            .requests
+            .iter()
+            .any(|r| r.method == "PUT" && r.path.starts_with("/api/v1/teams/")),
+        "{text}"
+    );
+    assert!(of("Team/").guess && of("Pipeline/").guess, "{text}");
+    for secret in [lab.concourse.password(), "registry-pass-0001"] {
+        assert!(!text.contains(secret), "{text}");
+    }
+    assert_eq!(snapshot(&lab).await, before);
+    assert!(lab.concourse.team("platform").is_none());
+}
