@@ -71,6 +71,15 @@ macro_rules! plugin {
     };
 }
 
+/// A whole object, and what its spec is.
+pub trait Whole {
+    type Spec: Resource;
+}
+
+impl<S: Resource> Whole for Object<S> {
+    type Spec = S;
+}
+
 /// Which of a reconciler's functions to run.
 #[derive(Clone, Copy)]
 pub enum Call {

@@ -1,24 +1,47 @@
 //! The Rust SDK for Ostler plugins.
 //!
-//! A plugin is a type that implements [`Reconciler`] for the spec of a kind
-//! (declared with [`macro@resource`]), exported with [`plugin!`]:
+//! A plugin is a kind (its spec is declared with [`macro@resource`]) and a function that reconciles it, marked with
+//! [`macro@reconciler`]:
 //!
 //! ```
 //! use ostler_sdk::prelude::*;
 //!
 //! /// A greeting.
-//! #[ostler_sdk::resource(group = "examples.dev", version = "v1", kind = "Hello", namespaced)]
+//! #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
 //! pub struct HelloSpec {
 //!     /// Whom to greet.
 //!     name: String,
 //! }
 //!
+//! /// Says hello.
+//! #[ostler_sdk::reconciler]
+//! fn reconcile(ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
+//!     ctx.info(&format!("Hello {}", hello.spec.name));
+//!     Ok(Outcome::settled())
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! What has something to clean up, several kinds or hooks is a type for each kind that implements [`Reconciler`], and
+//! [`plugin!`] exports them:
+//!
+//! ```
+//! # use ostler_sdk::prelude::*;
+//! # #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
+//! # pub struct HelloSpec { name: String }
 //! struct Greeter;
 //!
 //! impl Reconciler for Greeter {
 //!     type Spec = HelloSpec;
+//!     const FINALIZER: Option<&'static str> = Some("examples.dev/hello");
+//!
 //!     fn reconcile(&self, ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
 //!         ctx.info(&format!("Hello {}", hello.spec.name));
+//!         Ok(Outcome::settled())
+//!     }
+//!
+//!     fn cleanup(&self, ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
+//!         ctx.info(&format!("Goodbye {}", hello.spec.name));
 //!         Ok(Outcome::settled())
 //!     }
 //! }
@@ -60,7 +83,7 @@ pub use capabilities::Capabilities;
 pub use context::{Context, Selection, Written};
 pub use http::{RequestBuilder, Response, Upstream};
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Raw, Resource, gvk};
-pub use ostler_sdk_macros::{api, resource};
+pub use ostler_sdk_macros::{api, reconciler, resource};
 pub use outcome::{ResultExt, duration};
 pub use time::{from_rfc3339, rfc3339};
 

@@ -1,7 +1,8 @@
 //! The attribute macros of ostler-sdk: [`macro@api`] for the types of an API,
-//! [`macro@resource`] for the spec of a kind.
+//! [`macro@resource`] for the spec of a kind, [`macro@reconciler`] for what reconciles it.
 
 mod api;
+mod reconciler;
 mod resource;
 
 use proc_macro::TokenStream;
@@ -26,15 +27,35 @@ pub fn api(_args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// ```text
 /// #[resource(group = "examples.ostler.dev", version = "v1alpha1", kind = "Greeting",
-///     namespaced, status = GreetingStatus, shortname = "gr", category = "examples",
+///     plural = "greetings", namespaced, status = GreetingStatus, shortname = "gr", category = "examples",
 ///     doc = "What kubectl explain says",
 ///     printcolumn(name = "Ready", type = "string", json_path = ".status.ready", priority = 1))]
 /// ```
+///
+/// The kind is the struct's name without `Spec`, its plural has an `s`, and `doc` is the first paragraph of the
+/// struct's own documentation, where nothing else is said.
 #[proc_macro_attribute]
 pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
     let args = parse_macro_input!(args as resource::Args);
     let input = parse_macro_input!(item as DeriveInput);
     resource::expand(&args, input)
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
+}
+
+/// Makes a function the reconciler of a kind, and a plugin of it: the shortest form, for what has one kind and leaves
+/// nothing to clean up. Anything more is a type that implements `Reconciler`.
+///
+/// ```text
+/// #[reconciler]
+/// pub fn reconcile(ctx: &Context, object: &Greeting) -> Result<Outcome, Failure> { … }
+/// ```
+///
+/// For a test in memory it is a value: `Host::new().reconcile(&reconcile, &object)`.
+#[proc_macro_attribute]
+pub fn reconciler(_args: TokenStream, item: TokenStream) -> TokenStream {
+    let function = parse_macro_input!(item as reconciler::Function);
+    reconciler::expand(&function)
         .unwrap_or_else(syn::Error::into_compile_error)
         .into()
 }

@@ -2,8 +2,8 @@ use heck::ToLowerCamelCase;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    DeriveInput, Ident, LitInt, LitStr, Path, Result, Token, parenthesized, parse::Parse, parse::ParseStream,
-    spanned::Spanned,
+    Attribute, DeriveInput, Expr, ExprLit, Ident, Lit, LitInt, LitStr, Meta, Path, Result, Token,
+    parenthesized, parse::Parse, parse::ParseStream, spanned::Spanned,
 };
 
 /// The arguments of `#[resource(…)]`.
@@ -11,9 +11,9 @@ use syn::{
 pub struct Args {
     group: String,
     version: String,
-    kind: String,
+    kind: Option<String>,
     plural: Option<String>,
-    doc: String,
+    doc: Option<String>,
     namespaced: bool,
     status: Option<Path>,
     short_names: Vec<LitStr>,
@@ -40,9 +40,9 @@ impl Parse for Args {
                     match name {
                         "group" => args.group = value.value(),
                         "version" => args.version = value.value(),
-                        "kind" => args.kind = value.value(),
+                        "kind" => args.kind = Some(value.value()),
                         "plural" => args.plural = Some(value.value()),
-                        "doc" => args.doc = value.value(),
+                        "doc" => args.doc = Some(value.value()),
                         "shortname" => args.short_names.push(value),
                         "category" => args.categories.push(value),
                         _ => return Err(syn::Error::new(key.span(), "unknown argument")),
@@ -53,11 +53,7 @@ impl Parse for Args {
                 input.parse::<Token![,]>()?;
             }
         }
-        for (name, value) in [
-            ("group", &args.group),
-            ("version", &args.version),
-            ("kind", &args.kind),
-        ] {
+        for (name, value) in [("group", &args.group), ("version", &args.version)] {
             if value.is_empty() {
                 return Err(input.error(format!("`{name}` is missing")));
             }
@@ -107,14 +103,18 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
     let Args {
         group,
         version,
-        kind,
-        doc,
         namespaced,
         short_names,
         categories,
         columns,
         ..
     } = args;
+    let name = spec.to_string();
+    let Some(kind) = args.kind.as_deref().or(name.strip_suffix("Spec")) else {
+        let missing = "`kind` is missing, and the name does not end with `Spec`";
+        return Err(syn::Error::new(spec.span(), missing));
+    };
+    let doc = args.doc.clone().unwrap_or_else(|| documentation(&input.attrs));
     let plural = args
         .plural
         .clone()
@@ -151,4 +151,19 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
             }
         }
     })
+}
+
+/// The first paragraph of an item's documentation.
+fn documentation(attrs: &[Attribute]) -> String {
+    let lines = attrs.iter().filter_map(|attr| match &attr.meta {
+        Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(line), ..
+            }) => Some(line.value().trim().to_owned()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    lines.join(" ")
 }

@@ -2,15 +2,13 @@
 
 use ostler_sdk::prelude::*;
 
-/// What a <<kind>> asks for.
+/// A message, kept in a ConfigMap of the same name.
 #[ostler_sdk::resource(
     group = "<<group>>",
     version = "<<version>>",
-    kind = "<<kind>>",
     plural = "<<plural>>",
     namespaced,
     status = <<kind>>Status,
-    doc = "A message, kept in a ConfigMap of the same name.",
     printcolumn(name = "Message", type = "string", json_path = ".spec.message"),
     printcolumn(name = "Ready", type = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status")
 )]
@@ -28,28 +26,20 @@ pub struct <<kind>>Status {
     pub config_map: Option<String>,
 }
 
-/// Reconciles them. It keeps no state: each call is a fresh instance.
-pub struct Reconciles<<kind>>;
-
-impl Reconciler for Reconciles<<kind>> {
-    type Spec = <<kind>>Spec;
-
-    fn reconcile(&self, ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
-        // Say what is wanted; the host sends it only when it differs from what is there.
-        ctx.apply_owned(&json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": { "name": object.name(), "namespace": object.namespace() },
-            "data": { "message": object.spec.message },
-        }))?;
-        let status = <<kind>>Status {
-            config_map: Some(object.name().into()),
-        };
-        let said = format!("it says: {}", object.spec.message);
-        Ok(Outcome::settled()
-            .status(&status)
-            .with(Condition::yes("Ready", "Said", said)))
-    }
+/// Says what is wanted; the host sends it only when it differs from what is there.
+#[ostler_sdk::reconciler]
+pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
+    ctx.apply_owned(&json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": object.name(), "namespace": object.namespace() },
+        "data": { "message": object.spec.message },
+    }))?;
+    let status = <<kind>>Status {
+        config_map: Some(object.name().into()),
+    };
+    let said = format!("it says: {}", object.spec.message);
+    Ok(Outcome::settled()
+        .status(&status)
+        .with(Condition::yes("Ready", "Said", said)))
 }
-
-ostler_sdk::plugin!(Reconciles<<kind>>);

@@ -1,6 +1,6 @@
 //! The logic, against the SDK's host in memory.
 
-use <<crate>>::{<<kind>>Spec, Reconciles<<kind>>};
+use <<crate>>::{<<kind>>Spec, reconcile};
 use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
 
 #[test]
@@ -10,16 +10,13 @@ fn its_message_is_in_a_config_map() {
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "message": "Hello" },
     });
-    let outcome = host
-        .reconcile(&Reconciles<<kind>>, &object)
-        .expect("reconciles");
+    let outcome = host.reconcile(&reconcile, &object).expect("reconciles");
     let ready = Condition::yes("Ready", "Said", "it says: Hello");
     assert_eq!(outcome.conditions, [ready]);
     let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
     assert_eq!(map.expect("applied")["data"]["message"], "Hello");
 
-    host.reconcile(&Reconciles<<kind>>, &object)
-        .expect("reconciles again");
+    host.reconcile(&reconcile, &object).expect("reconciles again");
     assert_eq!(host.writes().len(), 1, "nothing more to write");
 }
 

@@ -1,0 +1,53 @@
+//! What the attribute macros make of a struct and a function.
+
+use ostler_sdk::{crd, gvk, mock::Host, prelude::*};
+
+/// A note, kept in a ConfigMap
+/// of the same name.
+///
+/// It is short.
+#[ostler_sdk::resource(group = "tests.dev", version = "v1", namespaced)]
+pub struct NoteSpec {
+    /// What it says.
+    pub text: String,
+}
+
+/// Keeps it.
+#[ostler_sdk::reconciler]
+pub fn keep(ctx: &Context, note: &Note) -> Result<Outcome, Failure> {
+    if note.spec.text.is_empty() {
+        return Err(Failure::parked("Empty", "there is nothing to keep"));
+    }
+    ctx.apply_owned(&json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": note.name(), "namespace": note.namespace() },
+        "data": { "text": note.spec.text },
+    }))?;
+    Ok(Outcome::settled())
+}
+
+#[test]
+fn a_kind_is_named_and_told_of_by_its_struct() {
+    let (name, _) = crd::file::<NoteSpec>();
+    assert_eq!(name, "tests.dev_notes.yaml");
+    let crd = crd::crd::<NoteSpec>();
+    assert_eq!(crd["spec"]["names"]["kind"], "Note");
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    assert_eq!(
+        schema["description"],
+        "A note, kept in a ConfigMap of the same name."
+    );
+}
+
+#[test]
+fn a_function_is_a_reconciler() {
+    let host = Host::new();
+    let note = |text: &str| json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"text": text}});
+    let outcome = host.reconcile(&keep, &note("short")).expect("reconciles");
+    assert_eq!(outcome, Outcome::settled());
+    let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
+    assert_eq!(map.expect("applied")["data"]["text"], "short");
+    let failure = host.reconcile(&keep, &note("")).expect_err("it is empty");
+    assert_eq!(failure.reason, "Empty");
+}
