@@ -75,6 +75,14 @@ pub fn follow(before: &Value, next: &mut Value) {
     }
 }
 
+/// The next state of an object, by a patch.
+pub fn patched(before: &Value, patch: &Value) -> Value {
+    let mut next = before.clone();
+    merge(&mut next, patch);
+    follow(before, &mut next);
+    next
+}
+
 /// Whether its deletion was asked for.
 pub fn deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()

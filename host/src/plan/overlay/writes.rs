@@ -10,11 +10,14 @@ use crate::{
     cluster::{ApiError, Cluster, Target, Write, parse},
     key::ObjectRef,
     object::Object,
-    plan::merge::{bare, deleting, delta, follow, held, merge, same, set},
+    plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
     scope::Form,
     store::{Put, Query},
     watch::Origin,
 };
+
+/// The server's answer to a dry run, or why it can't give one.
+type Tried = Result<Value, String>;
 
 impl Overlay {
     /// Takes a write and answers as the server would have.
@@ -56,13 +59,7 @@ impl Overlay {
                 format!("{} {name:?} already exists", target.plural),
             ));
         }
-        let gone = entry.live.is_some() && entry.planned.is_none();
-        let answer = match gone {
-            // There, it is there still.
-            true => Err("the object of this name that would be gone is there still".into()),
-            false => self.asked(target, cluster.dry_run(*write).await)?,
-        };
-        let new = match answer {
+        let new = match self.asked_anew(cluster, target, &entry, *write).await? {
             Ok(answer) => answer,
             Err(why) => {
                 entry.unchecked.insert(why);
@@ -83,11 +80,7 @@ impl Overlay {
     ) -> Result<Bytes, ApiError> {
         let (mut entry, touched) = self.entry(cluster, &target.collection(), &target.name).await?;
         let manager = target.parameter("fieldManager").unwrap_or_default().to_owned();
-        let gone = entry.live.is_some() && entry.planned.is_none();
-        let answer = match gone {
-            true => Err("the object of this name that would be gone is there still".into()),
-            false => self.asked(target, cluster.dry_run(*write).await)?,
-        };
+        let answer = self.asked_anew(cluster, target, &entry, *write).await?;
         let new = match (answer, entry.planned.clone()) {
             (Ok(answer), Some(before)) if touched => {
                 // The server has answered about the object as it is live: what this manager's word changes there,
@@ -97,9 +90,7 @@ impl Overlay {
                     let why = "whether field managers are in conflict, while the object is only planned";
                     entry.unchecked.insert(why.into());
                 }
-                let mut new = before.clone();
-                merge(&mut new, &delta(from.unwrap_or(&json!({})), &answer));
-                follow(&before, &mut new);
+                let new = patched(&before, &delta(from.unwrap_or(&json!({})), &answer));
                 entry.applied.insert(manager, answer);
                 new
             }
@@ -110,12 +101,7 @@ impl Overlay {
             (Err(why), before) => {
                 entry.unchecked.insert(why);
                 match before {
-                    Some(before) => {
-                        let mut new = before.clone();
-                        merge(&mut new, body);
-                        follow(&before, &mut new);
-                        new
-                    }
+                    Some(before) => patched(&before, body),
                     None => self.fresh(body),
                 }
             }
@@ -135,14 +121,11 @@ impl Overlay {
             return Err(missing(target));
         };
         if !touched {
-            let new = match self.asked(target, cluster.dry_run(*write).await)? {
+            let new = match self.asked(cluster, target, *write).await? {
                 Ok(answer) => answer,
                 Err(why) => {
                     entry.unchecked.insert(why);
-                    let mut new = before.clone();
-                    merge(&mut new, &body);
-                    follow(&before, &mut new);
-                    new
+                    patched(&before, &body)
                 }
             };
             return Ok(self.settle_and_sweep(cluster, entry, new).await);
@@ -151,29 +134,17 @@ impl Overlay {
         let mut wanted = before.clone();
         merge(&mut wanted, &body);
         let tried = match (&entry.live, &*target.subresource) {
-            (Some(live), "status") => {
-                let patch = json!({"status": delta(&live["status"], &wanted["status"])}).to_string();
-                self.asked(
-                    target,
-                    cluster
-                        .dry_run(Write {
-                            body: patch.as_bytes(),
-                            ..*write
-                        })
-                        .await,
-                )?
-            }
-            (Some(live), _) => {
-                let patch = delta(live, &wanted).to_string();
-                self.asked(
-                    target,
-                    cluster
-                        .dry_run(Write {
-                            body: patch.as_bytes(),
-                            ..*write
-                        })
-                        .await,
-                )?
+            (Some(live), subresource) => {
+                let patch = match subresource {
+                    "status" => json!({"status": delta(&live["status"], &wanted["status"])}),
+                    _ => delta(live, &wanted),
+                };
+                let patch = patch.to_string();
+                let patch = Write {
+                    body: patch.as_bytes(),
+                    ..*write
+                };
+                self.asked(cluster, target, patch).await?
             }
             (None, "status") => Err("the status of what is only planned".into()),
             (None, _) => {
@@ -185,7 +156,7 @@ impl Overlay {
                     content_type: "application/json",
                     body: object.as_bytes(),
                 };
-                self.asked(target, cluster.dry_run(create).await)?
+                self.asked(cluster, target, create).await?
             }
         };
         let mut new = wanted;
@@ -226,13 +197,11 @@ impl Overlay {
         } else {
             options["dryRun"] = json!(["All"]);
             let body = options.to_string();
-            let tried = cluster
-                .dry_run(Write {
-                    body: body.as_bytes(),
-                    ..*write
-                })
-                .await;
-            if let Err(why) = self.asked(target, tried)? {
+            let delete = Write {
+                body: body.as_bytes(),
+                ..*write
+            };
+            if let Err(why) = self.asked(cluster, target, delete).await? {
                 entry.unchecked.insert(why);
             }
         }
@@ -319,15 +288,26 @@ impl Overlay {
         Ok((Entry::new(&target, live), false))
     }
 
-    /// The server's answer to a dry run; why there is none, where it can't give one. Anything else it says is the
-    /// answer that the write would get.
-    fn asked(
+    /// The same, but where an object that would be gone by now is in the way: the server has it still.
+    async fn asked_anew(
         &self,
+        cluster: &Cluster,
         target: &Target,
-        answer: Result<Bytes, ApiError>,
-    ) -> Result<Result<Value, String>, ApiError> {
+        entry: &Entry,
+        write: Write<'_>,
+    ) -> Result<Tried, ApiError> {
+        if entry.live.is_some() && entry.planned.is_none() {
+            return Ok(Err(
+                "the object of this name that would be gone is there still".into()
+            ));
+        }
+        self.asked(cluster, target, write).await
+    }
+
+    /// Asks the server by a dry run. What it says but that it can't is the answer that the write would get.
+    async fn asked(&self, cluster: &Cluster, target: &Target, write: Write<'_>) -> Result<Tried, ApiError> {
         let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
-        match answer {
+        match cluster.dry_run(write).await {
             Ok(bytes) => parse(&bytes).map(Ok),
             Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => {
                 Ok(Err(message))

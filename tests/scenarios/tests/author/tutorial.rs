@@ -107,8 +107,10 @@ pub fn run() {
     println!("{:>6.1} s  all of it", began.elapsed().as_secs_f64());
     let source = std::fs::read_to_string(terminal.path().join("hello/src/lib.rs")).expect("a source");
     let code = source.lines().count();
-    println!("{lines} lines typed, {code} of them the reconciler's");
-    assert!(lines <= 60, "{lines} lines");
+    let typed = format!("{lines} lines are typed, {code} of them the reconciler's");
+    println!("{typed}");
+    assert!(page.contains(&typed), "the page does not say so: {typed}");
+    assert!(lines <= 60, "{typed}");
     beside.expect("a second terminal").end();
 }
 

@@ -106,12 +106,7 @@ impl Generator<'_> {
                 record.size.size_wasm32(),
                 record.align.align_wasm32()
             )?;
-            let offsets: Vec<_> = self
-                .sizes
-                .field_offsets(&types)
-                .iter()
-                .map(|(at, _)| at.size_wasm32())
-                .collect();
+            let offsets = self.offsets(&types);
             for (parameter, offset) in function.params.iter().zip(offsets) {
                 let store = self.store(&parameter.ty, &format!("p+{offset}"), &camel(&parameter.name))?;
                 writeln!(before, "\t{store}")?;
@@ -197,12 +192,7 @@ impl Generator<'_> {
             let (go_name, go_result) = (pascal(&function.name), self.go(result)?);
             let (mut parameters, mut loads, mut arguments) = (Vec::new(), String::new(), Vec::new());
             let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
-            let offsets: Vec<_> = self
-                .sizes
-                .field_offsets(&types)
-                .iter()
-                .map(|(at, _)| at.size_wasm32())
-                .collect();
+            let offsets = self.offsets(&types);
             for (parameter, offset) in function.params.iter().zip(offsets) {
                 let local = camel(&parameter.name);
                 parameters.push(format!("{local} {}", self.go(&parameter.ty)?));

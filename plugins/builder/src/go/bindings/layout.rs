@@ -15,6 +15,12 @@ impl Generator<'_> {
         )
     }
 
+    /// Where the fields of a record are.
+    pub(super) fn offsets(&self, types: &[Type]) -> Vec<usize> {
+        let offsets = self.sizes.field_offsets(types);
+        offsets.iter().map(|(at, _)| at.size_wasm32()).collect()
+    }
+
     /// A statement that stores `value` at `address`.
     pub(super) fn store(&mut self, ty: &Type, address: &str, value: &str) -> Result<String> {
         self.functions(ty)?;
@@ -155,12 +161,7 @@ impl Generator<'_> {
         load: &mut String,
         store: &mut String,
     ) -> Result<()> {
-        let offsets: Vec<_> = self
-            .sizes
-            .field_offsets(types)
-            .iter()
-            .map(|(at, _)| at.size_wasm32())
-            .collect();
+        let offsets = self.offsets(types);
         for ((ty, name), offset) in types.iter().zip(names).zip(offsets) {
             let at = format!("p+{offset}");
             let value = format!("v.{name}");
