@@ -1,117 +1,40 @@
 //! Puts the parts together and runs them.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{sync::oneshot, task::JoinSet};
 use tracing::{debug, info, warn};
 
+pub use crate::settings::Settings;
 use crate::{
     capabilities::Services,
     cluster::Cluster,
     effects::Effects,
-    engine::{Cache, Inspector, Limits},
     events::Recorder,
     facts::Ledger,
     gate::Gate,
-    grants::Grants,
     key::ObjectRef,
-    lease::{self, Campaign},
+    lease::Campaign,
     memo::Memo,
     metrics::Metrics,
     object::Object,
     oci,
-    plugin::{self, Plugin, Registry},
+    plugin::{self, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     rbac::Reviewer,
-    reconcile::{self, Controller},
+    reconcile::{
+        self, Controller,
+        serving::{requeue, swapped},
+    },
     reload::{Objects, Reloader},
     router::{Cause, Router},
     scope::{Form, Reach},
-    selector::Selector,
     store::{Query, Store},
-    tape::{self, Tapes},
-    upstream::{self, Clients, Network, NetworkGrant, Streams},
+    tape::Tapes,
+    upstream::{self, Clients, Network, Streams},
     watch::{Informers, Synced},
 };
-
-/// How a host runs.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
-    pub plugins: PathBuf,
-    /// Which `Plugin` objects are followed: those with these labels, all without.
-    pub plugin_selector: Option<Selector>,
-    /// Registries (`HOST:PORT`) that are spoken to in plain HTTP.
-    pub plain_http: Vec<String>,
-    /// What plugins may do.
-    pub grants: Grants,
-    /// The file they are from: when it changes they do.
-    pub grants_file: Option<PathBuf>,
-    /// Addresses that upstreams may have besides public ones and those of the grants.
-    pub network: Vec<ipnet::IpNet>,
-    /// Namespaces to be confined to; empty for the whole cluster.
-    pub namespaces: Vec<String>,
-    /// Reconciles at the same time.
-    pub workers: u32,
-    /// What one call may use.
-    pub limits: Limits,
-    /// Interval of outcomes that poll without saying how often.
-    pub poll: Duration,
-    /// How often an object that waits looks again by itself.
-    pub yield_every: Duration,
-    /// After this long a deletion that is stuck says what can be done.
-    pub deletion_deadline: Duration,
-    /// First and longest delay between failing attempts.
-    pub backoff: (Duration, Duration),
-    /// How long a watch that nobody needs any more is kept.
-    pub linger: Duration,
-    /// Where compiled code is kept, and who makes it; none compiles at each start, in this process.
-    pub cache: Option<Cache>,
-    /// Host and port of the API server, for the metrics.
-    pub api_server: String,
-    /// Campaigns for leadership; none leads always.
-    pub election: Option<lease::Settings>,
-    /// Which reconciles are recorded.
-    pub record: tape::Settings,
-    /// Looks at the memory of components after each call. For tests.
-    pub inspect: Option<Inspector>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            plugins: PathBuf::from("plugins"),
-            plugin_selector: None,
-            plain_http: Vec::new(),
-            grants: Grants::default(),
-            grants_file: None,
-            network: Vec::new(),
-            namespaces: Vec::new(),
-            workers: 16,
-            limits: Limits::default(),
-            poll: Duration::from_secs(300),
-            yield_every: Duration::from_secs(30),
-            deletion_deadline: Duration::from_secs(600),
-            backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
-            linger: Duration::from_secs(60),
-            cache: None,
-            api_server: String::new(),
-            election: None,
-            record: tape::Settings::default(),
-            inspect: None,
-        }
-    }
-}
-
-impl Settings {
-    /// The addresses that upstreams may have besides public ones.
-    pub(crate) fn allowed(&self, grants: &Grants) -> NetworkGrant {
-        let mut grant = grants.network.clone();
-        grant.allow.extend(&self.network);
-        grant
-    }
-}
 
 /// A running host. Dropping it stops everything at once.
 pub struct Host {
@@ -403,99 +326,7 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
     }
 }
 
-/// Queues everything a plugin reconciles, from now on or again.
-fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
-        let (serving, _) = services.informers.ensure(&scope);
-        let query = Query {
-            namespace: &scope.namespace,
-            labels: scope.selector.as_ref(),
-            ..Query::default()
-        };
-        for (key, _) in services.store.list(&serving, &query) {
-            services.router.add(&key, Priority::Low, cause.clone());
-        }
-    }
-}
-
 /// Whether every informer has had everything once.
 pub fn synced(services: &Services) -> bool {
     services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
-}
-
-/// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
-/// One plugin has so many reconciles at the same time at most.
-pub(crate) fn swapped(
-    services: &Arc<Services>,
-    most: u32,
-    new: Option<&Arc<Plugin>>,
-    before: Option<&Arc<Plugin>>,
-) {
-    let router = &services.router;
-    if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
-        router.assign(gone.name(), &[], Vec::new(), 0);
-    }
-    let Some(plugin) = new else { return };
-    let same_build = before.is_some_and(|b| b.digest == plugin.digest);
-    let cause = if same_build {
-        Cause::ConfigChange
-    } else {
-        Cause::PluginChange
-    };
-    let kinds: Vec<_> = plugin.kinds.iter().map(|k| k.gvk.clone()).collect();
-    let scopes: Vec<_> = plugin
-        .kinds
-        .iter()
-        .flat_map(|k| services.kind_scopes(k))
-        .collect();
-    let concurrent = [
-        plugin.terms.grants.pace().concurrency.unwrap_or(0),
-        plugin.max_concurrent,
-        most,
-    ];
-    let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
-    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
-    if !shown.is_empty() {
-        let shown: Vec<_> = shown.into_iter().collect();
-        let place = match shown.contains(&"*") {
-            true => "every namespace".to_owned(),
-            false => format!("the namespaces {}", shown.join(", ")),
-        };
-        warn!(
-            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
-             host's to keep",
-            plugin.name()
-        );
-    }
-    router.assign(plugin.name(), &kinds, scopes, concurrent);
-    // What has hooks waits for them, and is let go by these.
-    if plugin.suspended || !plugin.lifecycle {
-        router.hold(plugin.name(), plugin.suspended);
-    }
-    requeue(services, plugin, cause);
-    if plugin.terms.grants.holdable().next().is_some() {
-        tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
-    }
-    info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
-}
-
-/// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
-/// must not wait for ever.
-async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.terms.grants.holdable() {
-        let gvk = match services.effects.preferred(group, kind).await {
-            Ok(gvk) => gvk,
-            Err(e) => {
-                warn!(
-                    plugin = &**plugin.name(),
-                    kind, group, "what is held of it is not followed: {e}"
-                );
-                continue;
-            }
-        };
-        for scope in services.reach.everywhere(&gvk, None, Form::Metadata) {
-            services.router.also(plugin.name(), scope.clone());
-            services.informers.ensure(&scope);
-        }
-    }
 }

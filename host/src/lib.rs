@@ -63,5 +63,6 @@ pub mod host;
 pub mod memo;
 pub mod metrics;
 pub mod plan;
+pub mod settings;
 pub mod telemetry;
 pub mod time;

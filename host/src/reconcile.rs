@@ -5,6 +5,7 @@ mod deletion;
 mod holding;
 mod pace;
 pub mod plugin;
+pub(crate) mod serving;
 mod status;
 pub mod step;
 pub mod upstream;
@@ -30,7 +31,6 @@ use crate::{
     engine::Engine,
     facts::Ledger,
     gate::Deposed,
-    host::Settings,
     hotloop::Loops,
     key::ObjectRef,
     lifecycle::Hooks,
@@ -42,6 +42,7 @@ use crate::{
     references,
     router::Cause,
     scope::Form,
+    settings::Settings,
     telemetry::SPANS,
     upstream::StreamKey,
 };

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use tracing::{Span, debug, info, warn};
 
-use super::{Answer, Controller, End};
+use super::{Answer, Controller, End, serving::swapped};
 use crate::{
     bindings::reconciler,
     capabilities::{Call, Subject},
@@ -149,7 +149,7 @@ impl Controller {
                 back.why
             );
             let before = if back.canary { &back.now } else { &back.bad };
-            crate::host::swapped(
+            swapped(
                 &self.services,
                 self.settings.workers,
                 Some(&back.now),
