@@ -121,6 +121,12 @@ impl Settings {
         grant.allow.extend(&self.network);
         grant
     }
+
+    /// Where components are pulled from, and kept.
+    pub(crate) fn registries(&self) -> oci::Store {
+        let directory = self.cache.as_ref().map(|c| c.directory.join("components"));
+        oci::Store::new(directory, oci::Limits::default()).with_plain_http(self.plain_http.clone())
+    }
 }
 
 /// A running host. Dropping it stops everything at once.
@@ -233,15 +239,10 @@ impl Host {
             notes: Mutex::default(),
         });
         let most = settings.workers;
-        let registries = oci::Store::new(
-            settings.cache.as_ref().map(|c| c.directory.join("components")),
-            oci::Limits::default(),
-        )
-        .with_plain_http(settings.plain_http.clone());
         let objects = Arc::new(Objects::new(
             services.clone(),
             settings.plugin_selector.clone(),
-            registries,
+            settings.registries(),
             plugins_changed,
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
@@ -462,6 +463,7 @@ pub(crate) fn swapped(
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
+        services.tapes.forget(gone.name());
     }
     let Some(plugin) = new else { return };
     let same_build = before.is_some_and(|b| b.digest == plugin.digest);
