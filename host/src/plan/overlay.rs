@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{merge::same, target::Target};
+use super::{merge::same, secrets, target::Target};
 use crate::{
     capabilities::Services,
     cluster::ApiError,
@@ -148,6 +148,8 @@ struct State {
     guessed: HashSet<ObjectRef>,
     requests: Vec<Request>,
     news: Vec<News>,
+    /// What Secrets hold, as far as it has passed.
+    secrets: BTreeSet<Vec<u8>>,
 }
 
 /// The overlay of one plan.
@@ -288,9 +290,17 @@ impl Overlay {
         self.with(|state| state.entries.values().filter(|e| e.changed()).cloned().collect())
     }
 
-    /// All objects it has, changed or not, as they would be.
-    pub fn planned(&self) -> Vec<Value> {
-        self.with(|state| state.entries.values().filter_map(|e| e.planned.clone()).collect())
+    /// Looks at what the API server answers about a path, or is sent: what is in Secrets is not to be shown.
+    pub(crate) fn passes(&self, path: &str, body: &[u8]) {
+        let values = secrets::values(path, body);
+        if !values.is_empty() {
+            self.with(|state| state.secrets.extend(values));
+        }
+    }
+
+    /// Everything that has passed and is not to be shown.
+    pub(super) fn secrets(&self) -> BTreeSet<Vec<u8>> {
+        self.with(|state| state.secrets.clone())
     }
 
     /// The uids of objects that exist in the plan alone.
@@ -477,7 +487,8 @@ mod tests {
             assert!(!collected.hides(&map("other", "x").to_string()), "{path}");
         }
         assert_eq!(overlay.changes().len(), 2);
-        assert_eq!(overlay.planned(), [map("new", "x")]);
+        let planned: Vec<_> = overlay.changes().into_iter().filter_map(|e| e.planned).collect();
+        assert_eq!(planned, [map("new", "x")]);
     }
 
     #[test]

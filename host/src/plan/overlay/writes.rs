@@ -25,6 +25,7 @@ impl Overlay {
         let nowhere = || ApiError::Garbage(format!("{} names no object", write.path));
         let target = Target::parse(write.path).ok_or_else(nowhere)?;
         let body: Value = parse(write.body)?;
+        self.passes(write.path, write.body);
         if target.is_event() {
             return Ok(self.event(body));
         }
