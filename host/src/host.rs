@@ -8,10 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::{
-    sync::{Notify, oneshot},
-    task::JoinSet,
-};
+use tokio::{sync::oneshot, task::JoinSet};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -167,8 +164,8 @@ impl Host {
             waking.add(object, Priority::Normal, cause);
         });
         let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
-        let plugins_changed = Arc::new(Notify::new());
-        let governing = plugins_changed.clone();
+        let registry = Arc::new(Registry::default());
+        let governing = registry.clone();
         let informers = Arc::new(Informers::new(
             cluster.clone(),
             store.clone(),
@@ -178,7 +175,7 @@ impl Host {
                 }
                 let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
                 if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
-                    governing.notify_one();
+                    governing.look_again();
                 }
                 closing.changed(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
@@ -220,7 +217,6 @@ impl Host {
                 .map_err(|e| anyhow::anyhow!("{e:#}"))
                 .context("the WebAssembly engine")?,
         );
-        let registry = Arc::new(Registry::default());
         let mut tasks = JoinSet::new();
         let hooks = Arc::new(Hooks::new(
             services.clone(),
@@ -243,7 +239,7 @@ impl Host {
             services.clone(),
             settings.plugin_selector.clone(),
             settings.registries(),
-            plugins_changed,
+            registry.clone(),
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
         let reloader = Reloader::new(

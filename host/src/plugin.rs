@@ -130,6 +130,11 @@ impl Plugin {
         self.digest == other.digest && self.suspended == other.suspended && self.terms.same(&other.terms)
     }
 
+    /// Whether it has a kind, or a name, that the other leaves to others.
+    fn has_more_than(&self, other: &Self) -> bool {
+        self.name() != other.name() || self.kinds.iter().any(|k| other.kind(&k.gvk).is_none())
+    }
+
     /// This build, as it is agreed with another of the same plugin: what may be done is an administrator's word, to
     /// which no build goes back.
     fn under(&self, other: &Self) -> Self {

@@ -163,14 +163,8 @@ impl Reloader {
             self.loaded(loaded).await;
         }
         ready.take().into_iter().for_each(|ready| ready());
-        let changed = self.objects.as_ref().map(|o| o.changed.clone());
+        let registry = self.registry.clone();
         loop {
-            let changed = async {
-                match &changed {
-                    Some(changed) => changed.notified().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 event = events.recv() => {
                     let since = Instant::now();
@@ -184,7 +178,7 @@ impl Reloader {
                     self.regrant();
                     self.scan(Some(since)).await;
                 }
-                () = changed => self.scan(Some(Instant::now())).await,
+                () = registry.changed() => self.scan(Some(Instant::now())).await,
                 Some(loaded) = self.tasks.join_next() => self.loaded(loaded).await,
                 Some(Ok(slot)) = self.again.join_next() => self.retry(slot),
             }
@@ -219,11 +213,12 @@ impl Reloader {
                 return;
             }
         };
-        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
+        // First what is gone: something else may take its place.
         let ids = self.registry.slots().into_iter().filter(|id| !id.contains('/'));
         for gone in ids.filter(|f| !files.contains(f)) {
             self.unload(&gone);
         }
+        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
         for file in &files {
             if !claimed.contains(file) {
                 self.look_at(file, since).await;
@@ -413,9 +408,13 @@ impl Reloader {
         if !pending(Part::Stable) && !pending(Part::Canary) {
             self.registry
                 .observed(&of_object(&wanted.name), wanted.generation);
+            self.news(&wanted.name);
         }
+    }
+
+    fn news(&self, plugin: &str) {
         if let Some(objects) = &self.objects {
-            objects.news(&wanted.name);
+            objects.news(plugin);
         }
     }
 
@@ -445,7 +444,16 @@ impl Reloader {
             Part::Canary => self.registry.knows_canary(&id, &revision),
         };
         let slot = (wanted.name.clone(), part);
-        if self.loading.get(&slot).is_some_and(|l| l.revision == revision) {
+        // What is agreed counts at once, also where a change that was being loaded is taken back.
+        if part == Part::Stable {
+            self.agree(
+                &id,
+                &Grants::of_object(&wanted.name, spec.grant()),
+                spec.suspended,
+            );
+        }
+        if let Some(loading) = self.loading.get_mut(&slot).filter(|l| l.revision == revision) {
+            loading.wanted = wanted.clone();
             return;
         }
         if let Some(Loading { task: Some(task), .. }) = self.loading.remove(&slot) {
@@ -453,13 +461,6 @@ impl Reloader {
         }
         if known {
             return;
-        }
-        if part == Part::Stable {
-            self.agree(
-                &id,
-                &Grants::of_object(&wanted.name, spec.grant()),
-                spec.suspended,
-            );
         }
         if part == Part::Canary
             && let Some(canary) = &spec.canary
@@ -556,6 +557,7 @@ impl Reloader {
             Part::Stable => self.scan(Some(since)).await,
             Part::Canary => self.dealt(&wanted),
         }
+        self.news(&wanted.name);
     }
 
     fn serve_canary(&self, wanted: &Wanted, revision: &str, result: Result<Plugin, Refusal>) {

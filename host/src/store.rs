@@ -332,7 +332,9 @@ impl Store {
         let none = Labels::default();
         let labels = old.as_ref().map_or(&none, |o| &o.labels);
         if scope.form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, labels)) {
-            let told = kind.buried.get(uid).is_some_and(|v| *v >= version);
+            // It may have listed anew a little earlier than this one.
+            let gone = |o: &Arc<Object>| kind.buried.get(uid).is_some_and(|v| *v >= o.resource_version);
+            let told = old.as_ref().is_some_and(gone);
             if told || kind.latest(key, Form::Whole).is_some() {
                 return None;
             }

@@ -6,11 +6,9 @@ use std::{
     ffi::OsStr,
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use anyhow::{Context, bail};
-use tokio::sync::Notify;
 
 use super::World;
 use crate::{
@@ -74,7 +72,7 @@ impl World {
             self.services.clone(),
             self.settings.plugin_selector.clone(),
             self.settings.registries(),
-            Arc::new(Notify::new()),
+            self.registry.clone(),
         );
         for (name, spec) in objects.iter().filter(|(name, _)| !replaced.contains(*name)) {
             if let Err(why) = self.govern(&pulling, name, spec, notes).await {

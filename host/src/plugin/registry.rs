@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use super::{
     Plugin, Refusal,
@@ -87,10 +88,14 @@ pub struct CanaryReport {
     pub failing: usize,
 }
 
+const CANARY_DIFFERS: &str = "CanaryDiffers";
+
 /// Which build of which plugin serves.
 #[derive(Default)]
 pub struct Registry {
     slots: RwLock<BTreeMap<String, Slot>>,
+    /// Told when something may have to be loaded.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -153,6 +158,26 @@ impl Slot {
             .into_iter()
             .flatten()
             .find(|b| Arc::ptr_eq(&b.record, &like.record))
+    }
+
+    /// A canary that differs in more than it may from what is beside it now ends. One that did so before is looked at
+    /// anew.
+    fn compare(&mut self) {
+        let (Some(stable), Some(canary)) = (&self.serving, &mut self.canary) else {
+            return;
+        };
+        let differs = |c: &Arc<Plugin>| stable.differs_for_objects(c);
+        if let Some(difference) = canary.serving.as_ref().and_then(differs) {
+            canary.serving = None;
+            canary.refusal = Some(Refusal::new(CANARY_DIFFERS, difference));
+        }
+        if canary
+            .refusal
+            .as_ref()
+            .is_some_and(|r| r.reason == CANARY_DIFFERS)
+        {
+            canary.seen.clear();
+        }
     }
 
     /// Ends what the canary was for.
@@ -347,7 +372,32 @@ impl Registry {
         }
         let now = Arc::new(plugin);
         slot.serving = Some(now.clone());
+        slot.compare();
+        if before.as_ref().is_some_and(|b| b.has_more_than(&now)) {
+            self.freed(&mut slots);
+        }
         Ok(Served { now, before })
+    }
+
+    /// What had to stand back is new again.
+    fn freed(&self, slots: &mut BTreeMap<String, Slot>) {
+        for slot in slots.values_mut() {
+            let stood_back = |r: &Refusal| matches!(r.reason, "NameTaken" | "KindTaken" | "Governed");
+            if slot.refusal.as_ref().is_some_and(stood_back) {
+                slot.seen.clear();
+                self.look_again();
+            }
+        }
+    }
+
+    /// Something may have to be loaded: a `Plugin` object has changed, or what stood in a build's way is gone.
+    pub fn look_again(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Until something may have to be loaded.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// What serves is bound by what is agreed now, whatever becomes of the newest build. Gives it, and how it was bound
@@ -360,7 +410,19 @@ impl Registry {
         suspended: bool,
     ) -> Option<(Arc<Plugin>, Arc<Plugin>)> {
         let mut slots = self.slots.write().expect("lock");
-        let slot = slots.get_mut(id)?;
+        // Until its own build serves, an object binds what a file has brought; and then no file does.
+        let named = |s: &Slot| s.serving.as_ref().map(|p| of_object(p.name()));
+        let own = slots.get(id).and_then(named);
+        let slot = match own {
+            Some(object) if object != id && slots.contains_key(&object) => return None,
+            Some(_) => slots.get_mut(id)?,
+            None => slots.values_mut().find(|s| named(s).is_some_and(|n| n == id))?,
+        };
+        if let Some(canary) = &mut slot.canary
+            && let Some(serving) = &canary.serving
+        {
+            canary.serving = Some(Arc::new(serving.bound(grants, limits, suspended)));
+        }
         let before = slot.serving.clone()?;
         let now = before.bound(grants, limits, suspended);
         if now.same(&before) {
@@ -406,7 +468,7 @@ impl Registry {
             ));
         };
         if let Some(difference) = stable.differs_for_objects(&plugin) {
-            return Err(Refusal::new("CanaryDiffers", difference));
+            return Err(Refusal::new(CANARY_DIFFERS, difference));
         }
         let before = slot.canary.take();
         let bad = before
@@ -520,6 +582,10 @@ impl Registry {
                     why: why.clone(),
                 });
                 slot.rolled_back += 1;
+                slot.compare();
+                if serving.has_more_than(&now) {
+                    self.freed(&mut slots);
+                }
                 Some(Back {
                     now,
                     bad: serving,
@@ -543,12 +609,7 @@ impl Registry {
     pub fn remove(&self, id: &str) -> Option<Arc<Plugin>> {
         let mut slots = self.slots.write().expect("lock");
         let removed = slots.remove(id)?;
-        for slot in slots.values_mut() {
-            let stood_back = |r: &Refusal| matches!(r.reason, "NameTaken" | "KindTaken" | "Governed");
-            if slot.refusal.as_ref().is_some_and(stood_back) {
-                slot.seen.clear();
-            }
-        }
+        self.freed(&mut slots);
         removed.serving
     }
 

@@ -59,6 +59,10 @@ impl Controller {
             return Some(self.retire(key, &object, &report, serving.as_deref()).await);
         }
         let dealt = report.generation == object.generation;
+        if !dealt {
+            // It may have come in the answer to a write, of which no watch tells.
+            self.registry.look_again();
+        }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
             return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
@@ -77,12 +81,15 @@ impl Controller {
         };
         self.ledger.reconciled(key, &by, &report.digest);
         let answer = answer(&report, serving.as_deref(), dealt);
-        if let Answer::Failure(failure) = &answer
-            && !matches!(failure.resolution, Resolution::Yield)
-        {
+        // What is being loaded has not failed.
+        let failure = match &answer {
+            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => Some(failure),
+            _ => None,
+        };
+        if let Some(failure) = failure {
             self.ledger.failed(key, &failure.reason, &failure.message);
         }
-        let failed = matches!(answer, Answer::Failure(_));
+        let failed = failure.is_some();
         let written = self.write_status(&by, key, &object, &answer).await;
         self.ledger.finished(key, failed, started.elapsed());
         let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
@@ -130,7 +137,7 @@ impl Controller {
             return self.release(key, object, FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan(key, object, plugin, left).await;
+            return self.orphan(plugin, left).await;
         }
         let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
         let more = match left.len() - named.len() {
@@ -215,13 +222,7 @@ impl Controller {
     }
 
     /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
-    async fn orphan(
-        &self,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        plugin: &Plugin,
-        left: Vec<(ObjectRef, Arc<Object>)>,
-    ) -> End {
+    async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
         self.services.router.hold(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
@@ -242,7 +243,8 @@ impl Controller {
             }
             info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
         }
-        self.release(key, object, FINALIZER).await
+        // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
+        End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     object::Object,
     oci::{self, Auth, Reference},
     plugin::{
-        self, Refusal,
+        self, Refusal, Registry,
         spec::{Data, KeyName, Oci, PluginObject, PluginSpec, Verify},
     },
     queue::Priority,
@@ -41,8 +41,7 @@ pub struct Objects {
     services: Arc<Services>,
     selector: Option<Selector>,
     registries: oci::Store,
-    /// Told when one of them has changed.
-    pub changed: Arc<Notify>,
+    registry: Arc<Registry>,
     /// Whether it is known which there are.
     known: watch::Sender<bool>,
     listed: AtomicBool,
@@ -76,18 +75,18 @@ impl Wanted {
 }
 
 impl Objects {
-    /// Those with these labels, all without. Registries are asked through this store.
+    /// Those with these labels, all without. Container registries are asked through this store.
     pub fn new(
         services: Arc<Services>,
         selector: Option<Selector>,
         registries: oci::Store,
-        changed: Arc<Notify>,
+        registry: Arc<Registry>,
     ) -> Self {
         Self {
             services,
             selector,
             registries,
-            changed,
+            registry,
             known: watch::Sender::new(false),
             listed: AtomicBool::new(false),
         }
@@ -138,7 +137,7 @@ impl Objects {
         for (key, _) in self.list().unwrap_or_default() {
             self.services.router.add(&key, Priority::Low, Cause::Start);
         }
-        self.changed.notify_one();
+        self.registry.look_again();
         std::future::pending().await
     }
 

@@ -261,3 +261,16 @@ fn a_late_echo_brings_nothing_back_where_labels_decide() {
     // It may come into it again.
     assert!(matches!(store.put(&key, of(3).1, Form::Whole), Put::News(_)));
 }
+
+#[test]
+fn a_deletion_that_lists_show_is_told_once() {
+    let (whole, meta) = (all(), scope("", None, Form::Metadata));
+    let store = watching(&[whole.clone(), meta.clone()]);
+    let (key, _) = object("a", "1", 1);
+    for form in [Form::Whole, Form::Metadata] {
+        store.put(&key, object("a", "1", 1).1, form);
+    }
+    // Both watches list anew, and something else has happened in between.
+    assert!(store.remove(&whole, &key, "1", 5).is_some());
+    assert!(store.remove(&meta, &key, "1", 7).is_none());
+}

@@ -190,11 +190,8 @@ async fn found(lab: &Lab) -> BTreeMap<String, String> {
     // Connections that were cut may still be found out about: no answer is nothing found.
     let list = async |gvk| {
         let api = lab.api(gvk, &lab.namespace);
-        let found = api
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default();
+        let found = answered(api.list(&ListParams::default())).await;
+        let found = found.and_then(Result::ok).map(|l| l.items).unwrap_or_default();
         let found = found.into_iter().map(|o| serde_json::to_value(o).expect("JSON"));
         found.collect::<Vec<Value>>()
     };
@@ -234,13 +231,25 @@ async fn people(api: &Api<DynamicObject>, random: &mut fastrand::Rng, wanted: &m
     }
 }
 
+/// How long a person waits for an answer before asking again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// None where no answer comes.
+async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> Option<kube::Result<T>> {
+    let answer = tokio::time::timeout(PATIENCE, request).await;
+    if answer.is_err() {
+        println!("no answer within {PATIENCE:?}: asked again");
+    }
+    answer.ok()
+}
+
 /// A name that is being deleted can't be used again before it is free.
 async fn gone_if_going(api: &Api<DynamicObject>, name: &str) {
     loop {
-        match api.get_opt(name).await {
-            Ok(Some(object)) if object.metadata.deletion_timestamp.is_some() => {}
-            Ok(_) => return,
-            Err(_) => {}
+        match answered(api.get_opt(name)).await {
+            Some(Ok(Some(object))) if object.metadata.deletion_timestamp.is_some() => {}
+            Some(Ok(_)) => return,
+            Some(Err(_)) | None => {}
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -250,22 +259,18 @@ async fn gone_if_going(api: &Api<DynamicObject>, name: &str) {
 async fn apply(api: &Api<DynamicObject>, name: String, value: String) {
     let probe: Value = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
         "metadata": {"name": name}, "spec": {"steps": [write("apply", &name, &value)]}});
-    let parameters = PatchParams::apply("test").force();
-    while api
-        .patch(&name, &parameters, &Patch::Apply(&probe))
-        .await
-        .is_err()
-    {
+    let (parameters, patch) = (PatchParams::apply("test").force(), Patch::Apply(&probe));
+    while !matches!(answered(api.patch(&name, &parameters, &patch)).await, Some(Ok(_))) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 async fn delete(api: &Api<DynamicObject>, name: &str) {
     loop {
-        match api.delete(name, &DeleteParams::default()).await {
-            Ok(_) => return,
-            Err(kube::Error::Api(status)) if status.code == 404 => return,
-            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        match answered(api.delete(name, &DeleteParams::default())).await {
+            Some(Ok(_)) => return,
+            Some(Err(kube::Error::Api(status))) if status.code == 404 => return,
+            Some(Err(_)) | None => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
 }

@@ -20,6 +20,7 @@ use tokio::sync::{Mutex, MutexGuard};
 scenarios!(
     an_object_governs_a_plugin,
     grants_change_at_run_time,
+    what_is_agreed_counts_while_a_build_is_pulled,
     a_configuration_is_held_to_its_schema,
     a_suspended_plugin_keeps_its_objects_waiting,
     what_is_refused_says_why,
@@ -243,6 +244,51 @@ async fn grants_change_at_run_time(mut lab: Lab) {
         (before.digest, before.served),
         "the same build, agreed otherwise"
     );
+    forget(&lab, "greeting").await;
+}
+
+/// Waits until a new Greeting may not do what it needs.
+async fn denied(lab: &Lab, name: &str) {
+    greet(lab, name).await;
+    lab.until(&format!("{name} is denied, in words of the Plugin"), async || {
+        let object = lab.get(&greeting(), name).await.unwrap_or_default();
+        let why = condition(&object, "Ready")["message"].clone();
+        why.as_str()
+            .unwrap_or_default()
+            .contains("spec.grants.kubernetes")
+    })
+    .await;
+}
+
+async fn what_is_agreed_counts_while_a_build_is_pulled(mut lab: Lab) {
+    let _alone = alone(&lab, "greeting").await;
+    // A registry that takes connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let at = silent.local_addr().expect("an address");
+    lab.settings.plain_http = vec![at.to_string()];
+    let oci = json!({"oci": {"reference": format!("{at}/plugins/greeting@sha256:{}", "0".repeat(64))}});
+    let file = json!({"file": "greeting.wasm"});
+    let spec = |source: &Value, grants: Value| json!({"source": source, "grants": grants});
+    let all = || json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
+    let none = || json!({"events": true});
+    lab.install(&["examples/greeting"]);
+    lab.start_host().await;
+    greet(&lab, "file").await;
+    lab.ready(&greeting(), "file").await;
+    // An object binds what a file has brought, before its own build is there.
+    govern(&lab, "greeting", spec(&oci, none())).await;
+    denied(&lab, "bound").await;
+    govern(&lab, "greeting", spec(&file, all())).await;
+    lab.ready(&greeting(), "bound").await;
+    says(&lab, "greeting", "Ready", "True", "Ready").await;
+    govern(&lab, "greeting", spec(&oci, none())).await;
+    denied(&lab, "less").await;
+    // Taken back before anything came of it.
+    govern(&lab, "greeting", spec(&file, all())).await;
+    lab.ready(&greeting(), "less").await;
+    says(&lab, "greeting", "Ready", "True", "Ready").await;
     forget(&lab, "greeting").await;
 }
 

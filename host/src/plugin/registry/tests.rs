@@ -243,3 +243,94 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     assert_eq!(of(&registry, 1), "3");
     assert!(registry.report(&id).expect("known").canary.is_none());
 }
+
+#[test]
+fn what_a_build_leaves_to_others_is_theirs_at_once() {
+    let registry = Registry::default();
+    let both = || Plugin {
+        kinds: vec![kind("A"), kind("B")],
+        ..plugin("a", "2", "A")
+    };
+    let stands_back = || {
+        let taken = registry.serve("b.wasm", "1", plugin("b", "3", "B"), None);
+        registry.refuse("b.wasm", "1", taken.err().expect("it is taken"));
+        assert!(registry.knows("b.wasm", "1"));
+    };
+    // By a newer build.
+    registry.serve("a.wasm", "1", both(), None).expect("serves");
+    stands_back();
+    registry
+        .serve("a.wasm", "2", plugin("a", "1", "A"), None)
+        .expect("serves");
+    assert!(!registry.knows("b.wasm", "1"));
+    // By one that is taken back.
+    registry.serve("a.wasm", "3", both(), None).expect("serves");
+    stands_back();
+    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert!(!registry.knows("b.wasm", "1"));
+}
+
+#[test]
+fn a_canary_is_held_against_what_is_beside_it_now() {
+    let registry = Registry::default();
+    let id = of_object("a");
+    registry
+        .serve(&id, "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry
+        .serve_canary(&id, "c", plugin("a", "2", "A"), share(100))
+        .expect("serves");
+    assert_eq!(of(&registry, 1), "2");
+    let more = Plugin {
+        kinds: vec![kind("A"), kind("B")],
+        ..plugin("a", "3", "A")
+    };
+    registry.serve(&id, "2", more, None).expect("serves");
+    assert_eq!(of(&registry, 1), "3");
+    let canary = registry.report(&id).expect("known").canary.expect("a canary");
+    assert!(canary.message.contains("does not reconcile B.v1.g"), "{canary:?}");
+    // It may do beside the next.
+    registry.refuse_canary(
+        &id,
+        "c",
+        share(100),
+        Some(Refusal::new(CANARY_DIFFERS, String::new())),
+    );
+    assert!(registry.knows_canary(&id, "c"));
+    registry
+        .serve(&id, "3", plugin("a", "4", "A"), None)
+        .expect("serves");
+    assert!(!registry.knows_canary(&id, "c"));
+}
+
+#[test]
+fn an_object_binds_what_a_file_has_brought() {
+    let registry = Registry::default();
+    registry
+        .serve("a.wasm", "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    let most = |host_calls| Limits {
+        host_calls,
+        ..Limits::default()
+    };
+    let agree = |id: &str, limits| registry.agree(id, &Grants::default(), &limits, false).is_some();
+    let now = || {
+        let found = registry.of_object(&Gvk::new("g", "v1", "A"), &object(1));
+        found.expect("a build").terms.limits.host_calls
+    };
+    assert!(agree("a.wasm", most(7)));
+    registry.govern("a");
+    assert!(agree(&of_object("a"), most(9)));
+    assert_eq!(now(), 9);
+    assert!(!agree("a.wasm", most(7)), "a file has no say in it any more");
+    assert_eq!(now(), 9);
+    // The canary, too.
+    registry
+        .serve(&of_object("a"), "1", plugin("a", "1", "A"), None)
+        .expect("serves");
+    registry
+        .serve_canary(&of_object("a"), "c", plugin("a", "2", "A"), share(100))
+        .expect("serves");
+    agree(&of_object("a"), most(5));
+    assert_eq!(now(), 5);
+}
