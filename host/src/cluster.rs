@@ -219,12 +219,16 @@ impl Cluster {
         header: Option<(&str, &str)>,
         body: Vec<u8>,
     ) -> Result<Bytes, ApiError> {
-        self.in_time(async {
+        let answer = self.in_time(async {
             let response = self.respond(method, path, header, body).await?;
             let body = response.into_body().collect().await;
             Ok(body.map_err(|e| ApiError::Unreachable(e.to_string()))?.to_bytes())
-        })
-        .await
+        });
+        let answer = answer.await?;
+        if let Some(layer) = &self.layer {
+            layer.passes(path, &answer);
+        }
+        Ok(answer)
     }
 
     async fn respond(

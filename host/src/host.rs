@@ -19,7 +19,6 @@ use crate::{
     memo::Memo,
     metrics::Metrics,
     object::Object,
-    oci,
     plugin::{self, Registry},
     queue::{Config as QueueConfig, Priority, Queue},
     rbac::Reviewer,
@@ -128,15 +127,10 @@ impl Host {
         let hooks = controller.hooks.clone();
         let mut tasks = JoinSet::new();
         let most = settings.workers;
-        let registries = oci::Store::new(
-            settings.cache.as_ref().map(|c| c.directory.join("components")),
-            oci::Limits::default(),
-        )
-        .with_plain_http(settings.plain_http.clone());
         let objects = Arc::new(Objects::new(
             services.clone(),
             settings.plugin_selector.clone(),
-            registries,
+            settings.registries(),
             registry.clone(),
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());

@@ -12,16 +12,17 @@ mod diff;
 mod intent;
 mod merge;
 mod overlay;
+mod plugins;
 mod report;
+mod secrets;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -40,14 +41,13 @@ use crate::{
     key::ObjectRef,
     memo::Memo,
     metrics::Metrics,
-    plugin::{Plugin, load},
     queue::{Config as QueueConfig, Priority, Queue, Work},
     rbac::Reviewer,
     reconcile::{Controller, step::Step},
     router::{Cause, Router},
     scope::{Form, Reach},
     settings::Settings,
-    store::{Query, Store},
+    store::Store,
     tape::Tapes,
     upstream::{Clients, Network, Streams},
     watch::Informers,
@@ -84,9 +84,10 @@ pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyh
     let since = now();
     let world = World::new(client, settings);
     let world = world.await?;
-    world.load(&wish.builds).await?;
-    let intended = world.intend(wish).await?;
     let mut report = Report::default();
+    // First: files may have Plugins.
+    let intended = world.intend(wish).await?;
+    world.load(&wish.builds, &mut report.notes).await?;
     world.watch(&mut report.notes).await?;
     let chosen = world.choose(wish, &intended, &mut report.notes).await?;
     world.hooks(&chosen, &mut report.notes).await;
@@ -163,84 +164,13 @@ impl World {
         })
     }
 
-    /// Loads the components of the directory, and these in place of those of the same name.
-    async fn load(&self, builds: &[PathBuf]) -> anyhow::Result<()> {
-        let mut plugins: BTreeMap<Arc<str>, (PathBuf, Plugin)> = BTreeMap::new();
-        let directory = &self.settings.plugins;
-        let files = match std::fs::read_dir(directory) {
-            Ok(entries) => {
-                let paths = entries.map(|entry| entry.map(|e| e.path()));
-                let mut paths: Vec<_> = paths.collect::<Result<_, _>>()?;
-                paths.retain(|p| component(p));
-                paths.sort();
-                paths
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !builds.is_empty() => Vec::new(),
-            Err(e) => bail!(
-                "the plugin directory {} can't be read: {e}; say where it is with --plugins",
-                directory.display()
-            ),
-        };
-        for path in files {
-            let (plugin, _) = self.component(&path).await?;
-            plugins.insert(plugin.name().clone(), (path, plugin));
-        }
-        for path in builds {
-            let (mut build, configured) = self.component(path).await?;
-            if let Some((_, before)) = plugins.get(build.name())
-                && !configured
-            {
-                build.terms = before.terms.clone();
-            }
-            plugins.insert(build.name().clone(), (path.clone(), build));
-        }
-        if plugins.is_empty() {
-            bail!(
-                "there is no component (*.wasm) in {}: say where they are with --plugins",
-                directory.display()
-            );
-        }
-        for (path, plugin) in plugins.into_values() {
-            let (file, digest) = (path.display().to_string(), plugin.digest.clone());
-            let served = self.controller.registry.serve(&file, &digest, plugin, None);
-            served.map_err(|why| anyhow::anyhow!("{file}: {why}"))?;
-        }
-        Ok(())
-    }
-
-    /// A component, and whether there is a configuration beside it.
-    async fn component(&self, path: &Path) -> anyhow::Result<(Plugin, bool)> {
-        let wasm = std::fs::read(path).with_context(|| format!("the component {}", path.display()))?;
-        let config_path = path.with_extension("yaml");
-        let config = match std::fs::read_to_string(&config_path) {
-            Ok(text) => Some(text),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(e).with_context(|| format!("the configuration {}", config_path.display())),
-        };
-        let Settings { grants, limits, .. } = &*self.settings;
-        let plugin = load(
-            &self.controller.engine,
-            wasm,
-            Some(config.as_deref().unwrap_or("{}")),
-            grants,
-            limits,
-        )
-        .await;
-        let plugin = plugin.map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))?;
-        Ok((plugin, config.is_some()))
-    }
-
     /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
     async fn hooks(&self, chosen: &[ObjectRef], notes: &mut Vec<String>) {
-        for plugin in self.controller.registry.serving() {
+        let Controller { registry, hooks, .. } = &self.controller;
+        for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = self
-                .controller
-                .hooks
-                .once(&plugin, |key| chosen.contains(key))
-                .await
-            {
+            if let Err(why) = hooks.once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -308,8 +238,7 @@ impl World {
     /// Everything that came of it, fit to be shown.
     fn finish(&self, mut report: Report, since: Timestamp) -> anyhow::Result<Report> {
         let entries = self.overlay.changes();
-        let planned = self.overlay.planned();
-        let shown = Shown::new(self.secrets(&planned), self.overlay.uids(), since);
+        let shown = Shown::new(self.overlay.secrets(), self.overlay.uids(), since);
         for entry in &entries {
             report.changes.extend(Change::of(entry, &shown));
         }
@@ -318,33 +247,4 @@ impl World {
         report.changes.sort_by(|a, b| a.object.cmp(&b.object));
         Ok(report)
     }
-
-    /// The values of all Secrets that the plan has seen.
-    fn secrets(&self, planned: &[Value]) -> Vec<Vec<u8>> {
-        let Services { store, informers, .. } = &*self.services;
-        let scopes = informers.scopes().into_iter();
-        let scopes = scopes.filter(|(s, _)| s.gvk.is_secret());
-        let mut objects: Vec<Value> = scopes
-            .flat_map(|(scope, _)| store.list(&scope, &Query::default()))
-            .map(|(_, object)| object.value())
-            .collect();
-        let live = self.overlay.changes().into_iter().filter_map(|e| e.live);
-        objects.extend(planned.iter().cloned().chain(live));
-        objects.retain(|o| o["kind"] == "Secret" && o["apiVersion"] == "v1");
-        let values = objects.iter().flat_map(|o| {
-            use base64::{Engine, engine::general_purpose::STANDARD};
-            let data = o["data"].as_object().into_iter().flatten();
-            let data = data.filter_map(|(_, v)| STANDARD.decode(v.as_str()?).ok());
-            let plain = o["stringData"].as_object().into_iter().flatten();
-            data.chain(plain.filter_map(|(_, v)| Some(v.as_str()?.as_bytes().to_vec())))
-                .collect::<Vec<_>>()
-        });
-        values.collect()
-    }
-}
-
-/// Whether a file is a component, and no save that is not done.
-fn component(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".wasm") && !name.starts_with('.')
 }

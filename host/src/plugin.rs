@@ -2,6 +2,7 @@
 
 pub mod choice;
 pub mod config;
+mod governed;
 mod registry;
 pub mod spec;
 mod summary;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use self::{
+    governed::{configuration, governed},
     registry::{Back, CanaryReport, Registry, Report, Served, of_object},
     summary::Summary,
     trial::{Ending, Record},

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     engine::{Cache, Inspector, Limits},
     grants::Grants,
-    lease,
+    lease, oci,
     selector::Selector,
     tape,
     upstream::NetworkGrant,
@@ -86,5 +86,11 @@ impl Settings {
         let mut grant = grants.network.clone();
         grant.allow.extend(&self.network);
         grant
+    }
+
+    /// Where components are pulled from, and kept.
+    pub(crate) fn registries(&self) -> oci::Store {
+        let directory = self.cache.as_ref().map(|c| c.directory.join("components"));
+        oci::Store::new(directory, oci::Limits::default()).with_plain_http(self.plain_http.clone())
     }
 }

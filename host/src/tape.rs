@@ -264,6 +264,11 @@ impl Tapes {
         }
     }
 
+    /// A plugin is gone: no build of it will be probed. What failed stays, for those who look for why.
+    pub fn forget(&self, plugin: &str) {
+        self.recent.lock().expect("lock").remove(plugin);
+    }
+
     /// What is kept, newest first.
     pub fn kept(&self) -> Vec<Arc<Finished>> {
         self.kept.lock().expect("lock").all().rev().cloned().collect()

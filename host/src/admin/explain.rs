@@ -145,7 +145,7 @@ impl From<StreamFacts> for Followed {
 /// When an object runs next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextRun {
-    /// `running`, `queued`, `delayed`, `parked` or `settled`.
+    /// `running`, `queued`, `delayed`, `held` (all objects of its plugin wait), `parked` or `settled`.
     pub place: String,
     /// Seconds until it is due.
     pub in_seconds: Option<f64>,
@@ -166,15 +166,20 @@ impl Admin {
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE.to_owned()),
             _ => None,
         };
-        let plugin = self.registry.of_kind(&key.gvk).map(|p| p.name().to_string());
-        let plugin = plugin.or(own);
+        let serving = self.registry.of_kind(&key.gvk);
+        let held = serving.as_ref().and_then(|p| {
+            let reports = self.registry.reports();
+            let report = reports.into_iter().find(|r| *r.name == **p.name());
+            held(p.suspended, &report.unwrap_or_default().hooks)
+        });
+        let plugin = serving.map(|p| p.name().to_string()).or(own);
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
         let follows = self.services.streams.of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
-            ..explanation(&key, &object, facts, turn, plugin, found)
+            ..explanation(&key, &object, facts, turn, plugin, held, found)
         })
     }
 
@@ -227,6 +232,7 @@ fn explanation(
     facts: Facts,
     turn: Turn,
     plugin: Option<String>,
+    held: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
     let paused = object.annotation(PAUSED) == Some("true");
@@ -257,7 +263,7 @@ fn explanation(
         waits_for,
         reads,
         follows: Vec::new(),
-        next: next(&turn, plugin.is_some()),
+        next: next(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::holders(object)
             .iter()
@@ -364,7 +370,28 @@ fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
         .collect()
 }
 
-fn next(turn: &Turn, served: bool) -> NextRun {
+/// Until when all objects of a plugin wait, if they do.
+fn held(suspended: bool, hooks: &str) -> Option<String> {
+    Some(match hooks {
+        _ if suspended => "when its plugin is suspended no more".into(),
+        "" | "done" => return None,
+        "pending" => "when the life-cycle hooks of its plugin have run".into(),
+        why => {
+            format!(
+                "when the life-cycle hooks of its plugin have succeeded, which are tried again and again: {why}"
+            )
+        }
+    })
+}
+
+fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
+    if let (Some(Place::Queued(_) | Place::Delayed(_)), Some(why)) = (turn.place, held) {
+        return NextRun {
+            place: "held".into(),
+            in_seconds: None,
+            why,
+        };
+    }
     let (place, why) = match turn.place {
         _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
         Some(Place::InFlight(false)) => ("running", "it runs now".to_owned()),
@@ -459,7 +486,7 @@ mod tests {
             reads: Vec::new(),
         };
         let facts = ledger.of(&key).expect("facts");
-        let told = explanation(&key, &asked, facts, turn, Some("p".into()), found);
+        let told = explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
         let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
@@ -489,5 +516,40 @@ mod tests {
         );
         assert_eq!((&*told.next.place, told.next.in_seconds), ("delayed", Some(1.5)));
         assert!(told.next.why.contains("polling"), "{}", told.next.why);
+    }
+
+    #[test]
+    fn what_is_queued_waits_for_its_plugin() {
+        for (suspended, hooks, words) in [
+            (false, "", None),
+            (false, "done", None),
+            (false, "pending", Some("hooks of its plugin have run")),
+            (false, "initialize: no", Some("again: initialize: no")),
+            (true, "done", Some("suspended")),
+        ] {
+            let told = held(suspended, hooks);
+            let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
+            assert!(words.map_or(told.is_none(), said), "{told:?}");
+        }
+        for (place, expected) in [
+            (Some(Place::Queued(Priority::Low)), "held"),
+            (Some(Place::Delayed(Default::default())), "held"),
+            // What has begun ends, and what is not queued waits for nothing.
+            (Some(Place::InFlight(false)), "running"),
+            (Some(Place::Parked), "parked"),
+            (None, "settled"),
+        ] {
+            let turn = Turn {
+                place,
+                failures: 0,
+                due_in: Some(std::time::Duration::from_secs(1)),
+                then: None,
+                causes: Vec::new(),
+                reads: Vec::new(),
+            };
+            let next = next(&turn, true, held(true, ""));
+            assert_eq!(next.place, expected);
+            assert_eq!(next.in_seconds.is_none(), expected == "held");
+        }
     }
 }

@@ -47,6 +47,13 @@ pub struct Plan {
     /// grants allow; may be given more than once.
     #[arg(long = "allow-network", value_parser = crate::upstream::network)]
     networks: Vec<ipnet::IpNet>,
+    /// Plan with only those Plugin objects that have these labels (`team=ci`), as the host that follows only these.
+    #[arg(long, value_parser = crate::selector::Selector::parse)]
+    plugin_selector: Option<crate::selector::Selector>,
+    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
+    /// anyway.
+    #[arg(long = "plain-http-registry")]
+    plain_http: Vec<String>,
     /// Directory for compiled code, which only this user may be able to write to.
     #[arg(long)]
     cache: Option<PathBuf>,
@@ -88,6 +95,8 @@ impl Plan {
         };
         let settings = Settings {
             plugins: self.plugins,
+            plugin_selector: self.plugin_selector,
+            plain_http: self.plain_http,
             grants: grants(self.grants.as_deref())?,
             network: self.networks,
             workers: 1,

@@ -15,6 +15,9 @@ pub trait Layer: Send + Sync {
     /// What is here of the collection that a list asks for; none where that is nothing.
     fn collected(&self, path: &str) -> Option<Collected>;
 
+    /// Sees what the server answers about a path.
+    fn passes(&self, path: &str, answer: &[u8]);
+
     /// Takes a write and answers as the server would have. It may ask that through `under`.
     fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a>;
 }

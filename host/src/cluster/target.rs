@@ -54,6 +54,11 @@ impl Target {
         found.map(|(_, value)| &**value)
     }
 
+    /// Whether it is about Secrets.
+    pub fn is_secret(&self) -> bool {
+        self.plural == "secrets" && self.prefix == "/api/v1"
+    }
+
     /// Whether it is about Events, which are news and no state.
     pub fn is_event(&self) -> bool {
         self.plural == "events"

@@ -1,6 +1,6 @@
 //! Which objects are looked at.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use anyhow::bail;
 
@@ -41,6 +41,13 @@ impl World {
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
             router.assign(plugin.name(), &kinds, scopes, 1);
+            router.hold(plugin.name(), plugin.suspended);
+            if plugin.suspended {
+                notes.push(format!(
+                    "the objects of {} wait: its Plugin is suspended",
+                    plugin.name()
+                ));
+            }
         }
         // The host itself reconciles these: those that would be new, or others.
         if self.cluster.resource(&upstream::kind()).await.is_ok() {
@@ -86,11 +93,8 @@ impl World {
 
     /// Everything the plugins reconcile; with other builds, only what these reconcile.
     async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
-        let reports = self.controller.registry.reports();
         let built = |plugin: &&Arc<Plugin>| {
-            let report = reports.iter().find(|r| *r.name == **plugin.name());
-            let from = report.map(|r| PathBuf::from(&r.file)).unwrap_or_default();
-            wish.builds.is_empty() || wish.builds.contains(&from)
+            wish.builds.is_empty() || wish.builds.iter().any(|b| *b == Path::new(&plugin.source))
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {

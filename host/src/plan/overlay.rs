@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::merge::same;
+use super::{merge::same, secrets};
 use crate::{
     capabilities::Services,
     cluster::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
@@ -135,6 +135,8 @@ struct State {
     guessed: HashSet<ObjectRef>,
     requests: Vec<Request>,
     news: Vec<News>,
+    /// What Secrets hold, as far as it has passed.
+    secrets: BTreeSet<Vec<u8>>,
 }
 
 /// The overlay of one plan.
@@ -250,9 +252,9 @@ impl Overlay {
         self.with(|state| state.entries.values().filter(|e| e.changed()).cloned().collect())
     }
 
-    /// All objects it has, changed or not, as they would be.
-    pub fn planned(&self) -> Vec<Value> {
-        self.with(|state| state.entries.values().filter_map(|e| e.planned.clone()).collect())
+    /// Everything that has passed and is not to be shown.
+    pub(super) fn secrets(&self) -> BTreeSet<Vec<u8>> {
+        self.with(|state| state.secrets.clone())
     }
 
     /// The uids of objects that exist in the plan alone.
@@ -342,6 +344,13 @@ impl Layer for Overlay {
             }
             (!collected.names.is_empty()).then_some(collected)
         })
+    }
+
+    fn passes(&self, path: &str, body: &[u8]) {
+        let values = secrets::values(path, body);
+        if !values.is_empty() {
+            self.with(|state| state.secrets.extend(values));
+        }
     }
 
     fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a> {
@@ -443,7 +452,8 @@ mod tests {
             assert!(!collected.hides(&map("other", "x").to_string()), "{path}");
         }
         assert_eq!(overlay.changes().len(), 2);
-        assert_eq!(overlay.planned(), [map("new", "x")]);
+        let planned: Vec<_> = overlay.changes().into_iter().filter_map(|e| e.planned).collect();
+        assert_eq!(planned, [map("new", "x")]);
     }
 
     #[test]

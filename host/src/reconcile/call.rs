@@ -109,6 +109,11 @@ impl Controller {
         if let Some(recorded) = recorded {
             let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
             self.services.tapes.keep(recorded, bad);
+            // Unloaded meanwhile: nobody else would forget it.
+            let serves = self.registry.of_kind(&key.gvk);
+            if serves.is_none_or(|serves| serves.name() != plugin.name()) {
+                self.services.tapes.forget(plugin.name());
+            }
         }
         self.ledger.ended(key, failed, called, started.elapsed());
         End {

@@ -19,6 +19,7 @@ pub(crate) fn swapped(
     let router = &services.router;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
         router.assign(gone.name(), &[], Vec::new(), 0);
+        services.tapes.forget(gone.name());
     }
     let Some(plugin) = new else { return };
     let same_build = before.is_some_and(|b| b.digest == plugin.digest);

@@ -1,6 +1,6 @@
 //! What passed the door, as a tree that is written to files and read from them.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{
@@ -50,7 +50,7 @@ impl Shown {
         }
     }
 
-    /// As JSON in which bytes are what they say: to be compared and shown, not to be read back.
+    /// As JSON in which bytes are what they say: to be shown, neither compared nor read back.
     pub fn value(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -188,35 +188,52 @@ const CHANGES: usize = 20;
 /// Characters of a changed value that are shown.
 const SHOWN: usize = 400;
 
-/// Where two values differ, by path.
+/// Where two values differ, by path. Bytes that are JSON on both sides are compared by what they say.
 pub fn changes(recorded: &Shown, replayed: &Shown) -> Vec<Change> {
     let mut found = Vec::new();
-    if recorded != replayed {
-        compare("", Some(&recorded.value()), Some(&replayed.value()), &mut found);
-    }
+    compare("", Some(recorded), Some(replayed), &mut found);
     found
 }
 
-fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Change>) {
+fn compare(path: &str, old: Option<&Shown>, new: Option<&Shown>, found: &mut Vec<Change>) {
     if old == new || found.len() >= CHANGES {
         return;
     }
     match (old, new) {
-        (Some(Value::Object(old)), Some(Value::Object(new))) => {
-            let added = new.keys().filter(|k| !old.contains_key(*k));
-            for key in old.keys().chain(added) {
-                // A name with a dot in it, as labels have, would read like two.
-                let path = match (path.is_empty(), key.contains('.')) {
-                    (_, true) => format!("{path}[{key:?}]"),
-                    (true, false) => key.clone(),
-                    (false, false) => format!("{path}.{key}"),
-                };
-                compare(&path, old.get(key), new.get(key), found);
+        (Some(Shown::Record(a)), Some(Shown::Record(b))) => {
+            for name in names(a.iter().map(|(n, _)| n), b.iter().map(|(n, _)| n)) {
+                let (old, new) = (old.and_then(|o| o.get(name)), new.and_then(|n| n.get(name)));
+                compare(&field(path, name), old, new, found);
             }
         }
-        (Some(Value::Array(old)), Some(Value::Array(new))) => {
-            for i in 0..old.len().max(new.len()) {
-                compare(&format!("{path}[{i}]"), old.get(i), new.get(i), found);
+        (Some(Shown::List(a)), Some(Shown::List(b))) => {
+            for i in 0..a.len().max(b.len()) {
+                compare(&format!("{path}[{i}]"), a.get(i), b.get(i), found);
+            }
+        }
+        (Some(Shown::Bytes(a)), Some(Shown::Bytes(b))) => {
+            match (serde_json::from_slice(a), serde_json::from_slice(b)) {
+                (Ok(a), Ok(b)) => compare_json(path, Some(&a), Some(&b), found),
+                _ => found.push(Change::of(path, old, new)),
+            }
+        }
+        _ => found.push(Change::of(path, old, new)),
+    }
+}
+
+fn compare_json(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Change>) {
+    if old == new || found.len() >= CHANGES {
+        return;
+    }
+    match (old, new) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            for name in names(a.keys(), b.keys()) {
+                compare_json(&field(path, name), a.get(name), b.get(name), found);
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            for i in 0..a.len().max(b.len()) {
+                compare_json(&format!("{path}[{i}]"), a.get(i), b.get(i), found);
             }
         }
         _ => found.push(Change {
@@ -224,6 +241,41 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec
             recorded: old.map(shortened),
             replayed: new.map(shortened),
         }),
+    }
+}
+
+/// All names of two sides, in order, each once.
+fn names<'a>(
+    old: impl Iterator<Item = &'a String>,
+    new: impl Iterator<Item = &'a String>,
+) -> BTreeSet<&'a String> {
+    old.chain(new).collect()
+}
+
+/// The path of a field.
+fn field(path: &str, name: &str) -> String {
+    // A name with a dot in it, as labels have, would read like two.
+    match (path.is_empty(), name.contains('.')) {
+        (_, true) => format!("{path}[{name:?}]"),
+        (true, false) => name.to_owned(),
+        (false, false) => format!("{path}.{name}"),
+    }
+}
+
+impl Change {
+    /// Two values that differ. Where they read alike (the text `on`, and the JSON `"on"`) they are told as a file has
+    /// them.
+    fn of(path: &str, old: Option<&Shown>, new: Option<&Shown>) -> Self {
+        let read = [old, new].map(|side| side.map(Shown::value));
+        let [recorded, replayed] = match read[0] == read[1] {
+            true => [old, new].map(|side| side.and_then(|s| serde_json::to_value(s).ok())),
+            false => read,
+        };
+        Self {
+            path: path.to_owned(),
+            recorded: recorded.as_ref().map(shortened),
+            replayed: replayed.as_ref().map(shortened),
+        }
     }
 }
 
@@ -271,6 +323,29 @@ mod tests {
         })
     }
 
+    /// The same type with the same in it; JSON by what it says.
+    fn same(old: &Shown, new: &Shown) -> bool {
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+        match (old, new) {
+            (Shown::Bytes(a), Shown::Bytes(b)) => a == b || (json(a).is_some() && json(a) == json(b)),
+            (Shown::List(a), Shown::List(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Shown::Record(a), Shown::Record(b)) => {
+                let has = |one: &[(String, Shown)], other: &Shown| {
+                    one.iter().all(|(name, _)| other.get(name).is_some())
+                };
+                has(a, new)
+                    && has(b, old)
+                    && a.iter().all(|(name, _)| match (old.get(name), new.get(name)) {
+                        (Some(a), Some(b)) => same(a, b),
+                        _ => false,
+                    })
+            }
+            _ => old == new,
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_back_to_the_byte(shown in any_shown()) {
@@ -282,7 +357,26 @@ mod tests {
         #[test]
         fn values_differ_where_they_differ(old in any_shown(), new in any_shown()) {
             prop_assert_eq!(changes(&old, &old), []);
-            prop_assert_eq!(changes(&old, &new).is_empty(), old.value() == new.value());
+            prop_assert_eq!(changes(&old, &new).is_empty(), same(&old, &new));
+        }
+
+        /// Whatever it is, no two ways to write it are told apart by nothing.
+        #[test]
+        fn what_differs_is_told_so_that_it_can_be_seen(text in "[a-z0-9\"]{0,4}") {
+            let encoded = BASE64_STANDARD.encode(&text);
+            let ways = [
+                Shown::Text(text.clone()),
+                Shown::Bytes(text.clone().into()),
+                Shown::Bytes(Value::String(text.clone()).to_string().into()),
+                Shown::Text(format!("base64:{encoded}")),
+            ];
+            for (i, old) in ways.iter().enumerate() {
+                for new in &ways[i + 1..] {
+                    let found = changes(old, new);
+                    prop_assert_eq!(found.len(), 1, "{:?} {:?}", old, new);
+                    prop_assert_ne!(&found[0].recorded, &found[0].replayed);
+                }
+            }
         }
 
         #[test]
@@ -330,6 +424,40 @@ mod tests {
         // Another order of the same is the same.
         let [one, other] = [r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#].map(|t| Shown::Bytes(t.into()));
         assert_eq!(changes(&one, &other), []);
+    }
+
+    #[test]
+    fn what_reads_alike_is_not_the_same() {
+        let bytes = |text: &[u8]| Shown::Bytes(text.to_vec());
+        let text = |text: &str| Shown::Text(text.into());
+        for (old, new, recorded, replayed) in [
+            // A body that is no JSON, and one that is.
+            (
+                bytes(b"on"),
+                bytes(b"\"on\""),
+                json!({"text": "on"}),
+                json!({"json": "on"}),
+            ),
+            (
+                bytes(b"\xff"),
+                bytes(b"base64:/w=="),
+                json!({"base64": "/w=="}),
+                json!({"text": "base64:/w=="}),
+            ),
+            (Shown::Null, bytes(b"null"), json!(null), json!({"json": null})),
+            (text("on"), bytes(b"on"), json!("on"), json!({"text": "on"})),
+            // Told as they read where that tells them apart.
+            (bytes(b"on"), bytes(b"\"off\""), json!("on"), json!("off")),
+            (bytes(b"{\"a\":1}"), bytes(b"{"), json!({"a": 1}), json!("{")),
+        ] {
+            let record = |value: &Shown| Shown::Record(vec![("body".into(), value.clone())]);
+            let change = Change {
+                path: "body".into(),
+                recorded: Some(recorded),
+                replayed: Some(replayed),
+            };
+            assert_eq!(changes(&record(&old), &record(&new)), [change]);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::{
@@ -54,16 +54,29 @@ pub fn make(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) ->
     let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let package: Package =
         serde_json::from_slice(&text).with_context(|| format!("{}: no package", path.display()))?;
-    let place = Workplace::of(folder, &package.name)?;
+    let name = plugin(&package.name).with_context(|| path.display().to_string())?;
+    let place = Workplace::of(folder, name)?;
     // The flags, too.
     let versions = [COMPILER, "without WASI", SDK[0].1, SDK[1].1];
     let wasm = place.unless_current(&versions, || compile(&place, &package, options, progress))?;
     Ok(Made {
-        name: package.name,
+        name: name.to_owned(),
         wasm,
         place: place.target,
         warnings: Vec::new(),
     })
+}
+
+/// What the plugin of a package is called: `@scope/name` is `name`, for a file has no folder in its name.
+fn plugin(package: &str) -> Result<&str> {
+    let name = match package.strip_prefix('@') {
+        Some(scoped) => scoped.split_once('/').map_or("", |(_, name)| name),
+        None => package,
+    };
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) {
+        bail!("name: {package:?} is no name of a package: call it `name` or `@scope/name`");
+    }
+    Ok(name)
 }
 
 fn compile(
@@ -127,4 +140,19 @@ fn npm(folder: &Path) -> Command {
         "--ignore-scripts",
     ]);
     npm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_called_as_its_package_is_within_its_scope() {
+        assert_eq!(plugin("greeting").unwrap(), "greeting");
+        assert_eq!(plugin("@example/greeting").unwrap(), "greeting");
+        for none in ["", "@example", "@example/", "a/b", "@a/b/c", "../up", "@a/.."] {
+            let said = plugin(none).unwrap_err().to_string();
+            assert!(said.contains("@scope/name") && said.contains(none), "{said}");
+        }
+    }
 }

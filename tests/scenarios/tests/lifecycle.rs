@@ -1,6 +1,10 @@
 //! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
 
-use ostler::{grants::Grants, key::Gvk};
+use ostler::{
+    admin::{Admin, explain::Explanation, question::Question},
+    grants::Grants,
+    key::Gvk,
+};
 use ostler_test_harness::{
     GRANTS, Lab, component_bytes, condition, process::MORE_GRANTS, rebuilt, scenarios,
 };
@@ -44,6 +48,22 @@ fn hooks(lab: &Lab) -> String {
     let reports = lab.host().registry().reports();
     let report = reports.into_iter().find(|r| r.name == "lifecycle");
     report.expect("it is loaded").hooks
+}
+
+fn explained(lab: &Lab, name: &str) -> Explanation {
+    let host = lab.host();
+    let admin = Admin {
+        services: host.services().clone(),
+        registry: host.registry().clone(),
+        ledger: host.ledger().clone(),
+        workers: lab.settings.workers,
+    };
+    let question = Question {
+        kind: "beat".into(),
+        namespace: Some(lab.namespace.clone()),
+        name: name.into(),
+    };
+    admin.explain(&question).expect("explained")
 }
 
 async fn hooks_say(lab: &Lab, words: &str) {
@@ -119,9 +139,19 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
     let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
     assert_eq!(condition(&waiting, "Ready"), Value::Null);
     assert_eq!(lab.get(&config_map(), "waiting").await, None);
+    // Who asks for the object is told the same.
+    let next = explained(&lab, "waiting").next;
+    assert_eq!(next.place, "held", "{next:?}");
+    assert!(
+        next.why
+            .contains("initialize: unavailable: the moon is in the wrong house"),
+        "{next:?}"
+    );
     configure(&lab, &json!({}));
     lab.ready(&beats(), "waiting").await;
     assert_eq!(hooks(&lab), "done");
+    lab.idle().await;
+    assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
 
 async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {

@@ -333,6 +333,12 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     .await;
     let probe = report().probe.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
+    // When it is gone nothing is kept for builds that will not come.
+    let of_it = || lab.host().services().tapes.of_plugin("greeting").len();
+    assert!(of_it() > 0);
+    std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
+    lab.until("its recordings are forgotten", async || of_it() == 0)
+        .await;
 }
 
 async fn a_component_in_javascript_replays_the_same(lab: Lab) {
@@ -563,8 +569,11 @@ async fn record_and_replay_on_the_command_line(mut lab: Lab) {
         code == Some(1) && told["same"] == false && !told["differences"].as_array().unwrap().is_empty(),
         "{told}"
     );
-    // What can't be replayed.
+    // What can't be replayed. One that is cut off tells nothing, not even where it begins to differ.
     std::fs::write(lab.path().join("bad.json"), "{}").expect("written");
+    let mut cut: Value = serde_json::from_str(&text).expect("JSON");
+    cut["cut"] = json!(true);
+    std::fs::write(lab.path().join("cut.json"), cut.to_string()).expect("written");
     for (arguments, words) in [
         (vec!["replay", "nothing.json"], "nothing.json: No such file"),
         (
@@ -576,6 +585,14 @@ async fn record_and_replay_on_the_command_line(mut lab: Lab) {
             "say where it is with --plugins",
         ),
         (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
+        (
+            vec!["replay", "cut.json", "--plugins", &plugins],
+            "cut.json: recording",
+        ),
+        (
+            vec!["replay", "cut.json", "--plugin", "greeting.wasm"],
+            "is cut off after",
+        ),
     ] {
         let (code, _, error) = run(&arguments).await;
         assert!(code == Some(2) && error.contains(words), "{arguments:?}: {error}");

@@ -361,10 +361,7 @@ impl Dev {
             Ok(built) => built,
             Err(e) => {
                 eprintln!("{e:#}");
-                let mut row = Row::of("failed", "the build before goes on serving");
-                if stage.serving().is_err() {
-                    row.message = "mend it and save".into();
-                }
+                let mut row = Row::of("failed", goes_on(stage));
                 row.build_ms = Some(milliseconds(began));
                 return Ok(row);
             }
@@ -374,12 +371,9 @@ impl Dev {
             eprintln!("{warning}");
         }
         let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
-        if let Some(config) = &self.config {
-            stage.configure(&built.name, config)?;
-        }
-        stage.grant(project, &built.name)?;
         let before = done(stage)?;
-        let mut row = match stage.swap(&built.name, &wasm).await {
+        let offered = stage.offer(project, &built.name, self.config.as_deref(), &wasm);
+        let mut row = match offered.await {
             Ok(report) => {
                 // The component has the last word on its name.
                 if report.name != built.name {
@@ -394,7 +388,7 @@ impl Dev {
                 }
                 row
             }
-            Err(e) => Row::of("refused", format!("{e:#}; the build before goes on serving")),
+            Err(e) => Row::of("refused", format!("{e:#}; {}", goes_on(stage))),
         };
         row.build_ms = build_ms;
         row.bytes = Some(built.bytes);
@@ -406,6 +400,14 @@ impl Dev {
             Output::Json => println!("{}", json!(row)),
             Output::Table => println!("{}", row.text()),
         }
+    }
+}
+
+/// What comes of a build that does not serve.
+fn goes_on(stage: &Stage) -> &'static str {
+    match stage.serving() {
+        Ok(_) => "the build before goes on serving",
+        Err(_) => "mend it and save",
     }
 }
 
@@ -521,6 +523,15 @@ mod tests {
                 ..Saved::default()
             }
         );
+    }
+
+    #[tokio::test]
+    async fn where_nothing_serves_nothing_is_said_to_go_on() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut stage = Stage::set(None).await.unwrap();
+        stage.start().await.unwrap();
+        assert_eq!(goes_on(&stage), "mend it and save");
+        stage.end(GRACE).await;
     }
 
     #[test]

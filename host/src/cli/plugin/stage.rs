@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -179,23 +179,21 @@ impl Stage {
         }
     }
 
-    /// Lets plugins of this name do what the project asks for. A running host follows it.
-    pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<()> {
+    /// Lets plugins of this name do what the project asks for. A running host follows it. Gives whether that is news.
+    pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
         project.grants(plugin)?;
         let text = json!({ "plugins": { plugin: project.asks } }).to_string();
-        ostler_builder::replace(&self.grants_file(), text.as_bytes())?;
-        Ok(())
+        ostler_builder::replace(&self.grants_file(), text.as_bytes())
     }
 
     fn grants_file(&self) -> PathBuf {
         self.directory.path().join("grants.yaml")
     }
 
-    /// Configures the plugin by this file.
-    pub fn configure(&self, plugin: &str, config: &std::path::Path) -> anyhow::Result<()> {
+    /// Configures the plugin by this file. Gives whether that is news.
+    fn configure(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
         let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
-        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)?;
-        Ok(())
+        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)
     }
 
     fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
@@ -239,29 +237,34 @@ impl Stage {
         }
     }
 
-    /// Puts a build where the host takes it from, and waits until it serves.
-    pub async fn swap(&self, plugin: &str, wasm: &[u8]) -> anyhow::Result<Report> {
+    /// Puts a build where the host takes it from, with its configuration and all it asks for granted, and waits until it
+    /// serves. The error says why it doesn't.
+    pub async fn offer(
+        &self,
+        project: &Project,
+        plugin: &str,
+        config: Option<&Path>,
+        wasm: &[u8],
+    ) -> anyhow::Result<Report> {
         let file = format!("{plugin}.wasm");
         let report = || -> anyhow::Result<Option<Report>> {
-            Ok(self
-                .host()?
-                .registry()
-                .reports()
-                .into_iter()
-                .find(|r| r.file == file))
+            let reports = self.host()?.registry().reports();
+            Ok(reports.into_iter().find(|r| r.file == file))
         };
         let refused = report()?.map_or(0, |r| r.refused);
+        let mut news = match config {
+            Some(config) => self.configure(plugin, config)?,
+            None => false,
+        };
+        news |= self.grant(project, plugin)?;
+        news |= ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
         let digest = hex(&Sha256::digest(wasm));
-        ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
         let began = Instant::now();
         loop {
-            match report()? {
-                Some(report) if report.state == "serving" && report.digest == digest => return Ok(report),
-                Some(report) if report.refused > refused && !report.message.is_empty() => {
-                    bail!("{}", report.message)
-                }
-                _ if began.elapsed() > SERVES => bail!("the new build does not serve after {SERVES:?}"),
-                _ => tokio::time::sleep(LOOK).await,
+            match report()?.and_then(|report| verdict(report, &digest, refused, news)) {
+                Some(verdict) => return verdict.map_err(|why| anyhow::anyhow!(why)),
+                None if began.elapsed() > SERVES => bail!("the new build does not serve after {SERVES:?}"),
+                None => tokio::time::sleep(LOOK).await,
             }
         }
     }
@@ -276,6 +279,17 @@ impl Stage {
     pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
         let router = self.host()?.services().router.clone();
         Ok(until(limit, async || router.idle()).await)
+    }
+}
+
+/// What has become of the build with this digest; none while that is open. `refused` is how many had been refused
+/// before, `news` whether there was anything new to look at since: if not, what was said of it holds.
+fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
+    match report.state {
+        "serving" if report.digest == digest => Some(Ok(report)),
+        "rolled-back" if report.bad == digest => Some(Err(report.message)),
+        "failed" | "kept" if report.refused > refused || !news => Some(Err(report.message)),
+        _ => None,
     }
 }
 
@@ -302,4 +316,63 @@ pub fn ready(object: &Value) -> (bool, String) {
         || ready["observedGeneration"] == object["metadata"]["generation"];
     let said = crate::cli::table::why(text("reason"), text("message"));
     (text("status") == "True" && current, said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_a_build_is_told_as_soon_as_it_is_known() {
+        let of = |state: &'static str, digest: &str, refused: u64, news: bool| {
+            let report = Report {
+                state,
+                digest: digest.into(),
+                bad: "b".into(),
+                message: "why".into(),
+                refused,
+                ..Report::default()
+            };
+            verdict(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
+        };
+        let refused = Some(Err("why".to_owned()));
+        for (state, digest, count, news, expected) in [
+            ("serving", "b", 1, true, Some(Ok("b".to_owned()))),
+            ("serving", "a", 1, true, None),
+            ("loading", "", 1, true, None),
+            // Refused before, and not looked at since.
+            ("kept", "a", 1, true, None),
+            ("kept", "a", 2, true, refused.clone()),
+            ("failed", "", 2, true, refused.clone()),
+            // The same again.
+            ("kept", "a", 1, false, refused.clone()),
+            ("failed", "", 1, false, refused.clone()),
+            // It served, and trapped.
+            ("rolled-back", "a", 1, false, refused.clone()),
+        ] {
+            assert_eq!(
+                of(state, digest, count, news),
+                expected,
+                "{state} {digest} {count} {news}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_build_that_is_refused_is_refused_again_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
+        std::fs::write(folder.path().join("plugin.yaml"), "asks: {}").unwrap();
+        let project = Project::read(folder.path()).unwrap();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut stage = Stage::set(None).await.unwrap();
+        stage.start().await.unwrap();
+        for _ in 0..2 {
+            let offered = stage.offer(&project, "mine", None, b"no such thing");
+            let offered = tokio::time::timeout(Duration::from_secs(60), offered).await;
+            let why = offered.expect("it is told").expect_err("refused").to_string();
+            assert!(why.contains("WebAssembly"), "{why}");
+        }
+        stage.end(Duration::from_secs(5)).await;
+    }
 }

@@ -191,12 +191,8 @@ impl Test {
     async fn serves(&self, project: &Project, name: &str, wasm: &[u8]) -> anyhow::Result<(Stage, String)> {
         let mut stage = Stage::set(None).await?;
         stage.define(&project.crds).await?;
-        stage.grant(project, name)?;
-        if let Some(config) = &self.config {
-            stage.configure(name, config)?;
-        }
         stage.start().await?;
-        let report = stage.swap(name, wasm).await?;
+        let report = stage.offer(project, name, self.config.as_deref(), wasm).await?;
         // The component has the last word on its name.
         if report.name != name {
             stage.grant(project, &report.name)?;

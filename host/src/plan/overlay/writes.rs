@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Entry, Overlay, PLANNED, key, missing, status};
 use crate::{
-    cluster::{ApiError, Cluster, Target, Write, parse},
+    cluster::{ApiError, Cluster, Layer, Target, Write, parse},
     key::ObjectRef,
     object::Object,
     plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
@@ -25,6 +25,7 @@ impl Overlay {
         let nowhere = || ApiError::Garbage(format!("{} names no object", write.path));
         let target = Target::parse(write.path).ok_or_else(nowhere)?;
         let body: Value = parse(write.body)?;
+        self.passes(write.path, write.body);
         if target.is_event() {
             return Ok(self.event(body));
         }

@@ -1,17 +1,25 @@
-//! What a new build would change, its hooks included.
+//! Which plugins a plan is made with: what a new build would change, its hooks included, and `Plugin` objects.
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use ostler::{
     grants::Grants,
+    key::Gvk,
+    manifest::{self, Manifest},
+    oci::{Auth, Limits, Shape, Store},
     plan::{Wish, plan},
 };
 use ostler_test_harness::{
     GRANTS, Lab, component_bytes,
     probe::{kind, write},
-    process, rebuilt, scenarios,
+    process, rebuilt,
+    registry::Registry,
+    scenarios,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{planned, settings, settled, wish};
+use super::{file, planned, probe, settings, settled, wish};
+
 scenarios!(a_new_build_says_what_it_would_change, hooks_are_planned,);
 
 /// The build before knows another way: here the same with a note, whose objects are as they should be, and one that
@@ -32,15 +40,11 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     assert_eq!(report.objects.len(), 1);
     // The words of a step are in the component: one that knows no `apply` refuses it.
     let other = lab.path().join("other.wasm");
-    let mut bytes = component_bytes("tests/probe");
-    let said = b"a step says so";
-    let places: Vec<usize> = (0..bytes.len() - said.len())
-        .filter(|at| bytes[*at..].starts_with(said))
-        .collect();
-    assert!(!places.is_empty(), "the component has its words");
-    for at in places {
-        bytes[at..at + said.len()].copy_from_slice(b"A STEP SAID SO");
-    }
+    let bytes = reworded(
+        &component_bytes("tests/probe"),
+        b"a step says so",
+        b"A STEP SAID SO",
+    );
     std::fs::write(&other, bytes).expect("written");
     lab.start_host().await;
     lab.probe("p", json!([{"do": "yield"}]), json!([])).await;
@@ -83,6 +87,166 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     .await;
     let why = format!("{:#}", refused.expect_err("it is none"));
     assert!(why.contains("broken.wasm"), "{why}");
+}
+
+/// A build asks for less than the one before, and has its configuration: what it is granted is what it asks for itself.
+async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
+    settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
+    let modest = |text: &str| {
+        let manifest = Manifest::parse(text, "plugin.yaml").expect("it parses");
+        let path = lab.path().join("modest.wasm");
+        let wasm = manifest::embed(&component_bytes("tests/probe"), &manifest).expect("a component");
+        std::fs::write(&path, wasm).expect("written");
+        Wish {
+            builds: vec![path],
+            files: file(probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]))),
+            ..wish(&lab)
+        }
+    };
+    let reads = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
+    let report = planned(&lab, modest(reads)).await;
+    let text = report.text();
+    assert!(
+        text.contains("PermissionDenied") && text.contains("its manifest does not ask for it"),
+        "{text}"
+    );
+    assert!(!text.contains("ConfigMap/"), "{text}");
+    // Its configuration is the one of the build before, held to its own schema.
+    let wants = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
+config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
+    let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
+    let why = format!("{:#}", refused.expect_err("it lacks a word"));
+    assert!(why.contains("modest.wasm") && why.contains("word"), "{why}");
+    std::fs::write(lab.settings.plugins.join("probe.yaml"), "word: yes-and-no").expect("written");
+    let report = planned(&lab, modest(wants)).await;
+    assert!(report.text().contains("+  v: \"2\""), "{}", report.text());
+}
+
+/// What governs the plugins of the cluster governs them in its plan.
+async fn plugin_objects_are_planned_with(mut lab: Lab) {
+    settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
+    let plugins = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
+    let object = |verbs: Value, more: Value| {
+        let mut object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+            "metadata": {"name": "probe", "labels": {"lab": lab.namespace}},
+            "spec": {"source": {"file": "probe.wasm"}, "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": verbs}]}}});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            object["spec"][field] = value.clone();
+        }
+        object
+    };
+    let both = || json!(["get", "apply"]);
+    let edit = || {
+        let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
+        Wish {
+            files: file(edited),
+            ..wish(&lab)
+        }
+    };
+    let says = async |wish: Wish, words: &str| {
+        let text = planned(&lab, wish).await.text();
+        assert!(text.contains(words), "{words} in\n{text}");
+        text
+    };
+    // The grants file allows it; the object, which counts, doesn't.
+    lab.apply(object(json!(["get"]), json!({}))).await;
+    let text = says(edit(), "PermissionDenied").await;
+    assert!(text.contains("spec.grants.kubernetes"), "{text}");
+    // So it is for another build of it.
+    let other = lab.path().join("other.wasm");
+    std::fs::write(&other, rebuilt(&component_bytes("tests/probe"), "another build")).expect("written");
+    let with = |builds: &[&std::path::Path]| Wish {
+        builds: builds.iter().map(|b| b.to_path_buf()).collect(),
+        ..edit()
+    };
+    says(with(&[&other]), "spec.grants.kubernetes").await;
+    // A file may have the Plugin, too.
+    let allowing = ("plugin.yaml".to_owned(), object(both(), json!({})));
+    let mut wanted = edit();
+    wanted.files.push(allowing);
+    let text = says(wanted, "+  v: \"2\"").await;
+    assert!(
+        text.contains("# Plugin/probe is changed by plugin.yaml"),
+        "{text}"
+    );
+    lab.apply(object(both(), json!({}))).await;
+    says(edit(), "+  v: \"2\"").await;
+    says(with(&[&other]), "+  v: \"2\"").await;
+    // What is suspended waits.
+    lab.apply(object(both(), json!({"suspended": true}))).await;
+    let text = says(edit(), "the objects of probe wait: its Plugin is suspended").await;
+    assert!(!text.contains("ConfigMap/"), "{text}");
+    // Of the same kind of objects the canary has its part.
+    lab.install_bytes(
+        "canary",
+        &reworded(
+            &component_bytes("tests/probe"),
+            b"a step says so",
+            b"A STEP SAID SO",
+        ),
+    );
+    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"share": 100}});
+    lab.apply(object(both(), json!({"suspended": false, "canary": canary})))
+        .await;
+    let parked = || Wish {
+        files: file(probe(&lab, "p", json!([{"do": "park"}]), json!([]))),
+        ..wish(&lab)
+    };
+    says(parked(), "AsTold: A STEP SAID SO").await;
+    lab.apply(object(both(), json!({"suspended": false, "canary": null})))
+        .await;
+    // A second file of the plugin is one too many.
+    let text = says(parked(), "AsTold: a step says so").await;
+    assert!(
+        text.contains("canary.wasm is not planned with: the Plugin probe governs its plugin"),
+        "{text}"
+    );
+    // Nothing to plan with: it is said why.
+    for name in ["probe.wasm", "canary.wasm"] {
+        std::fs::remove_file(lab.settings.plugins.join(name)).expect("removed");
+    }
+    let refused = plan(lab.client.clone(), settings(&lab), &edit()).await;
+    let why = format!("{:#}", refused.expect_err("no component"));
+    assert!(
+        why.contains("the Plugin probe is not planned with: FileMissing: probe.wasm"),
+        "{why}"
+    );
+    // One from a registry needs no directory.
+    let registry = Registry::open();
+    let reference = format!("{}/plugins/probe:1", registry.address());
+    let pushed = Store::new(None, Limits::default())
+        .push(
+            &reference.parse().expect("a reference"),
+            &Auth::anonymous(),
+            component_bytes("tests/probe").into(),
+            &Shape::default(),
+            BTreeMap::new(),
+            Arc::new(|_| {}),
+        )
+        .await
+        .expect("pushed");
+    let source = json!({"oci": {"reference": pushed.reference.to_string()}});
+    lab.apply(object(both(), json!({"source": source}))).await;
+    lab.settings.plugins = lab.path().join("nowhere");
+    let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
+    let files = file(edited);
+    let text = planned(&lab, Wish { files, ..wish(&lab) }).await.text();
+    assert!(text.contains("+  v: \"2\""), "{text}");
+    let api = lab.api(&plugins, "");
+    api.delete("probe", &Default::default()).await.expect("deleted");
+}
+
+/// A component with other words in it, of the same length.
+fn reworded(wasm: &[u8], said: &[u8], says: &[u8]) -> Vec<u8> {
+    let mut wasm = wasm.to_vec();
+    let places: Vec<usize> = (0..wasm.len() - said.len())
+        .filter(|at| wasm[*at..].starts_with(said))
+        .collect();
+    assert!(!places.is_empty(), "the component has its words");
+    for at in places {
+        wasm[at..at + said.len()].copy_from_slice(says);
+    }
+    wasm
 }
 
 /// What a new build does to stored objects before it reconciles them; and where it can't.

@@ -113,6 +113,8 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         .arg(&lab.settings.plugins)
         .arg("--grants")
         .arg(file)
+        .arg("--plugin-selector")
+        .arg(format!("lab={}", lab.namespace))
         .arg("--cache")
         .arg(workspace().join("target/compiled"))
         .args(arguments)
