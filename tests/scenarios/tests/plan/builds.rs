@@ -20,7 +20,12 @@ use serde_json::{Value, json};
 
 use super::{file, planned, probe, settings, settled, wish};
 
-scenarios!(a_new_build_says_what_it_would_change, hooks_are_planned,);
+scenarios!(
+    a_new_build_says_what_it_would_change,
+    a_new_build_has_what_is_agreed_with_the_one_before,
+    plugin_objects_are_planned_with,
+    hooks_are_planned,
+);
 
 /// The build before knows another way: here the same with a note, whose objects are as they should be, and one that
 /// does not load.
