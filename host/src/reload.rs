@@ -30,7 +30,7 @@ use self::objects::Wanted;
 use crate::{
     engine::{Engine, Limits, hex},
     grants::Grants,
-    plugin::{Plugin, Refusal, Registry, Served, choice::Choice, load, of_object, spec::Source},
+    plugin::{Plugin, Refusal, Registry, Served, choice::Choice, governed, load, of_object, spec::Source},
     replay,
     tape::Tapes,
 };
@@ -648,27 +648,9 @@ async fn build(
             ));
         }
     };
-    let config = json!(spec.config.clone().unwrap_or_default()).to_string();
-    let grants = Grants::of_object(&wanted.name, spec.grant());
-    let plugin = match registry.compiled(&hex(&Sha256::digest(&wasm))) {
-        Some(build) => build.agreed(Some(&config), &grants, limits)?,
-        None => load(engine, wasm, Some(&config), &grants, limits).await?,
-    };
-    if plugin.manifest.is_none() {
-        let why = "the component has no manifest: nobody knows what it asks for. Write a plugin.yaml, and build it with \
-                   `ostler plugin build`";
-        return Err(Refusal::new("ManifestMissing", why.into()));
-    }
-    if **plugin.name() != *wanted.name {
-        let why = format!(
-            "the component says it is the plugin {}: a Plugin object has the name of its plugin",
-            plugin.name()
-        );
-        return Err(Refusal::new("NameDiffers", why));
-    }
+    let plugin = governed(engine, registry, &wanted.name, spec, wasm, limits).await?;
     Ok(Plugin {
         source: source.to_string(),
-        suspended: spec.suspended,
         notes: note.into_iter().collect(),
         ..plugin
     })
