@@ -274,8 +274,9 @@ impl Cluster {
     }
 }
 
-/// A connection that has died without a word must not keep an object in flight for ever. The API server itself ends
-/// what takes it longer than a minute.
+/// A connection that has died without a word must not keep an object in flight for ever. Nor must one that broke before
+/// it was ever used: hyper's pool then lets its request wait until another's comes free, which may be never. The API
+/// server itself ends what takes it longer than a minute.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Cluster {

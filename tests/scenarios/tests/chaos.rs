@@ -231,7 +231,8 @@ async fn people(api: &Api<DynamicObject>, random: &mut fastrand::Rng, wanted: &m
     }
 }
 
-/// How long a person waits for an answer before asking again.
+/// How long a person waits for an answer before asking again. Some never come: where a connection breaks before it was
+/// used, its request waits for another's.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// None where no answer comes.
