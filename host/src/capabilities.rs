@@ -41,10 +41,9 @@ use crate::{
     memo::Memo,
     metrics::{HostCall, Metrics, PluginMetrics},
     object::Object,
-    plugin::Kind,
     rbac::{Read, Refusal, Reviewer},
     router::Router,
-    scope::{Form, Reach, Scope},
+    scope::{Form, Reach},
     store::Store,
     tape::{Tape, Tapes},
     telemetry::ReconcileId,
@@ -80,14 +79,6 @@ pub struct Services {
     pub gate: Gate,
     /// How far the host may look.
     pub reach: Reach,
-}
-
-impl Services {
-    /// The watches of a kind that is reconciled: one, or one in each namespace of a confined host.
-    pub fn kind_scopes(&self, kind: &Kind) -> Vec<Scope> {
-        self.reach
-            .everywhere(&kind.gvk, kind.selector.as_ref(), Form::Whole)
-    }
 }
 
 /// What a call is about. `describe` has none: it is sealed.

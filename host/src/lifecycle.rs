@@ -230,7 +230,7 @@ impl Hooks {
     async fn stored(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut stored = Vec::new();
-        for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
+        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
             let serving = services.informers.synced(&scope, PATIENCE).await?;
             let query = Query {
                 namespace: &scope.namespace,

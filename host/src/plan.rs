@@ -84,18 +84,11 @@ pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyh
     let since = now();
     let world = World::new(client, settings);
     let world = world.await?;
-    let mut report = Report::default();
-    // First: files may have Plugins.
-    let intended = world.intend(wish).await?;
-    world.load(&wish.builds, &mut report.notes).await?;
-    world.watch(&mut report.notes).await?;
-    let chosen = world.choose(wish, &intended, &mut report.notes).await?;
-    world.hooks(&chosen, &mut report.notes).await;
-    for key in &chosen {
-        world.services.router.add(key, Priority::Normal, Cause::Start);
-    }
-    report.objects = world.run(&mut report.notes).await;
-    world.finish(report, since)
+    let made = world.make(wish).await;
+    let shown = Shown::new(world.overlay.secrets(), world.overlay.uids(), since);
+    // The API server quotes what it refuses.
+    let report = made.map_err(|e| anyhow::anyhow!(shown.text(&format!("{e:#}"))))?;
+    Ok(world.finish(report, &shown))
 }
 
 /// Now, as the times it writes: to the second.
@@ -162,6 +155,21 @@ impl World {
             services,
             controller,
         })
+    }
+
+    async fn make(&self, wish: &Wish) -> anyhow::Result<Report> {
+        let mut report = Report::default();
+        // First: files may have Plugins.
+        let intended = self.intend(wish).await?;
+        self.load(&wish.builds, &mut report.notes).await?;
+        self.watch(&mut report.notes).await?;
+        let chosen = self.choose(wish, &intended, &mut report.notes).await?;
+        self.hooks(&chosen, &mut report.notes).await;
+        for key in &chosen {
+            self.services.router.add(key, Priority::Normal, Cause::Start);
+        }
+        report.objects = self.run(&mut report.notes).await;
+        Ok(report)
     }
 
     /// Calls the life-cycle hooks as a new leader would, of objects for those that are planned.
@@ -236,15 +244,13 @@ impl World {
     }
 
     /// Everything that came of it, fit to be shown.
-    fn finish(&self, mut report: Report, since: Timestamp) -> anyhow::Result<Report> {
-        let entries = self.overlay.changes();
-        let shown = Shown::new(self.overlay.secrets(), self.overlay.uids(), since);
-        for entry in &entries {
-            report.changes.extend(Change::of(entry, &shown));
+    fn finish(&self, mut report: Report, shown: &Shown) -> Report {
+        for entry in &self.overlay.changes() {
+            report.changes.extend(Change::of(entry, shown));
         }
         (report.requests, report.events) = self.overlay.noted();
-        report.hide(&shown);
+        report.hide(shown);
         report.changes.sort_by(|a, b| a.object.cmp(&b.object));
-        Ok(report)
+        report
     }
 }

@@ -3,6 +3,7 @@
 pub mod choice;
 pub mod config;
 mod governed;
+mod probe;
 mod registry;
 pub mod spec;
 mod summary;
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::{
     governed::{configuration, governed},
+    probe::{Differing, Probe},
     registry::{Back, CanaryReport, Registry, Report, Served, of_object},
     summary::Summary,
     trial::{Ending, Record},
@@ -27,7 +29,7 @@ use crate::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
-    replay::Probe,
+    scope::{Form, Reach, Scope},
     selector::Selector,
 };
 
@@ -76,6 +78,13 @@ pub struct Kind {
     pub selector: Option<Selector>,
     /// Whether the host keeps a phase in its status.
     pub phase: bool,
+}
+
+impl Kind {
+    /// The watches of its objects: one, or one in each namespace of a confined host.
+    pub fn scopes(&self, reach: &Reach) -> Vec<Scope> {
+        reach.everywhere(&self.gvk, self.selector.as_ref(), Form::Whole)
+    }
 }
 
 /// A build of a plugin that is ready to be called.
@@ -162,7 +171,21 @@ impl Plugin {
     pub fn agreed(&self, config: Option<&str>, grants: &Grants, limits: &Limits) -> Result<Self, Refusal> {
         let config = configure(config, self.manifest.as_ref())?;
         let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
-        Ok(self.with(terms, Arc::default(), false))
+        let agreed = self.with(terms, Arc::default(), false);
+        agreed.may_have_its_kinds()?;
+        Ok(agreed)
+    }
+
+    /// What is reconciled is given whole.
+    fn may_have_its_kinds(&self) -> Result<(), Refusal> {
+        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.reads_secrets() {
+            return Err(Refusal::new(
+                "SecretsNotGranted",
+                "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     fn with(&self, terms: Terms, record: Arc<Record>, suspended: bool) -> Self {
@@ -225,8 +248,8 @@ impl Plugin {
 }
 
 /// Takes a component through all that must hold before it may serve: it is one, it fits this host's
-/// contract, it compiles, and what it says of itself makes sense. Without a configuration it is only looked at, and what
-/// its manifest says of one is not.
+/// contract, it compiles, and what it says of itself makes sense. Without a configuration it is only looked at, and
+/// neither what its manifest says of one nor what it may read is.
 pub async fn load(
     engine: &Arc<Engine>,
     wasm: Vec<u8>,
@@ -242,6 +265,7 @@ pub async fn load(
         Refusal::new(reason, e.to_string())
     })?;
     let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
+    let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
     let digest = hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
@@ -255,16 +279,8 @@ pub async fn load(
     let descriptor =
         described.map_err(|e| Refusal::new("DescribeFailed", format!("`describe` failed: {e}")))?;
     let kinds = check(&descriptor).map_err(|e| Refusal::new("DescriptorInvalid", e))?;
-    let agreed = terms(&descriptor.name);
-    if kinds.iter().any(|k| k.gvk.is_secret()) && !agreed.grants.reads_secrets() {
-        return Err(Refusal::new(
-            "SecretsNotGranted",
-            "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
-                .into(),
-        ));
-    }
-    Ok(Plugin {
-        terms: Arc::new(agreed),
+    let plugin = Plugin {
+        terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
         digest,
         kinds,
@@ -277,7 +293,11 @@ pub async fn load(
         probe: None,
         suspended: false,
         record: Arc::default(),
-    })
+    };
+    if !looked_at {
+        plugin.may_have_its_kinds()?;
+    }
+    Ok(plugin)
 }
 
 /// What a plugin may do and is told.

@@ -13,11 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::player::Stop;
-pub use self::{
-    difference::Difference,
-    player::Player,
-    probe::{Differing, Probe, probe},
-};
+pub use self::{difference::Difference, player::Player, probe::probe};
 use crate::{
     bindings::reconciler::Request,
     capabilities::{Call, Terms},

@@ -169,7 +169,9 @@ impl Admin {
         let serving = self.registry.of_kind(&key.gvk);
         let held = serving.as_ref().and_then(|p| {
             let reports = self.registry.reports();
-            let report = reports.into_iter().find(|r| *r.name == **p.name());
+            // Of what serves: an object of that name may still be loading its own.
+            let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
+            let report = reports.into_iter().find(ours);
             held(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);

@@ -34,7 +34,10 @@ impl World {
                     Err(e) => return Err(e.into()),
                 }
             }
-            let scopes: Vec<_> = kinds.iter().flat_map(|k| self.services.kind_scopes(k)).collect();
+            let scopes: Vec<_> = kinds
+                .iter()
+                .flat_map(|k| k.scopes(&self.services.reach))
+                .collect();
             for scope in &scopes {
                 let synced = informers.synced(scope, PATIENCE).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
@@ -98,7 +101,7 @@ impl World {
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
-            for scope in self.services.kind_scopes(kind) {
+            for scope in kind.scopes(&self.services.reach) {
                 let (scope, _) = self.services.informers.ensure(&scope);
                 let query = Query {
                     namespace: wish.namespace.as_deref().unwrap_or_default(),

@@ -93,6 +93,13 @@ impl Shown {
                 let field = |(name, value): (&String, &Value)| (self.text(name), self.value(value));
                 Value::Object(fields.iter().map(field).collect())
             }
+            Value::Number(number) => {
+                let (plain, number) = (number.to_string(), value);
+                match self.text(&plain) {
+                    shown if shown == plain => number.clone(),
+                    shown => shown.into(),
+                }
+            }
             other => other.clone(),
         }
     }
@@ -222,6 +229,17 @@ mod tests {
             created,
             "--- /dev/null\n+++ planned/A/a\n@@ -0,0 +1 @@\n+kind: A\n"
         );
+    }
+
+    #[test]
+    fn a_number_may_be_a_secret() {
+        let shown = shown(&["12345678"], &[]);
+        let value = json!({"pin": 12_345_678, "port": 8080, "name-12345678": true});
+        let hidden = json!({"pin": MASK, "port": 8080, format!("name-{MASK}"): true});
+        assert_eq!(shown.value(&value), hidden);
+        let (live, planned) = shown.states(None, Some(&json!({"kind": "A", "spec": {"pin": 12_345_678}})));
+        assert!(live.is_none());
+        assert_eq!(planned.expect("a state")["spec"]["pin"], MASK);
     }
 
     #[test]

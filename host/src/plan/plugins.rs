@@ -13,12 +13,11 @@ use anyhow::{Context, bail};
 use super::World;
 use crate::{
     grants::Grants,
-    object::Object,
     plugin::{
         self, Plugin, Refusal,
         choice::Choice,
         configuration, governed, load, of_object,
-        spec::{PluginObject, PluginSpec, Source},
+        spec::{PluginSpec, Source},
     },
     reload::Objects,
     settings::Settings,
@@ -65,8 +64,12 @@ impl World {
         }
         for (id, plugin) in serving {
             let (from, digest) = (plugin.source.clone(), plugin.digest.clone());
-            let served = self.controller.registry.serve(&id, &digest, plugin, None);
-            served.map_err(|why| anyhow::anyhow!("{from}: {why}"))?;
+            let asked_for = replaced.contains(&**plugin.name());
+            match self.controller.registry.serve(&id, &digest, plugin, None) {
+                Ok(_) => {}
+                Err(why) if asked_for => bail!("{from}: {why}"),
+                Err(why) => notes.push(format!("{from} is not planned with: {}: {why}", why.reason)),
+            }
         }
         let pulling = Objects::new(
             self.services.clone(),
@@ -111,7 +114,7 @@ impl World {
             };
             for (key, object) in found {
                 self.controller.registry.govern(&key.name);
-                match read(&object) {
+                match PluginSpec::read(&object) {
                     Ok(spec) => drop(objects.insert(key.name.to_string(), spec)),
                     Err(why) => notes.push(refused(&key.name, &why)),
                 }
@@ -139,8 +142,19 @@ impl World {
         let (mut plugins, mut agreed) = (Vec::new(), BTreeMap::new());
         for path in self.files(others)?.into_iter().filter(|path| !is_claimed(path)) {
             let id = path.display().to_string();
-            let config = configured(&path)?.unwrap_or_else(|| "{}".into());
-            let plugin = self.component(&path, Some(&config)).await?;
+            let loaded = async {
+                let config = configured(&path)?.unwrap_or_else(|| "{}".into());
+                let plugin = self.component(&path, Some(&config)).await?;
+                anyhow::Ok((config, plugin))
+            };
+            let (config, plugin) = match loaded.await {
+                Ok(loaded) => loaded,
+                // As a host does: the others serve.
+                Err(why) => {
+                    notes.push(format!("not planned with: {why:#}"));
+                    continue;
+                }
+            };
             let name = plugin.name().to_string();
             if self.controller.registry.governs(&name) {
                 notes.push(format!(
@@ -292,15 +306,6 @@ impl World {
 
 fn refused(name: &str, why: &Refusal) -> String {
     format!("the Plugin {name} is not planned with: {}: {why}", why.reason)
-}
-
-/// What a `Plugin` object says; the error names the field.
-fn read(object: &Object) -> Result<PluginSpec, Refusal> {
-    let invalid = |e: String| Refusal::new("SpecInvalid", e);
-    let read: PluginObject = serde_json::from_slice(&object.json).map_err(|e| invalid(e.to_string()))?;
-    let checked = read.spec.grant().check();
-    checked.map_err(|e| invalid(format!("spec: {e}")))?;
-    Ok(read.spec)
 }
 
 /// The configuration beside a component.

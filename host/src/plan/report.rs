@@ -150,20 +150,26 @@ impl Report {
 
     /// Makes fit to be shown what is not yet.
     pub(super) fn hide(&mut self, shown: &Shown) {
+        let hide = |text: &mut String| *text = shown.text(text);
         for request in &mut self.requests {
-            request.path = shown.text(&request.path);
+            [&mut request.by, &mut request.path].into_iter().for_each(hide);
             request.body = shown.value(&request.body);
         }
         for news in &mut self.events {
-            news.note = shown.text(&news.note);
+            [&mut news.about, &mut news.reason, &mut news.note]
+                .into_iter()
+                .for_each(hide);
         }
         for looked in &mut self.objects {
-            looked.message = shown.text(&looked.message);
+            [&mut looked.object, &mut looked.reason, &mut looked.message]
+                .into_iter()
+                .for_each(hide);
         }
         for change in &mut self.changes {
-            change.unchecked = change.unchecked.iter().map(|why| shown.text(why)).collect();
+            [&mut change.object, &mut change.diff].into_iter().for_each(hide);
+            change.by.iter_mut().chain(&mut change.unchecked).for_each(hide);
         }
-        self.notes = self.notes.iter().map(|note| shown.text(note)).collect();
+        self.notes.iter_mut().for_each(hide);
     }
 
     /// The plan for people: diffs that `patch` takes, and comments. Empty when there is nothing to say.

@@ -5,15 +5,30 @@ use std::sync::Arc;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Plugin, Refusal, Registry, load, spec::PluginSpec};
+use super::{
+    Plugin, Refusal, Registry, load,
+    spec::{PluginObject, PluginSpec},
+};
 use crate::{
     engine::{Engine, Limits, hex},
     grants::Grants,
+    object::Object,
 };
 
 /// Its configuration, as a file beside a component would have it.
 pub fn configuration(spec: &PluginSpec) -> String {
     json!(spec.config.clone().unwrap_or_default()).to_string()
+}
+
+impl PluginSpec {
+    /// What a `Plugin` object says; the error names the field.
+    pub fn read(object: &Object) -> Result<Self, Refusal> {
+        let invalid = |e: String| Refusal::new("SpecInvalid", e);
+        let read: PluginObject = serde_json::from_slice(&object.json).map_err(|e| invalid(e.to_string()))?;
+        let checked = read.spec.grant().check();
+        checked.map_err(|e| invalid(format!("spec: {e}")))?;
+        Ok(read.spec)
+    }
 }
 
 /// A build of this component, agreed as the spec of the object of this name says. What is compiled already is not

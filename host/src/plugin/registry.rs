@@ -96,23 +96,24 @@ impl Slot {
     }
 
     /// A canary that differs in more than it may from what is beside it now ends. One that did so before is looked at
-    /// anew.
-    fn compare(&mut self) {
+    /// anew; says whether there is one.
+    fn compare(&mut self) -> bool {
         let (Some(stable), Some(canary)) = (&self.serving, &mut self.canary) else {
-            return;
+            return false;
         };
         let differs = |c: &Arc<Plugin>| stable.differs_for_objects(c);
         if let Some(difference) = canary.serving.as_ref().and_then(differs) {
             canary.serving = None;
             canary.refusal = Some(Refusal::new(CANARY_DIFFERS, difference));
         }
-        if canary
+        let anew = canary
             .refusal
             .as_ref()
-            .is_some_and(|r| r.reason == CANARY_DIFFERS)
-        {
+            .is_some_and(|r| r.reason == CANARY_DIFFERS);
+        if anew {
             canary.seen.clear();
         }
+        anew
     }
 
     /// Ends what the canary was for.
@@ -298,16 +299,18 @@ impl Registry {
                 String::new()
             };
         }
-        if before.as_ref().is_none_or(|b| !b.same_build(&plugin)) {
+        let now = Arc::new(plugin);
+        slot.serving = Some(now.clone());
+        if slot.compare() {
+            self.look_again();
+        }
+        if before.as_ref().is_none_or(|b| !b.same_build(&now)) {
             let beside = slot.canary.as_ref().and_then(|c| c.serving.as_ref());
-            plugin.record.counts(beside.is_some());
+            now.record.counts(beside.is_some());
             if let Some(canary) = beside {
                 canary.record.counts(true);
             }
         }
-        let now = Arc::new(plugin);
-        slot.serving = Some(now.clone());
-        slot.compare();
         if before.as_ref().is_some_and(|b| b.has_more_than(&now)) {
             self.freed(&mut slots);
         }
@@ -479,7 +482,19 @@ impl Registry {
 
     fn judge(&self, plugin: &Plugin, now: Instant) -> Option<Back> {
         let mut slots = self.slots.write().expect("lock");
-        let slot = slots.values_mut().find(|slot| slot.build(plugin).is_some())?;
+        let id = slots.iter().find(|(_, slot)| slot.build(plugin).is_some());
+        let id = id.map(|(id, _)| id.clone())?;
+        // What another reconciles by now is not taken back from it.
+        let good = slots[&id].good.clone();
+        let taken = good.is_some_and(|good| {
+            let others = slots.iter().filter(|(other, _)| **other != id);
+            let mut others = others.filter_map(|(_, slot)| slot.serving.as_ref());
+            others.any(|theirs| good.kinds.iter().any(|k| theirs.kind(&k.gvk).is_some()))
+        });
+        let slot = slots.get_mut(&id)?;
+        if taken {
+            slot.good = None;
+        }
         let serving = slot.serving.clone()?;
         if let Some(canary) = &mut slot.canary
             && let Some(build) = &canary.serving
@@ -509,15 +524,17 @@ impl Registry {
             Verdict::Failed(why) => {
                 let good = slot.good.take()?;
                 let now = Arc::new(good.under(&serving));
+                slot.serving = Some(now.clone());
+                if slot.compare() {
+                    self.look_again();
+                }
                 now.record
                     .counts(slot.canary.as_ref().is_some_and(|c| c.serving.is_some()));
-                slot.serving = Some(now.clone());
                 slot.bad = Some(Bad {
                     plugin: serving.clone(),
                     why: why.clone(),
                 });
                 slot.rolled_back += 1;
-                slot.compare();
                 if serving.has_more_than(&now) {
                     self.freed(&mut slots);
                 }
@@ -544,6 +561,13 @@ impl Registry {
     pub fn remove(&self, id: &str) -> Option<Arc<Plugin>> {
         let mut slots = self.slots.write().expect("lock");
         let removed = slots.remove(id)?;
+        // What the object agreed for a file's build holds no more.
+        for slot in slots.values_mut() {
+            if slot.serving.as_ref().is_some_and(|p| of_object(p.name()) == id) {
+                slot.seen.clear();
+                self.look_again();
+            }
+        }
         self.freed(&mut slots);
         removed.serving
     }

@@ -110,8 +110,8 @@ impl Controller {
             let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
             self.services.tapes.keep(recorded, bad);
             // Unloaded meanwhile: nobody else would forget it.
-            let serves = self.registry.of_kind(&key.gvk);
-            if serves.is_none_or(|serves| serves.name() != plugin.name()) {
+            let serves = self.registry.serving();
+            if serves.iter().all(|serves| serves.name() != plugin.name()) {
                 self.services.tapes.forget(plugin.name());
             }
         }

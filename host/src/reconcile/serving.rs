@@ -32,7 +32,7 @@ pub(crate) fn swapped(
     let scopes: Vec<_> = plugin
         .kinds
         .iter()
-        .flat_map(|k| services.kind_scopes(k))
+        .flat_map(|k| k.scopes(&services.reach))
         .collect();
     let concurrent = [
         plugin.terms.grants.pace().concurrency.unwrap_or(0),
@@ -88,7 +88,7 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
 
 /// Queues everything a plugin reconciles, from now on or again.
 pub(crate) fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin.kinds.iter().flat_map(|k| services.kind_scopes(k)) {
+    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
         let (serving, _) = services.informers.ensure(&scope);
         let query = Query {
             namespace: &scope.namespace,

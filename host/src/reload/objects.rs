@@ -20,7 +20,7 @@ use crate::{
     oci::{self, Auth, Reference},
     plugin::{
         self, Refusal, Registry,
-        spec::{Data, KeyName, Oci, PluginObject, PluginSpec, Verify},
+        spec::{Data, KeyName, Oci, PluginSpec, Verify},
     },
     queue::Priority,
     reconcile,
@@ -60,16 +60,10 @@ pub struct Wanted {
 impl Wanted {
     /// Reads a stored object; the error names the field.
     pub fn parse(key: &ObjectRef, object: &Object) -> Result<Self, Refusal> {
-        let invalid = |e: String| Refusal::new("SpecInvalid", e);
-        let read: PluginObject = serde_json::from_slice(&object.json).map_err(|e| invalid(e.to_string()))?;
-        read.spec
-            .grant()
-            .check()
-            .map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(Self {
             name: key.name.to_string(),
             generation: object.generation,
-            spec: read.spec,
+            spec: PluginSpec::read(object)?,
         })
     }
 }

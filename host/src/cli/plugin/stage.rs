@@ -252,12 +252,12 @@ impl Stage {
             Ok(reports.into_iter().find(|r| r.file == file))
         };
         let refused = report()?.map_or(0, |r| r.refused);
-        let mut news = match config {
-            Some(config) => self.configure(plugin, config)?,
-            None => false,
-        };
+        // The large one first: what comes with it is there before the host looks.
+        let mut news = ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
         news |= self.grant(project, plugin)?;
-        news |= ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
+        if let Some(config) = config {
+            news |= self.configure(plugin, config)?;
+        }
         let digest = hex(&Sha256::digest(wasm));
         let began = Instant::now();
         loop {

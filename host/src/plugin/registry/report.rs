@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Bad, Canary, Slot};
-use crate::replay::Probe;
+use crate::plugin::Probe;
 
 /// What is known of one component file, or one `Plugin` object.
 #[derive(Clone, Debug, Default, Serialize)]

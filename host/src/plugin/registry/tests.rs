@@ -271,6 +271,26 @@ fn what_a_build_leaves_to_others_is_theirs_at_once() {
 }
 
 #[test]
+fn nothing_goes_back_to_a_kind_that_another_has_by_now() {
+    let registry = Registry::default();
+    let both = Plugin {
+        kinds: vec![kind("A"), kind("B")],
+        ..plugin("a", "1", "A")
+    };
+    registry.serve("a.wasm", "1", both, None).expect("serves");
+    registry
+        .serve("a.wasm", "2", plugin("a", "2", "A"), None)
+        .expect("serves");
+    registry
+        .serve("b.wasm", "1", plugin("b", "3", "B"), None)
+        .expect("serves");
+    assert!(trap(&registry, 0..trial::OBJECTS).is_none());
+    assert_eq!(of(&registry, 1), "2");
+    let of_b = registry.of_kind(&Gvk::new("g", "v1", "B")).expect("a plugin");
+    assert_eq!(**of_b.name(), *"b");
+}
+
+#[test]
 fn a_canary_is_held_against_what_is_beside_it_now() {
     let registry = Registry::default();
     let id = of_object("a");
@@ -301,6 +321,15 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
         .serve(&id, "3", plugin("a", "4", "A"), None)
         .expect("serves");
     assert!(!registry.knows_canary(&id, "c"));
+    // And beside one that is gone back to.
+    registry.refuse_canary(
+        &id,
+        "c",
+        share(100),
+        Some(Refusal::new(CANARY_DIFFERS, String::new())),
+    );
+    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert!(!registry.knows_canary(&id, "c"));
 }
 
 #[test]
@@ -324,6 +353,11 @@ fn an_object_binds_what_a_file_has_brought() {
     assert_eq!(now(), 9);
     assert!(!agree("a.wasm", most(7)), "a file has no say in it any more");
     assert_eq!(now(), 9);
+    // Until the object goes.
+    assert!(registry.remove(&of_object("a")).is_none());
+    assert!(!registry.knows("a.wasm", "1"), "it is agreed anew");
+    assert!(agree("a.wasm", most(7)));
+    registry.govern("a");
     // The canary, too.
     registry
         .serve(&of_object("a"), "1", plugin("a", "1", "A"), None)

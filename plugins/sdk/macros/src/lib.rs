@@ -53,7 +53,12 @@ pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// For a test in memory it is a value: `Host::new().reconcile(&reconcile, &object)`.
 #[proc_macro_attribute]
-pub fn reconciler(_args: TokenStream, item: TokenStream) -> TokenStream {
+pub fn reconciler(args: TokenStream, item: TokenStream) -> TokenStream {
+    if let Some(first) = args.into_iter().next() {
+        let words = "it takes nothing: what has a finalizer, hooks or several kinds implements `Reconciler`";
+        let error = syn::Error::new(first.span().into(), words);
+        return error.into_compile_error().into();
+    }
     let function = parse_macro_input!(item as reconciler::Function);
     reconciler::expand(&function)
         .unwrap_or_else(syn::Error::into_compile_error)

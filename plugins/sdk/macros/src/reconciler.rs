@@ -48,17 +48,21 @@ pub fn expand(function: &Function) -> Result<TokenStream> {
             return Err(syn::Error::new(name.span(), form));
         }
     };
+    // What takes the function away takes all of it away.
+    let conditions: Vec<_> = attrs.iter().filter(|a| a.path().is_ident("cfg")).collect();
     Ok(quote! {
         #(#attrs)*
         #[allow(non_camel_case_types)]
         #visibility struct #name;
 
+        #(#conditions)*
         impl ::ostler_sdk::Reconciler for #name {
             type Spec = <#object as ::ostler_sdk::guest::Whole>::Spec;
 
             fn reconcile(&self, #parameters) #rest
         }
 
+        #(#conditions)*
         ::ostler_sdk::plugin!(#name);
     })
 }

@@ -110,7 +110,8 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
         ..
     } = args;
     let name = spec.to_string();
-    let Some(kind) = args.kind.as_deref().or(name.strip_suffix("Spec")) else {
+    let kind = args.kind.as_deref().or(name.strip_suffix("Spec"));
+    let Some(kind) = kind.filter(|kind| !kind.is_empty()) else {
         let missing = "`kind` is missing, and the name does not end with `Spec`";
         return Err(syn::Error::new(spec.span(), missing));
     };

@@ -48,6 +48,28 @@ async fn a_secret_is_never_shown(lab: Lab) {
     }
     // dGVsbC1ub2JvZHktMDAw is how each of them begins in base64.
     assert!(!text.contains("dGVsbC1ub2JvZHktMDAw"), "{text}");
+    // A server that refuses a Secret may quote it.
+    let mut wrong = secret(WORD);
+    wrong["data"] = json!({"other": "no base64!"});
+    let refused = plan(
+        lab.client.clone(),
+        settings(&lab),
+        &Wish {
+            files: file(wrong),
+            ..wish(&lab)
+        },
+    )
+    .await;
+    let why = format!("{:#}", refused.expect_err("it is no base64"));
+    assert!(why.contains("file.yaml"), "{why}");
+    for secret in [
+        "tell-nobody-000",
+        "unchanged-0000",
+        "dGVsbC1ub2JvZHktMDAw",
+        "no base64!",
+    ] {
+        assert!(!why.contains(secret), "{why}");
+    }
 }
 
 async fn a_missing_grant_is_told(mut lab: Lab) {
