@@ -11,6 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use ostler::scope::Form;
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab,
@@ -110,20 +111,45 @@ impl Drop for Seed {
     }
 }
 
+/// So many differences are told.
+const SAID: usize = 5;
+
+/// What the host knows of a probe: as it is in the store, and its turn.
+fn known(lab: &Lab, name: &str) -> String {
+    let (key, services) = (lab.key(&kind(), name), lab.host().services());
+    let stored = services.store.get(&key, Form::Whole);
+    let stored = stored.map(|o| (o.generation, o.resource_version));
+    let turn = services.router.explain(&key);
+    let since = turn.causes.len().saturating_sub(SAID);
+    format!(
+        "generation and version in the store {stored:?}, in the queue {:?}, due in {:?}, woken last by {:?}",
+        turn.place,
+        turn.due_in,
+        &turn.causes[since..]
+    )
+}
+
 /// Says what differed when a run ends by a panic.
 #[derive(Default)]
 struct Differences(std::sync::Mutex<Vec<String>>);
 
 impl Differences {
     /// Whether there are none.
-    fn between(&self, found: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    fn between(
+        &self,
+        lab: &Lab,
+        found: &BTreeMap<String, String>,
+        wanted: &BTreeMap<String, String>,
+    ) -> bool {
         let names: std::collections::BTreeSet<_> = found.keys().chain(wanted.keys()).collect();
         let differing = names
             .into_iter()
             .filter(|name| found.get(*name) != wanted.get(*name));
-        let said =
-            differing.map(|name| format!("{name}: {:?} is to be {:?}", found.get(name), wanted.get(name)));
-        let said: Vec<String> = said.collect();
+        let said = differing.map(|name| {
+            let (found, wanted) = (found.get(name), wanted.get(name));
+            format!("{name}: {found:?} is to be {wanted:?}; {}", known(lab, name))
+        });
+        let said: Vec<String> = said.take(SAID).collect();
         let none = said.is_empty();
         *self.0.lock().expect("lock") = said;
         none
@@ -134,11 +160,7 @@ impl Drop for Differences {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let said = self.0.lock().expect("lock");
-            println!(
-                "{} differ, the first: {:#?}",
-                said.len(),
-                &said[..said.len().min(5)]
-            );
+            println!("these differ, at least: {said:#?}");
         }
     }
 }
@@ -171,7 +193,7 @@ async fn chaos(mut lab: Lab, runs: u64) {
         }
         let differences = Differences::default();
         lab.until(&format!("all is as it should be (seed {seed})"), async || {
-            differences.between(&found(&lab).await, &wanted)
+            differences.between(&lab, &found(&lab).await, &wanted)
         })
         .await;
         // The last deletions are told when the watch is back.
