@@ -11,6 +11,7 @@ use std::{
 
 use kube::Client;
 use ostler::{
+    admin::Admin,
     engine::Cache,
     grants::Grants,
     host::{Host, Settings},
@@ -179,6 +180,17 @@ impl Lab {
     /// The running host.
     pub fn host(&self) -> &Host {
         self.host.as_ref().expect("a host runs")
+    }
+
+    /// What answers people about the running host.
+    pub fn admin(&self) -> Admin {
+        let host = self.host();
+        Admin {
+            services: host.services().clone(),
+            registry: host.registry().clone(),
+            ledger: host.ledger().clone(),
+            workers: self.settings.workers,
+        }
     }
 
     /// Names an object of this test's namespace.

@@ -1,7 +1,7 @@
 //! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
 
 use ostler::{
-    admin::{Admin, explain::Explanation, question::Question},
+    admin::{explain::Explanation, question::Question},
     grants::Grants,
     key::Gvk,
 };
@@ -51,13 +51,7 @@ fn hooks(lab: &Lab) -> String {
 }
 
 fn explained(lab: &Lab, name: &str) -> Explanation {
-    let host = lab.host();
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: lab.settings.workers,
-    };
+    let admin = lab.admin();
     let question = Question {
         kind: "beat".into(),
         namespace: Some(lab.namespace.clone()),

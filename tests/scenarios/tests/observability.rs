@@ -35,13 +35,7 @@ scenarios!(
 
 /// The admin server of the lab's host.
 async fn serve(lab: &Lab) -> (Admin, String) {
-    let host = lab.host();
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: lab.settings.workers,
-    };
+    let admin = lab.admin();
     let address = admin
         .clone()
         .serve("127.0.0.1:0".parse().expect("an address"))

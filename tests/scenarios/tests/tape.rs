@@ -8,7 +8,6 @@ use std::{
 
 use futures::StreamExt;
 use ostler::{
-    admin::Admin,
     contract,
     engine::{Engine, Limits},
     grants::Grants,
@@ -391,13 +390,7 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
 
 /// The admin server of the lab's host.
 async fn serve(lab: &Lab) -> String {
-    let host = lab.host();
-    let admin = Admin {
-        services: host.services().clone(),
-        registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
-        workers: lab.settings.workers,
-    };
+    let admin = lab.admin();
     let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
     format!("http://{}", address.expect("it binds"))
 }

@@ -9,7 +9,7 @@ use ostler::{
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{file, planned, planned_with, probe, settings, snapshot, wish};
+use super::{planned, planned_with, probe, refused_with, settings, snapshot, wish};
 scenarios!(
     a_secret_is_never_shown,
     a_missing_grant_is_told,
@@ -51,16 +51,7 @@ async fn a_secret_is_never_shown(lab: Lab) {
     // A server that refuses a Secret may quote it.
     let mut wrong = secret(WORD);
     wrong["data"] = json!({"other": "no base64!"});
-    let refused = plan(
-        lab.client.clone(),
-        settings(&lab),
-        &Wish {
-            files: file(wrong),
-            ..wish(&lab)
-        },
-    )
-    .await;
-    let why = format!("{:#}", refused.expect_err("it is no base64"));
+    let why = refused_with(&lab, wrong).await;
     assert!(why.contains("file.yaml"), "{why}");
     for secret in [
         "tell-nobody-000",
@@ -101,16 +92,7 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
     // In a file it is the person's mistake.
     let mut wrong = probe(&lab, "p", json!([]), json!([]));
     wrong["spec"]["steps"] = json!("none");
-    let refused = plan(
-        lab.client.clone(),
-        settings(&lab),
-        &Wish {
-            files: file(wrong),
-            ..wish(&lab)
-        },
-    )
-    .await;
-    let why = format!("{:#}", refused.expect_err("the schema does not allow it"));
+    let why = refused_with(&lab, wrong).await;
     assert!(why.contains("file.yaml") && why.contains("spec.steps"), "{why}");
     // By a plugin it is the plugin's.
     let config =

@@ -56,6 +56,13 @@ async fn planned_with(lab: &Lab, object: Value) -> Report {
     planned(lab, Wish { files, ..wish(lab) }).await
 }
 
+/// Why an object in a file can't be planned.
+async fn refused_with(lab: &Lab, object: Value) -> String {
+    let files = file(object);
+    let refused = plan(lab.client.clone(), settings(lab), &Wish { files, ..wish(lab) }).await;
+    format!("{:#}", refused.expect_err("it is refused"))
+}
+
 /// The object of this name as it would be.
 fn would_be(report: &Report, name: &str) -> Value {
     let end = format!("/{name}");
