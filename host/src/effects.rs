@@ -1,5 +1,7 @@
 //! Writes to the API server: each suppressed when it would change nothing, and readable at once.
 
+mod answers;
+
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
@@ -8,17 +10,17 @@ use std::{
 
 use serde_json::{Value, json};
 
+use self::answers::Answers;
 use crate::{
     cluster::{ApiError, As, Cluster, Patch, Resource, parse},
     grants::ServiceAccount,
     key::{Gvk, ObjectRef},
     object::Object,
     references::{self, HOLDS},
-    router::{Router, Writing},
+    router::Router,
     scope::Form,
     selector::Selector,
-    store::{Put, Store},
-    watch::Origin,
+    store::Store,
 };
 
 /// Who writes: the plugin's field manager, and the object whose reconcile it is.
@@ -46,7 +48,7 @@ pub struct Written {
 pub struct Effects {
     cluster: Cluster,
     store: Arc<Store>,
-    router: Arc<Router>,
+    answers: Answers,
     /// What the reconciles of each object applied last.
     applied: Mutex<HashMap<ObjectRef, Vec<(ObjectRef, Applied)>>>,
 }
@@ -69,8 +71,8 @@ impl Effects {
     pub fn new(cluster: Cluster, store: Arc<Store>, router: Arc<Router>) -> Self {
         Self {
             cluster,
-            store,
-            router,
+            store: store.clone(),
+            answers: Answers::new(store, router),
             applied: Mutex::default(),
         }
     }
@@ -92,10 +94,11 @@ impl Effects {
             let mut of_key = of.filter(|(k, _)| k == key);
             of_key.next().map(|(_, before)| *before)
         };
-        if let Some(before) = before
+        let live = self.store.get(key, Form::Whole);
+        let was = live.as_ref().map(|live| fingerprint(&live.value(), object));
+        if let (Some(before), Some(live)) = (before, live)
             && before.sent == sent
-            && let Some(live) = self.store.get(key, Form::Whole)
-            && before.live == fingerprint(&live.value(), object)
+            && was == Some(before.live)
         {
             let (said, version) = (writer.said, live.resource_version);
             self.remember(
@@ -117,12 +120,14 @@ impl Effects {
             self.cluster.resource(&key.gvk).await?.object(key),
             writer.manager
         );
-        let writing = self.router.writing(key, writer.by);
+        let awaiting = self.answers.awaiting(key, writer.by);
         let cluster = self.cluster.acting(writer.account);
         let answer = cluster.patch(&path, Patch::Apply, body).await?;
-        let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
+        // Where all of it was there before, what has changed meanwhile was somebody else.
+        let ours = was != Some(live);
+        let object_now = awaiting.keep(&answer, ours)?;
         // Of the answer: what is in the store may be somebody else's by now.
         let version = answered["metadata"]["resourceVersion"].as_str();
         let (said, version) = (writer.said, version.and_then(|v| v.parse().ok()).unwrap_or(0));
@@ -187,10 +192,10 @@ impl Effects {
             writer.manager
         );
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
-        let writing = self.router.writing(key, writer.by);
+        let awaiting = self.answers.awaiting(key, writer.by);
         let answer = self.cluster.acting(writer.account).create(&path, body).await?;
         Ok(Written {
-            object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
+            object: awaiting.keep(&answer, true)?,
             sent: true,
         })
     }
@@ -311,7 +316,8 @@ impl Effects {
             let Some(mut metadata) = change(&object) else {
                 return Ok(false);
             };
-            // What was read is what is changed: nobody's edit in between goes unseen.
+            // What was read is what is changed: nobody's edit in between goes unseen. One before may be news already.
+            self.answers.learn(key, &bytes)?;
             metadata["uid"] = (*object.uid).into();
             metadata["resourceVersion"] = object.resource_version.to_string().into();
             attempts += 1;
@@ -394,9 +400,11 @@ impl Effects {
             false => resource.object(key),
         };
         let patch = json!({"metadata": {"uid": uid}, "status": status});
+        // It changes nobody's intent: if that differs, somebody else's edit came with the answer.
         self.merge(None, key, &path, &patch, key, false).await
     }
 
+    /// `ours`: who asks knows all that was there before, so that what the answer has besides is its own.
     async fn merge(
         &self,
         account: Option<&ServiceAccount>,
@@ -404,15 +412,15 @@ impl Effects {
         path: &str,
         patch: &Value,
         by: &ObjectRef,
-        own_intent: bool,
+        ours: bool,
     ) -> Result<Arc<Object>, ApiError> {
         let path = format!("{path}?fieldManager=ostler");
-        let writing = self.router.writing(key, by);
+        let awaiting = self.answers.awaiting(key, by);
         let cluster = self.cluster.acting(account);
         let answer = cluster
             .patch(&path, Patch::Merge, patch.to_string().into_bytes())
             .await?;
-        self.keep(&key.gvk, &answer, by, own_intent, writing)
+        awaiting.keep(&answer, ours)
     }
 
     /// Reads one object from the API server itself; the store has it from then on.
@@ -423,53 +431,12 @@ impl Effects {
         by: &ObjectRef,
     ) -> Result<Option<Arc<Object>>, ApiError> {
         let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let awaiting = self.answers.awaiting(key, by);
         match self.cluster.acting(account).get(&path).await {
-            Ok(bytes) => self
-                .keep(&key.gvk, &bytes, by, false, self.router.writing(key, by))
-                .map(Some),
+            // Who reads another object is given what it is; of its own another reconcile has to know.
+            Ok(bytes) => awaiting.keep(&bytes, key != by).map(Some),
             Err(ApiError::Status { code: 404, .. }) => Ok(None),
             Err(e) => Err(e),
-        }
-    }
-
-    /// Puts an answer into the store; what it says is no news to who asked for it.
-    fn keep(
-        &self,
-        gvk: &Gvk,
-        answer: &[u8],
-        by: &ObjectRef,
-        own_intent: bool,
-        writing: Writing,
-    ) -> Result<Arc<Object>, ApiError> {
-        let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
-        let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
-        let version = object.resource_version;
-        let mut ours = true;
-        let kept = match self.store.put(&key, object, Form::Whole) {
-            Put::News(change) => {
-                // A status write changes nobody's intent: if that differs, somebody else's edit came with the
-                // answer, and the reconcile has not seen it.
-                let foreign = key == *by
-                    && !own_intent
-                    && change.old.as_ref().map(|o| o.intent) != change.new.as_ref().map(|n| n.intent);
-                self.router
-                    .changed(&change, Origin::Watched, Some(by).filter(|_| !foreign));
-                ours = !foreign;
-                change.new
-            }
-            // The watch was faster, or has something newer still.
-            Put::Known => self.store.get(&key, Form::Whole),
-            Put::Overtaken(newer) => Some(newer),
-            Put::Stray(object) => Some(object),
-        };
-        match ours {
-            true => writing.done(version),
-            // This version is not our echo alone: whoever it wakes is woken.
-            false => drop(writing),
-        }
-        match kept {
-            Some(object) => Ok(object),
-            None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),
         }
     }
 

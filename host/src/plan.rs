@@ -10,7 +10,7 @@
 mod choose;
 mod diff;
 mod intent;
-mod merge;
+pub(crate) mod merge;
 mod overlay;
 mod plugins;
 mod report;

@@ -25,7 +25,7 @@ const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::L
 /// One pop in so many begins with a lower priority, each in turn, so that it is slow under load but never starved.
 const AGING: u64 = 16;
 
-/// Causes kept per object; more tell nothing new.
+/// Causes kept per object; more tell nothing new, but for the first of its sort.
 const CAUSES: usize = 8;
 
 /// How the queue behaves.
@@ -420,7 +420,9 @@ impl<C: PartialEq> Item<C> {
     }
 
     fn take_cause(&mut self, cause: C) {
-        if self.causes.len() < CAUSES && !self.causes.contains(&cause) {
+        let sort = std::mem::discriminant(&cause);
+        let told = |c: &C| *c == cause || self.causes.len() >= CAUSES && std::mem::discriminant(c) == sort;
+        if !self.causes.iter().any(told) {
             self.causes.push(cause);
         }
     }

@@ -54,6 +54,9 @@ pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
 /// `true` lets a deleted object go at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
+/// When to look again at what the API server says is not there: the watch has told by then, or it was not so.
+const MISSING: Duration = Duration::from_secs(1);
+
 /// When to look again at what is about to be held.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -328,6 +331,12 @@ impl Controller {
         None
     }
 
+    /// The API server says that an object is not there. Where that is so, the watch tells; where it is only that the
+    /// kind is not served for a moment, nobody does.
+    fn missing(&self) -> End {
+        End::wait(self.services.router.now() + MISSING, Cause::Retry)
+    }
+
     async fn set_finalizers(
         &self,
         key: &ObjectRef,
@@ -342,7 +351,7 @@ impl Controller {
         self.ledger.count(key, api_writes(1));
         match written {
             Ok(object) => Ok(object),
-            Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(e) if e.code() == 404 => Err(self.missing()),
             Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {

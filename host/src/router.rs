@@ -16,9 +16,8 @@ use crate::{
     queue::{LaneState, Next, Place, Priority, Queue, Work},
     references,
     scope::{Reach, Scope},
-    store::Change,
+    store::{Change, Origin},
     upstream,
-    watch::Origin,
 };
 
 /// Asks for a reconcile: each new value of this annotation is one.
@@ -125,7 +124,7 @@ struct Inner {
 struct Write {
     ticket: u64,
     by: ObjectRef,
-    /// What would have woken `by`, with the version that did.
+    /// What would have woken `by`, with the version that did; none where that says not enough.
     held: Vec<(Option<u64>, Priority, Cause)>,
 }
 
@@ -224,7 +223,9 @@ impl Router {
     pub fn changed(&self, change: &Change, origin: Origin, by: Option<&ObjectRef>) {
         let now = self.now();
         let mut inner = self.inner.lock().expect("lock");
+        // A list may show an own write and somebody else's before it as one.
         let version = change.new.as_ref().map(|o| o.resource_version);
+        let version = version.filter(|_| !origin.skips());
         let intended = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,
@@ -232,8 +233,8 @@ impl Router {
         if intended && by != Some(&change.key) {
             let (priority, cause) = match origin {
                 Origin::Initial => (Priority::Low, Cause::Start),
-                Origin::Watched if asked_for(change) => (Priority::High, Cause::Manual),
-                Origin::Watched => (Priority::High, Cause::Change),
+                _ if asked_for(change) => (Priority::High, Cause::Manual),
+                _ => (Priority::High, Cause::Change),
             };
             inner.wake(&change.key, &change.key, version, priority, cause, now);
         }

@@ -2,16 +2,21 @@
 //!
 //! Watches and the host's own writes both put objects in; whichever is newer
 //! stays, so a write is readable at once and its echo in the watch is no change.
+//! A watch shows every version, a list only the last: what was in between when a list shows an own write
+//! before a watch does nobody can tell, and is told as overtaken.
 //!
 //! Each watch has a collection. Where two overlap, both have the object (it is shared, not copied), and
 //! a change is told once.
 
+mod collection;
+
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, BTreeSet, HashMap},
-    ops::Bound,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, RwLock},
 };
+
+use self::collection::{Collection, Gone, Term};
 
 use crate::{
     key::{Gvk, ObjectRef},
@@ -19,6 +24,26 @@ use crate::{
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
+
+/// How the host hears of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The first list of an informer: it was there before.
+    Initial,
+    /// A later list of an informer, which shows how it is and not what has become of it meanwhile.
+    Listed,
+    /// It happened while the informer watched.
+    Watched,
+    /// The answer to a request of the host's own.
+    Answered,
+}
+
+impl Origin {
+    /// Whether versions in between may never be shown.
+    pub fn skips(self) -> bool {
+        matches!(self, Self::Initial | Self::Listed)
+    }
+}
 
 /// What a put or a removal changed.
 #[derive(Debug)]
@@ -38,8 +63,8 @@ pub enum Put {
     News(Change),
     /// It has it, or knows that it is gone.
     Known,
-    /// It has a newer version already, from a write of the host's own: somebody else's version in between
-    /// was never seen. What is kept now is given.
+    /// It has a newer version already, or this one, from a write of the host's own: somebody else's version in
+    /// between was never seen. What is kept now is given.
     Overtaken(Arc<Object>),
     /// No watch covers it: it is not kept.
     Stray(Arc<Object>),
@@ -63,42 +88,14 @@ pub struct Query<'a> {
 /// Namespace and name.
 pub type Name = (Arc<str>, Arc<str>);
 
-/// What an index goes by.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Term {
-    Label(Box<str>),
-    Field(Box<str>),
-}
-
-impl Term {
-    fn value(&self, object: &Object) -> Option<Box<str>> {
-        match self {
-            Self::Label(key) => object.labels.get(key).map(Into::into),
-            Self::Field(path) => Some(object.field(path).into()),
-        }
-    }
-}
-
-type Index = HashMap<Box<str>, BTreeSet<Name>>;
-
-/// The objects of one watch, ordered by namespace and name.
-struct Collection {
-    scope: Scope,
-    objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Object>>>,
-    /// Made when a list first asks by a label or a field, and kept up from then on.
-    indexes: HashMap<Term, Index>,
-    len: usize,
-    /// Where labels decide what is in it: what is not any more, as of which version. A late echo of a write must not
-    /// bring it back.
-    left: HashMap<Box<str>, u64>,
-}
-
 /// All collections of one kind in one cluster.
 #[derive(Default)]
 struct Kind {
     collections: Vec<Collection>,
-    /// Resource versions of deletions not long ago: a late echo of a write must not bring an object back.
-    buried: HashMap<Box<str>, u64>,
+    /// Deleted: a late echo of a write must not bring an object back.
+    buried: Gone,
+    /// Versions that are here from answers, and that no watch has shown yet.
+    awaited: HashMap<ObjectRef, u64>,
 }
 
 /// The shared store.
@@ -107,109 +104,8 @@ pub struct Store {
     kinds: RwLock<HashMap<(Arc<str>, Gvk), Kind>>,
 }
 
-/// More tombstones than this are not kept: echoes come within milliseconds.
-const BURIED: usize = 4096;
-
 /// Collections smaller than this are searched faster than indexed.
 const INDEXED: usize = 64;
-
-impl Collection {
-    fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
-        self.objects.get(&key.namespace)?.get(&key.name)
-    }
-
-    fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
-        self.remove(key);
-        // One copy of a namespace's name for all that are in it.
-        let namespace = match self.objects.get_key_value(&key.namespace) {
-            Some((namespace, _)) => namespace.clone(),
-            None => key.namespace.clone(),
-        };
-        for (term, index) in &mut self.indexes {
-            enter(index, term, object, (namespace.clone(), key.name.clone()));
-        }
-        let names = self.objects.entry(namespace).or_default();
-        names.insert(key.name.clone(), object.clone());
-        self.len += 1;
-    }
-
-    fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
-        let names = self.objects.get_mut(&key.namespace)?;
-        let object = names.remove(&key.name)?;
-        if names.is_empty() {
-            self.objects.remove(&key.namespace);
-        }
-        let name = (key.namespace.clone(), key.name.clone());
-        for (term, index) in &mut self.indexes {
-            let Some(value) = term.value(&object) else {
-                continue;
-            };
-            if let Some(names) = index.get_mut(&value) {
-                names.remove(&name);
-                if names.is_empty() {
-                    index.remove(&value);
-                }
-            }
-        }
-        self.len -= 1;
-        Some(object)
-    }
-
-    fn index(&mut self, term: Term) {
-        let mut index = Index::new();
-        for (namespace, names) in &self.objects {
-            for (name, object) in names {
-                enter(&mut index, &term, object, (namespace.clone(), name.clone()));
-            }
-        }
-        self.indexes.insert(term, index);
-    }
-
-    /// Objects in order, from the index where there is one for the query, else from all.
-    fn search<'a>(
-        &'a self,
-        query: &Query<'a>,
-        term: Option<&(Term, &str)>,
-    ) -> Box<dyn Iterator<Item = (&'a Arc<str>, &'a Arc<str>, &'a Arc<Object>)> + 'a> {
-        let from = match query.after {
-            Some(name) => Bound::Excluded(name.clone()),
-            None => Bound::Included((Arc::from(query.namespace), Arc::from(""))),
-        };
-        let namespace = query.namespace;
-        let here = move |ns: &str| namespace.is_empty() || ns == namespace;
-        if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
-            let names = index.get(*value).into_iter();
-            let names = names.flat_map(move |names| names.range((from.clone(), Bound::Unbounded)));
-            return Box::new(
-                names
-                    .take_while(move |(ns, _)| here(ns))
-                    .filter_map(|(ns, name)| Some((ns, name, self.objects.get(ns)?.get(name)?))),
-            );
-        }
-        let start = match &from {
-            Bound::Excluded((ns, _)) | Bound::Included((ns, _)) => ns.clone(),
-            Bound::Unbounded => "".into(),
-        };
-        let namespaces = self
-            .objects
-            .range(start.clone()..)
-            .take_while(move |(ns, _)| here(ns));
-        Box::new(namespaces.flat_map(move |(ns, names)| {
-            let first = match &from {
-                Bound::Excluded((at, name)) if at == ns => Bound::Excluded(name.clone()),
-                _ => Bound::Unbounded,
-            };
-            let names = names.range((first, Bound::Unbounded));
-            names.map(move |(name, object)| (ns, name, object))
-        }))
-    }
-}
-
-fn enter(index: &mut Index, term: &Term, object: &Object, name: Name) {
-    if let Some(value) = term.value(object) {
-        index.entry(value).or_default().insert(name);
-    }
-}
 
 impl Kind {
     fn of(&mut self, form: Form) -> impl Iterator<Item = &mut Collection> {
@@ -223,12 +119,57 @@ impl Kind {
         found.max_by_key(|o| o.resource_version).cloned()
     }
 
-    fn bury(&mut self, uid: &str, version: u64) {
-        if self.buried.len() >= BURIED {
-            self.buried.clear();
+    /// Whether a version of an object is in a watch of the whole objects that has it, or ought to.
+    fn whole(&self, key: &ObjectRef, labels: &Labels) -> bool {
+        let mut whole = self.collections.iter().filter(|c| c.scope.form == Form::Whole);
+        whole.any(|c| c.scope.has(key, labels))
+    }
+
+    /// What the metadata says and a watch of the whole objects, which is closed, did not.
+    fn untold(&self, closed: &Collection) -> Vec<Change> {
+        let metadata = || self.collections.iter().filter(|c| c.scope.form == Form::Metadata);
+        let elsewhere = |key: &ObjectRef, o: &Object| self.whole(key, &o.labels);
+        let key = |scope: &Scope, (namespace, name): (&Arc<str>, &Arc<str>)| {
+            let (gvk, cluster) = (scope.gvk.clone(), scope.cluster.clone());
+            ObjectRef::of(gvk, cluster, namespace.clone(), name.clone())
+        };
+        let mut untold = HashMap::new();
+        for collection in metadata() {
+            for (namespace, name, new) in collection.search(&Query::default(), None) {
+                let key = key(&collection.scope, (namespace, name));
+                let old = closed.get(&key);
+                let told = old.is_some_and(|old| old.resource_version >= new.resource_version);
+                if closed.scope.has(&key, &new.labels) && !told && !elsewhere(&key, new) {
+                    let (old, new) = (old.cloned(), Some(new.clone()));
+                    untold.insert(key.clone(), Change { key, old, new });
+                }
+            }
         }
-        let newest = self.buried.entry(uid.into()).or_default();
-        *newest = version.max(*newest);
+        for (namespace, name, old) in closed.search(&Query::default(), None) {
+            let key = key(&closed.scope, (namespace, name));
+            let gone = metadata().any(|c| c.scope.has(&key, &old.labels) && c.get(&key).is_none());
+            if gone && !elsewhere(&key, old) {
+                let old = Some(old.clone());
+                untold.insert(key.clone(), Change { key, old, new: None });
+            }
+        }
+        untold.into_values().collect()
+    }
+
+    /// A version is heard of that is the latest, or that the store has. Gives whether others before it may have been
+    /// overtaken by an own write.
+    fn heard(&mut self, key: &ObjectRef, version: u64, known: bool, origin: Origin) -> bool {
+        if origin == Origin::Answered {
+            if !known {
+                self.awaited.insert(key.clone(), version);
+            }
+            return false;
+        }
+        let shown = self.awaited.get(key).is_some_and(|awaited| *awaited <= version);
+        if shown {
+            self.awaited.remove(key);
+        }
+        shown && known && origin.skips()
     }
 }
 
@@ -238,72 +179,94 @@ impl Store {
         let mut kinds = self.kinds.write().expect("lock");
         let kind = kinds.entry(id(&scope.cluster, &scope.gvk)).or_default();
         if kind.collections.iter().all(|c| c.scope != *scope) {
-            kind.collections.push(Collection {
-                scope: scope.clone(),
-                objects: BTreeMap::new(),
-                indexes: HashMap::new(),
-                len: 0,
-                left: HashMap::new(),
-            });
+            kind.collections.push(Collection::new(scope.clone()));
         }
     }
 
-    /// Forgets what a watch brought. Nobody is told: nobody reads it.
-    pub fn close(&self, scope: &Scope) {
+    /// Forgets what a watch brought. Gives what it was to tell who reads metadata, and has not.
+    pub fn close(&self, scope: &Scope) -> Vec<Change> {
         let mut kinds = self.kinds.write().expect("lock");
         let id = id(&scope.cluster, &scope.gvk);
-        let Some(kind) = kinds.get_mut(&id) else { return };
-        kind.collections.retain(|c| c.scope != *scope);
+        let Some(kind) = kinds.get_mut(&id) else {
+            return Vec::new();
+        };
+        let Some(at) = kind.collections.iter().position(|c| c.scope == *scope) else {
+            return Vec::new();
+        };
+        let closed = kind.collections.swap_remove(at);
         if kind.collections.is_empty() {
             kinds.remove(&id);
+            return Vec::new();
+        }
+        let awaited = std::mem::take(&mut kind.awaited).into_iter();
+        let still = awaited.filter(|(key, _)| kind.latest(key, Form::Whole).is_some());
+        kind.awaited = still.collect();
+        match scope.form {
+            Form::Whole => kind.untold(&closed),
+            Form::Metadata => Vec::new(),
+        }
+    }
+
+    /// A watch has listed all of its scope, as of a version.
+    pub fn listed(&self, scope: &Scope, version: u64) {
+        let mut kinds = self.kinds.write().expect("lock");
+        let kind = kinds.get_mut(&id(&scope.cluster, &scope.gvk));
+        let collections = kind.into_iter().flat_map(|kind| &mut kind.collections);
+        for collection in collections.filter(|c| c.scope == *scope) {
+            collection.listed = version;
         }
     }
 
     /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object, form: Form) -> Put {
+    pub fn put(&self, key: &ObjectRef, object: Object, form: Form, origin: Origin) -> Put {
         let object = Arc::new(object);
         let mut kinds = self.kinds.write().expect("lock");
         let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
             return Put::Stray(object);
         };
         let version = object.resource_version;
-        if kind.buried.get(&object.uid).is_some_and(|v| *v >= version) {
+        if kind.buried.has(&object.uid, version) {
             return Put::Known;
         }
         let latest = kind.latest(key, form);
         // The watch of the whole objects tells, where there is one.
-        let whole = form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, &object.labels));
+        let whole = form == Form::Metadata && kind.whole(key, &object.labels);
+        let newest = latest.as_ref().is_none_or(|l| l.resource_version <= version);
         let mut kept = latest.is_some();
         for collection in kind.of(form) {
-            let newer = collection.get(key).is_none_or(|o| o.resource_version < version);
-            if collection.left.get(&object.uid).is_some_and(|v| *v >= version) {
-                continue;
-            }
-            if collection.scope.has(key, &object.labels) {
-                if newer && latest.as_ref().is_none_or(|l| l.resource_version <= version) {
-                    collection.insert(key, &object);
-                }
-                kept = true;
-            } else if newer {
-                collection.remove(key);
+            kept |= collection.take(key, &object, newest, origin == Origin::Answered);
+        }
+        if form == Form::Whole && kept {
+            // Who is told of it may list the metadata.
+            for collection in kind.of(Form::Metadata) {
+                collection.take(key, &object, true, true);
             }
         }
+        if whole {
+            return Put::Known;
+        }
         match latest {
-            _ if whole => Put::Known,
             Some(latest) => match version.cmp(&latest.resource_version) {
                 Ordering::Less => Put::Overtaken(latest),
+                Ordering::Equal if kind.heard(key, version, true, origin) => Put::Overtaken(latest),
                 Ordering::Equal => Put::Known,
-                Ordering::Greater => Put::News(Change {
-                    key: key.clone(),
-                    old: Some(latest),
-                    new: Some(object),
-                }),
+                Ordering::Greater => {
+                    kind.heard(key, version, false, origin);
+                    Put::News(Change {
+                        key: key.clone(),
+                        old: Some(latest),
+                        new: Some(object),
+                    })
+                }
             },
-            None if kept => Put::News(Change {
-                key: key.clone(),
-                old: None,
-                new: Some(object),
-            }),
+            None if kept => {
+                kind.heard(key, version, false, origin);
+                Put::News(Change {
+                    key: key.clone(),
+                    old: None,
+                    new: Some(object),
+                })
+            }
             None => Put::Stray(object),
         }
     }
@@ -315,36 +278,43 @@ impl Store {
         let kind = kinds.get_mut(&id(&key.cluster, &key.gvk))?;
         let all = scope.selector.is_none();
         let mut old = None;
+        let gone = |o: &&Arc<Object>| *o.uid == *uid && o.resource_version <= version;
         for collection in kind.of(scope.form).filter(|c| all || c.scope == *scope) {
-            let there = collection.get(key);
-            if there.is_some_and(|o| *o.uid == *uid && o.resource_version <= version) {
+            if collection.get(key).filter(gone).is_some() {
                 old = collection.remove(key).or(old);
             }
-            if !all {
-                if collection.left.len() >= BURIED {
-                    collection.left.clear();
+            if !all || scope.form == Form::Metadata {
+                collection.left.add(uid, version);
+            }
+        }
+        if scope.form == Form::Whole && all && old.is_some() {
+            // Who is told that it is gone may list the metadata.
+            for collection in kind.of(Form::Metadata) {
+                if collection.get(key).filter(gone).is_some() {
+                    collection.remove(key);
                 }
-                collection.left.insert(uid.into(), version);
             }
         }
         // The watch of the whole objects tells, where there is one: it has done so, or will. Of an object that
         // it never had it won't.
         let none = Labels::default();
         let labels = old.as_ref().map_or(&none, |o| &o.labels);
-        if scope.form == Form::Metadata && kind.of(Form::Whole).any(|c| c.scope.has(key, labels)) {
+        if scope.form == Form::Metadata && kind.whole(key, labels) {
             // It may have listed anew a little earlier than this one.
-            let gone = |o: &Arc<Object>| kind.buried.get(uid).is_some_and(|v| *v >= o.resource_version);
-            let told = old.as_ref().is_some_and(gone);
+            let told = old
+                .as_ref()
+                .is_some_and(|o| kind.buried.has(uid, o.resource_version));
             if told || kind.latest(key, Form::Whole).is_some() {
                 return None;
             }
         } else if all {
-            kind.bury(uid, version);
+            kind.buried.add(uid, version);
         }
         // It goes on elsewhere.
         if kind.latest(key, scope.form).is_some() {
             return None;
         }
+        kind.awaited.remove(key);
         Some(Change {
             key: key.clone(),
             old: Some(old?),

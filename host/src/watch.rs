@@ -3,6 +3,8 @@
 //! One informer per [`Scope`], started when somebody first reads from it, shared by all plugins, and let
 //! go when nobody needs it any more. A wider one serves the reads of a narrower.
 
+mod intake;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
@@ -12,36 +14,29 @@ use std::{
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use kube::client::Body;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::{
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
+pub use self::intake::Listener;
+use self::intake::{Intake, Seen};
 use crate::{
-    cluster::{ApiError, As, Cluster, complain, parse, status_error},
+    cluster::{ApiError, As, Cluster, complain},
     key::ObjectRef,
-    object::Object,
     scope::{Form, Scope},
-    store::{Change, Put, Query, Store},
+    store::{Origin, Store},
 };
-
-/// Told of each change, in order per object. Must not block.
-pub type Listener = Arc<dyn Fn(Change, Origin) + Send + Sync>;
-
-/// Where a change came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The first list of an informer: it was there before.
-    Initial,
-    /// It happened while the informer watched.
-    Watched,
-}
 
 /// Objects asked for in one page of a list.
 const PAGE: usize = 500;
+
+/// The server is asked to end a watch after so many seconds.
+const TURN: u64 = 290;
+
+/// A watch that has not ended by then never will: its connection has died without a word.
+const DEAD: Duration = Duration::from_secs(TURN + 30);
 
 /// A watch that ends before this without a word is not asked again at once.
 const HASTY: Duration = Duration::from_secs(1);
@@ -100,9 +95,11 @@ impl Informers {
         self.store.open(scope);
         let informer = Informer {
             cluster: self.cluster.clone(),
-            store: self.store.clone(),
-            listener: self.listener.clone(),
-            scope: scope.clone(),
+            intake: Intake {
+                store: self.store.clone(),
+                listener: self.listener.clone(),
+                scope: scope.clone(),
+            },
             synced: sender,
         };
         let informing = Informing {
@@ -145,7 +142,7 @@ impl Informers {
             None => running.provider(scope).map(|(provider, _)| provider.clone()),
         };
         let serving: HashSet<Scope> = needed.iter().filter_map(server).collect();
-        let mut gone = Vec::new();
+        let (mut gone, mut untold) = (Vec::new(), Vec::new());
         for (scope, informing) in &mut running.scopes {
             if serving.contains(scope) {
                 informing.unneeded = None;
@@ -156,9 +153,13 @@ impl Informers {
         for scope in &gone {
             if let Some(informing) = running.scopes.remove(scope) {
                 informing.task.abort();
-                self.store.close(scope);
+                untold.extend(self.store.close(scope));
                 debug!(kind = %scope.gvk, namespace = %scope.namespace, "nobody reads it: watch let go");
             }
+        }
+        drop(running);
+        for change in untold {
+            (self.listener)(change, Origin::Listed);
         }
         gone
     }
@@ -189,29 +190,8 @@ impl Running {
 
 struct Informer {
     cluster: Cluster,
-    store: Arc<Store>,
-    listener: Listener,
-    scope: Scope,
+    intake: Intake,
     synced: watch::Sender<Synced>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct EventMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default)]
-    annotations: HashMap<String, String>,
-}
-
-/// What an event of a watch was.
-enum Seen {
-    /// About an object, with its version; the key where the object is there.
-    Object(Option<ObjectRef>, String),
-    /// So far everything was told; `true` at the end of a streaming list.
-    Bookmark(String, bool),
-    /// The version is not known any more.
-    TooOld,
 }
 
 /// The lines of a watch as they come.
@@ -222,6 +202,8 @@ struct Lines {
     done: usize,
     /// How much of the buffer has no line's end.
     looked: usize,
+    /// When it is given up.
+    until: Instant,
 }
 
 impl Lines {
@@ -231,10 +213,11 @@ impl Lines {
             buffer: Vec::new(),
             done: 0,
             looked: 0,
+            until: Instant::now() + DEAD,
         }
     }
 
-    /// The next line. A connection that breaks is no fault: the next watch goes on from the last version.
+    /// The next line. A connection that breaks, or is dead, is no fault: the next watch goes on from the last version.
     async fn next(&mut self) -> Option<&[u8]> {
         loop {
             if let Some(end) = self.buffer[self.looked..].iter().position(|b| *b == b'\n') {
@@ -245,16 +228,10 @@ impl Lines {
             }
             self.buffer.drain(..std::mem::take(&mut self.done));
             self.looked = self.buffer.len();
-            self.buffer.extend_from_slice(&self.body.next().await?.ok()?);
+            let next = tokio::time::timeout_at(self.until.into(), self.body.next());
+            self.buffer.extend_from_slice(&next.await.ok()??.ok()?);
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
 }
 
 impl Informer {
@@ -286,7 +263,7 @@ impl Informer {
                         self.synced.send_replace(Synced::Failed(e.to_string()));
                     }
                     if failures == 0 || !matches!(e, ApiError::UnknownKind(_)) {
-                        complain!(e, kind = %self.scope.gvk, namespace = %self.scope.namespace, "watch interrupted: {e}");
+                        complain!(e, kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, "watch interrupted: {e}");
                     }
                     // Too old a version, or unknown why: a list is always right.
                     if matches!(e, ApiError::Status { .. } | ApiError::Garbage(_)) {
@@ -306,7 +283,7 @@ impl Informer {
             namespace,
             selector,
             ..
-        } = &self.scope;
+        } = &self.intake.scope;
         self.cluster.query(gvk, namespace, selector.as_ref()).await
     }
 
@@ -317,11 +294,15 @@ impl Informer {
         let mut seen = HashSet::new();
         let mut token = String::new();
         let mut streaming = true;
+        let origin = match *self.synced.borrow() {
+            Synced::Yes => Origin::Listed,
+            _ => Origin::Initial,
+        };
         loop {
             let page = self
                 .cluster
                 .page(&path, PAGE, &token, self.form(As::List), |item| {
-                    seen.extend(self.put(item));
+                    seen.extend(self.intake.put(item, origin));
                 });
             let (mut version, next) = page.await?;
             token = next;
@@ -330,22 +311,34 @@ impl Informer {
                     continue;
                 }
                 let mut streamed = HashSet::new();
-                match self.stream(&path, &mut streamed).await? {
+                match self.stream(&path, origin, &mut streamed).await? {
                     Some(newest) => (version, seen) = (newest, streamed),
                     // Paged on from where it was: the first page counts.
                     None => continue,
                 }
             }
-            self.forget_all_but(&seen, version.parse().unwrap_or(u64::MAX));
-            debug!(kind = %self.scope.gvk, namespace = %self.scope.namespace, objects = seen.len(), "listed");
+            // A version that is no number orders nothing: no late answer is refused by it.
+            let as_of = version.parse();
+            self.intake.listed(
+                &seen,
+                as_of.clone().unwrap_or(u64::MAX),
+                as_of.unwrap_or(0),
+                origin,
+            );
+            debug!(kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, objects = seen.len(), "listed");
             return Ok(version);
         }
     }
 
     /// A streaming list (KEP-3157). None where the server does not have it.
-    async fn stream(&self, path: &str, seen: &mut HashSet<ObjectRef>) -> Result<Option<String>, ApiError> {
+    async fn stream(
+        &self,
+        path: &str,
+        origin: Origin,
+        seen: &mut HashSet<ObjectRef>,
+    ) -> Result<Option<String>, ApiError> {
         let query = format!(
-            "{path}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=290"
+            "{path}watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds={TURN}"
         );
         let body = match self.cluster.watch(&query, self.form(As::Object)).await {
             Ok(body) => body,
@@ -357,8 +350,7 @@ impl Informer {
         };
         let mut lines = Lines::new(body);
         while let Some(line) = lines.next().await {
-            let seen_now = self.event(line)?;
-            match seen_now {
+            match self.intake.event(line, origin)? {
                 Seen::Object(key, _) => seen.extend(key),
                 Seen::Bookmark(version, true) => return Ok(Some(version)),
                 Seen::Bookmark(..) => {}
@@ -369,21 +361,13 @@ impl Informer {
     }
 
     fn form(&self, as_: As) -> Option<As> {
-        (self.scope.form == Form::Metadata).then_some(as_)
-    }
-
-    fn forget_all_but(&self, seen: &HashSet<ObjectRef>, version: u64) {
-        for (key, object) in self.store.list(&self.scope, &Query::default()) {
-            if !seen.contains(&key) {
-                self.tell(self.store.remove(&self.scope, &key, &object.uid, version));
-            }
-        }
+        (self.intake.scope.form == Form::Metadata).then_some(as_)
     }
 
     /// Watches from a version until the stream ends. Gives the version to go on from, none to list again.
     async fn watch(&self, from: &str) -> Result<Option<String>, ApiError> {
         let query = format!(
-            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds=290&resourceVersion={from}",
+            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={TURN}&resourceVersion={from}",
             self.path().await?
         );
         let mut lines = match self.cluster.watch(&query, self.form(As::Object)).await {
@@ -393,79 +377,12 @@ impl Informer {
         };
         let mut version = from.to_owned();
         while let Some(line) = lines.next().await {
-            match self.event(line)? {
+            match self.intake.event(line, Origin::Watched)? {
                 Seen::Object(_, newer) | Seen::Bookmark(newer, _) => version = newer,
                 Seen::TooOld => return Ok(None),
             }
         }
         Ok(Some(version))
-    }
-
-    /// Takes one event in.
-    fn event(&self, line: &[u8]) -> Result<Seen, ApiError> {
-        let event: Event = parse(line)?;
-        let json = event.object.get();
-        #[derive(Deserialize)]
-        struct Versioned {
-            metadata: EventMeta,
-        }
-        let meta = |json: &str| parse::<Versioned>(json.as_bytes()).map(|v| v.metadata);
-        match event.r#type {
-            "ERROR" => match status_error(0, None, json.as_bytes()) {
-                e if e.code() == 410 => Ok(Seen::TooOld),
-                e => Err(e),
-            },
-            "DELETED" => {
-                if let Ok((key, object)) = Object::parse(&self.scope.gvk, json.as_bytes()) {
-                    let key = key.in_cluster(&self.scope.cluster);
-                    let version = object.resource_version;
-                    self.tell(self.store.remove(&self.scope, &key, &object.uid, version));
-                }
-                Ok(Seen::Object(None, meta(json)?.resource_version))
-            }
-            "BOOKMARK" => {
-                let meta = meta(json)?;
-                let end = meta.annotations.get("k8s.io/initial-events-end");
-                Ok(Seen::Bookmark(
-                    meta.resource_version,
-                    end.is_some_and(|e| e == "true"),
-                ))
-            }
-            _ => Ok(Seen::Object(self.put(json), meta(json)?.resource_version)),
-        }
-    }
-
-    fn tell(&self, change: Option<Change>) {
-        let Some(change) = change else { return };
-        let origin = match *self.synced.borrow() {
-            Synced::Yes => Origin::Watched,
-            _ => Origin::Initial,
-        };
-        (self.listener)(change, origin);
-    }
-
-    /// An object that can't be read is skipped and said so; its neighbours go on.
-    fn put(&self, json: &str) -> Option<ObjectRef> {
-        match Object::parse(&self.scope.gvk, json.as_bytes()) {
-            Ok((key, object)) => {
-                let key = key.in_cluster(&self.scope.cluster);
-                let change = match self.store.put(&key, object, self.scope.form) {
-                    Put::News(change) => Some(change),
-                    Put::Known | Put::Stray(_) => None,
-                    Put::Overtaken(newer) => Some(Change {
-                        key: key.clone(),
-                        old: Some(newer.clone()),
-                        new: Some(newer),
-                    }),
-                };
-                self.tell(change);
-                Some(key)
-            }
-            Err(e) => {
-                warn!(kind = %self.scope.gvk, "skipped: {e}");
-                None
-            }
-        }
     }
 }
 
@@ -477,3 +394,6 @@ fn backoff(failures: u32) -> Duration {
         .map_or(0, |d| d.subsec_nanos());
     full - full / 4 * (nanos % 1000) / 1000
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use ostler::{
     object::Object,
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
-    store::{Put, Query, Store},
+    store::{Origin, Put, Query, Store},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -37,7 +37,10 @@ fn an_object_of_1331_bytes_costs_1843_at_most() {
     let before = Region::new(ALLOCATOR);
     for i in 0..OBJECTS {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
-        assert!(matches!(store.put(&key, object, Form::Whole), Put::News(_)));
+        assert!(matches!(
+            store.put(&key, object, Form::Whole, Origin::Watched),
+            Put::News(_)
+        ));
     }
     // One index by label, one by field.
     let labels = Selector::parse("team=t7").expect("a selector");

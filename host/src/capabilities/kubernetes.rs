@@ -39,11 +39,11 @@ impl Host for Call {
         let form = form(&options.fields);
         let object = if options.live {
             placed(&services, &key.gvk, &key.namespace).await?;
+            // First the edge: what changes while the answer is on its way is told.
+            self.read(Dependency::Object(key.clone(), form));
             let account = self.terms.grants.service_account();
             let live = services.effects.read(account, &key, &by).await;
-            let live = live.map_err(|e| self.refused(e))?;
-            self.read(Dependency::Object(key, form));
-            live
+            live.map_err(|e| self.refused(e))?
         } else {
             self.may_see(&services, &key).await?;
             self.cached(&services, &key, form).await?
@@ -279,6 +279,8 @@ impl Call {
             return Ok((Vec::new(), None));
         };
         let List { gvk, namespace, .. } = list;
+        // First the edge: what changes while the answer is on its way is told.
+        self.read(Dependency::List(Box::new(list.clone())));
         let account = self.terms.grants.service_account();
         let page = services.effects.page(
             account,
@@ -292,7 +294,6 @@ impl Call {
         found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
-        self.read(Dependency::List(Box::new(list.clone())));
         Ok((found, token))
     }
 

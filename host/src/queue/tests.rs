@@ -70,6 +70,17 @@ fn ten_thousand_of_one_plugin_do_not_hold_up_three_of_another() {
 }
 
 #[test]
+fn many_causes_of_one_sort_leave_room_for_those_of_another() {
+    let mut q: Queue<u8, Result<u8, u8>> = Queue::new(Config::new(MS, MS, 1));
+    for cause in (0..20).map(Ok).chain([Err(0)]).chain((0..20).map(Ok)) {
+        q.add(lane(0), 1, Priority::High, cause, MS);
+    }
+    let causes = q.pop(MS).expect("work").causes;
+    assert_eq!(causes.len(), CAUSES + 1);
+    assert_eq!(causes.last(), Some(&Err(0)));
+}
+
+#[test]
 fn backs_off_and_forgets_after_success() {
     let mut q = queue();
     q.add(lane(0), 1, Priority::High, 0, MS);

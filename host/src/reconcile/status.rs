@@ -80,7 +80,7 @@ impl Controller {
                 self.note(key, |notes| notes.said = if ours { version(&object) } else { 0 });
                 Ok(())
             }
-            Err(e) if e.code() == 404 => Err(End::settled()),
+            Err(e) if e.code() == 404 => Err(self.missing()),
             Err(ApiError::Deposed(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {

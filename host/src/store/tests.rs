@@ -42,7 +42,7 @@ fn labelled(name: &str, uid: &str, version: u64, label: &str) -> (ObjectRef, Obj
 
 fn put(store: &Store, name: &str, uid: &str, version: u64) -> Put {
     let (key, object) = object(name, uid, version);
-    store.put(&key, object, Form::Whole)
+    store.put(&key, object, Form::Whole, Origin::Watched)
 }
 
 fn names(found: Vec<(ObjectRef, Arc<Object>)>) -> Vec<String> {
@@ -111,7 +111,7 @@ fn overlapping_watches_tell_a_change_once_and_both_have_it() {
     let store = watching(&[x.clone(), y.clone()]);
     let put = |version, label| {
         let (key, object) = labelled("o", "1", version, label);
-        store.put(&key, object, Form::Whole)
+        store.put(&key, object, Form::Whole, Origin::Watched)
     };
     let has = |scope: &Scope| store.list(scope, &Query::default()).len();
     assert!(matches!(put(1, "a"), Put::News(_)));
@@ -139,7 +139,10 @@ fn metadata_alone_is_no_whole_object() {
     let (whole, meta) = (scope("m", None, Form::Whole), scope("", None, Form::Metadata));
     let store = watching(&[whole, meta]);
     let (key, object) = object("a", "1", 1);
-    assert!(matches!(store.put(&key, object, Form::Metadata), Put::News(_)));
+    assert!(matches!(
+        store.put(&key, object, Form::Metadata, Origin::Watched),
+        Put::News(_)
+    ));
     assert!(store.get(&key, Form::Whole).is_none());
     assert!(store.get(&key, Form::Metadata).is_some());
 }
@@ -150,7 +153,7 @@ fn where_both_are_watched_the_whole_objects_tell() {
     let store = watching(&[whole.clone(), meta.clone()]);
     let put = |version, form| {
         let (key, object) = object("a", "1", version);
-        store.put(&key, object, form)
+        store.put(&key, object, form, Origin::Watched)
     };
     assert!(matches!(put(1, Form::Metadata), Put::Known));
     assert!(matches!(put(1, Form::Whole), Put::News(_)));
@@ -161,15 +164,15 @@ fn where_both_are_watched_the_whole_objects_tell() {
     assert!(store.remove(&whole, &key, "1", 3).is_some());
     // And the other way round.
     let (key, other) = object("b", "2", 4);
-    store.put(&key, object("b", "2", 4).1, Form::Metadata);
-    store.put(&key, other, Form::Whole);
+    store.put(&key, object("b", "2", 4).1, Form::Metadata, Origin::Watched);
+    store.put(&key, other, Form::Whole, Origin::Watched);
     assert!(store.remove(&whole, &key, "2", 5).is_some());
     assert!(store.remove(&meta, &key, "2", 5).is_none());
     // One that the other never had: who read its metadata must hear of it.
     store.close(&whole);
     let key = object("c", "3", 0).0;
     assert!(matches!(
-        store.put(&key, object("c", "3", 6).1, Form::Metadata),
+        store.put(&key, object("c", "3", 6).1, Form::Metadata, Origin::Watched),
         Put::News(_)
     ));
     store.open(&whole);
@@ -181,7 +184,7 @@ fn indexes_are_dropped_with_their_objects() {
     let store = watching(&[all()]);
     for i in 0..100 {
         let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, &(i % 3).to_string());
-        store.put(&key, object, Form::Whole);
+        store.put(&key, object, Form::Whole, Origin::Watched);
     }
     let labels = Selector::parse("l=1").expect("a selector");
     let query = Query {
@@ -218,7 +221,7 @@ proptest! {
                 store.remove(&all(), &key, &name.to_string(), version as u64 + 1);
                 model.remove(&name.to_string());
             } else {
-                store.put(&key, object, Form::Whole);
+                store.put(&key, object, Form::Whole, Origin::Watched);
                 model.insert(name.to_string(), label);
             }
             if version == 100 {
@@ -254,12 +257,21 @@ fn a_late_echo_brings_nothing_back_where_labels_decide() {
         Object::parse(&scope.gvk, json.as_bytes()).expect("an object")
     };
     let (key, first) = of(1);
-    assert!(matches!(store.put(&key, first, Form::Whole), Put::News(_)));
+    assert!(matches!(
+        store.put(&key, first, Form::Whole, Origin::Watched),
+        Put::News(_)
+    ));
     assert!(store.remove(&scope, &key, "u", 2).is_some());
-    assert!(matches!(store.put(&key, of(2).1, Form::Whole), Put::Stray(_)));
+    assert!(matches!(
+        store.put(&key, of(2).1, Form::Whole, Origin::Watched),
+        Put::Stray(_)
+    ));
     assert!(store.get(&key, Form::Whole).is_none());
     // It may come into it again.
-    assert!(matches!(store.put(&key, of(3).1, Form::Whole), Put::News(_)));
+    assert!(matches!(
+        store.put(&key, of(3).1, Form::Whole, Origin::Watched),
+        Put::News(_)
+    ));
 }
 
 #[test]
@@ -268,7 +280,7 @@ fn a_deletion_that_lists_show_is_told_once() {
     let store = watching(&[whole.clone(), meta.clone()]);
     let (key, _) = object("a", "1", 1);
     for form in [Form::Whole, Form::Metadata] {
-        store.put(&key, object("a", "1", 1).1, form);
+        store.put(&key, object("a", "1", 1).1, form, Origin::Watched);
     }
     // Both watches list anew, and something else has happened in between.
     assert!(store.remove(&whole, &key, "1", 5).is_some());

@@ -12,8 +12,7 @@ use crate::{
     object::Object,
     plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
     scope::Form,
-    store::{Put, Query},
-    watch::Origin,
+    store::{Origin, Put, Query},
 };
 
 /// The server's answer to a dry run, or why it can't give one.
@@ -385,7 +384,7 @@ impl Overlay {
             let scopes = world.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
                 if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
-                    world.router.changed(&change, Origin::Watched, None);
+                    world.router.changed(&change, Origin::Answered, None);
                 }
             }
             return;
@@ -395,8 +394,8 @@ impl Overlay {
             true => Form::Whole,
             false => Form::Metadata,
         };
-        if let Put::News(change) = world.store.put(&key, object, form) {
-            world.router.changed(&change, Origin::Watched, by);
+        if let Put::News(change) = world.store.put(&key, object, form, Origin::Answered) {
+            world.router.changed(&change, Origin::Answered, by);
         }
     }
 }

@@ -8,7 +8,7 @@ use ostler::{
     key::Gvk,
     object::Object,
     scope::{Form, Scope},
-    store::{Put, Store},
+    store::{Origin, Put, Store},
 };
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -39,7 +39,10 @@ fn main() -> Result<()> {
         metadata["uid"] = format!("00000000-0000-4000-8000-{i:012}").into();
         metadata["resourceVersion"] = (i + 1).to_string().into();
         let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
-        if !matches!(store.put(&key, parsed, Form::Whole), Put::News(_)) {
+        if !matches!(
+            store.put(&key, parsed, Form::Whole, Origin::Watched),
+            Put::News(_)
+        ) {
             bail!("object {i} was not taken in");
         }
     }

@@ -1,0 +1,197 @@
+//! The objects of one watch.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
+
+use super::{Name, Query};
+use crate::{key::ObjectRef, object::Object, scope::Scope};
+
+/// What an index goes by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Term {
+    Label(Box<str>),
+    Field(Box<str>),
+}
+
+impl Term {
+    fn value(&self, object: &Object) -> Option<Box<str>> {
+        match self {
+            Self::Label(key) => object.labels.get(key).map(Into::into),
+            Self::Field(path) => Some(object.field(path).into()),
+        }
+    }
+}
+
+type Index = HashMap<Box<str>, BTreeSet<Name>>;
+
+/// The objects of one watch, ordered by namespace and name.
+pub(super) struct Collection {
+    pub(super) scope: Scope,
+    pub(super) objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Object>>>,
+    /// Made when a list first asks by a label or a field, and kept up from then on.
+    pub(super) indexes: HashMap<Term, Index>,
+    pub(super) len: usize,
+    /// Where labels decide what is in it, or another watch brings it, too: what is not any more. A late echo of a write,
+    /// or a watch that is behind, must not bring it back.
+    pub(super) left: Gone,
+    /// Up to which version the last list was complete: what it did not have is gone, whatever a late answer says.
+    pub(super) listed: u64,
+}
+
+/// What has gone not long ago: by uid, as of which version.
+#[derive(Default)]
+pub(super) struct Gone {
+    young: HashMap<Box<str>, u64>,
+    old: HashMap<Box<str>, u64>,
+}
+
+/// So many tombstones are kept at least, and twice as many at most: echoes come within milliseconds.
+const BURIED: usize = 4096;
+
+impl Gone {
+    pub(super) fn add(&mut self, uid: &str, version: u64) {
+        if self.young.len() >= BURIED {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let newest = self.young.entry(uid.into()).or_default();
+        *newest = version.max(*newest);
+    }
+
+    /// Whether an object was gone at this version already.
+    pub(super) fn has(&self, uid: &str, version: u64) -> bool {
+        let at = |gone: &HashMap<Box<str>, u64>| gone.get(uid).is_some_and(|v| *v >= version);
+        at(&self.young) || at(&self.old)
+    }
+}
+
+impl Collection {
+    pub(super) fn new(scope: Scope) -> Self {
+        Self {
+            scope,
+            objects: BTreeMap::new(),
+            indexes: HashMap::new(),
+            len: 0,
+            left: Gone::default(),
+            listed: 0,
+        }
+    }
+
+    /// Takes a version of an object in, or takes the object out where its labels are not those of the scope any more;
+    /// `latest` when no watch of the form has a newer one, `late` when the watch of this one may have been further.
+    /// Gives whether it belongs here.
+    pub(super) fn take(&mut self, key: &ObjectRef, object: &Arc<Object>, latest: bool, late: bool) -> bool {
+        let version = object.resource_version;
+        let there = self.get(key).map(|o| o.resource_version);
+        let newer = there.is_none_or(|there| there < version);
+        let gone = late && there.is_none() && version <= self.listed;
+        if gone || self.left.has(&object.uid, version) {
+            return false;
+        }
+        let here = self.scope.has(key, &object.labels);
+        match here {
+            true if newer && latest => self.insert(key, object),
+            false if newer => drop(self.remove(key)),
+            _ => {}
+        }
+        here
+    }
+
+    pub(super) fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
+        self.objects.get(&key.namespace)?.get(&key.name)
+    }
+
+    fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
+        self.remove(key);
+        // One copy of a namespace's name for all that are in it.
+        let namespace = match self.objects.get_key_value(&key.namespace) {
+            Some((namespace, _)) => namespace.clone(),
+            None => key.namespace.clone(),
+        };
+        for (term, index) in &mut self.indexes {
+            enter(index, term, object, (namespace.clone(), key.name.clone()));
+        }
+        let names = self.objects.entry(namespace).or_default();
+        names.insert(key.name.clone(), object.clone());
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
+        let names = self.objects.get_mut(&key.namespace)?;
+        let object = names.remove(&key.name)?;
+        if names.is_empty() {
+            self.objects.remove(&key.namespace);
+        }
+        let name = (key.namespace.clone(), key.name.clone());
+        for (term, index) in &mut self.indexes {
+            let Some(value) = term.value(&object) else {
+                continue;
+            };
+            if let Some(names) = index.get_mut(&value) {
+                names.remove(&name);
+                if names.is_empty() {
+                    index.remove(&value);
+                }
+            }
+        }
+        self.len -= 1;
+        Some(object)
+    }
+
+    pub(super) fn index(&mut self, term: Term) {
+        let mut index = Index::new();
+        for (namespace, names) in &self.objects {
+            for (name, object) in names {
+                enter(&mut index, &term, object, (namespace.clone(), name.clone()));
+            }
+        }
+        self.indexes.insert(term, index);
+    }
+
+    /// Objects in order, from the index where there is one for the query, else from all.
+    pub(super) fn search<'a>(
+        &'a self,
+        query: &Query<'a>,
+        term: Option<&(Term, &str)>,
+    ) -> Box<dyn Iterator<Item = (&'a Arc<str>, &'a Arc<str>, &'a Arc<Object>)> + 'a> {
+        let from = match query.after {
+            Some(name) => Bound::Excluded(name.clone()),
+            None => Bound::Included((Arc::from(query.namespace), Arc::from(""))),
+        };
+        let namespace = query.namespace;
+        let here = move |ns: &str| namespace.is_empty() || ns == namespace;
+        if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
+            let names = index.get(*value).into_iter();
+            let names = names.flat_map(move |names| names.range((from.clone(), Bound::Unbounded)));
+            return Box::new(
+                names
+                    .take_while(move |(ns, _)| here(ns))
+                    .filter_map(|(ns, name)| Some((ns, name, self.objects.get(ns)?.get(name)?))),
+            );
+        }
+        let start = match &from {
+            Bound::Excluded((ns, _)) | Bound::Included((ns, _)) => ns.clone(),
+            Bound::Unbounded => "".into(),
+        };
+        let namespaces = self
+            .objects
+            .range(start.clone()..)
+            .take_while(move |(ns, _)| here(ns));
+        Box::new(namespaces.flat_map(move |(ns, names)| {
+            let first = match &from {
+                Bound::Excluded((at, name)) if at == ns => Bound::Excluded(name.clone()),
+                _ => Bound::Unbounded,
+            };
+            let names = names.range((first, Bound::Unbounded));
+            names.map(move |(name, object)| (ns, name, object))
+        }))
+    }
+}
+
+fn enter(index: &mut Index, term: &Term, object: &Object, name: Name) {
+    if let Some(value) = term.value(object) {
+        index.entry(value).or_default().insert(name);
+    }
+}
