@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     key::{Gvk, ObjectRef},
-    object::{Labels, Object},
+    object::{Labels, Object, Vocabulary},
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
@@ -98,6 +98,8 @@ struct Kind {
     collections: Vec<Collection>,
     /// Resource versions of deletions not long ago: a late echo of a write must not bring an object back.
     buried: HashMap<Box<str>, u64>,
+    /// What objects of the kind have in common.
+    vocabulary: Vocabulary,
 }
 
 /// The shared store.
@@ -245,12 +247,16 @@ impl Store {
     }
 
     /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object, form: Form) -> Put {
+    pub fn put(&self, key: &ObjectRef, mut object: Object, form: Form) -> Put {
+        let stranger = self.pack(key, &mut object, form);
         let object = Arc::new(object);
         let mut kinds = self.kinds.write().expect("lock");
         let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
             return Put::Stray(object);
         };
+        if let Some(stranger) = stranger {
+            kind.vocabulary.meet(&stranger);
+        }
         let key = &kind.named(key).unwrap_or(key).clone();
         let version = object.resource_version;
         if kind.buried.get(&object.uid).is_some_and(|v| *v >= version) {
@@ -292,6 +298,24 @@ impl Store {
             }),
             None => Put::Stray(object),
         }
+    }
+
+    /// Packs what is likely to be kept, before others have to wait for it. Gives the text of a stranger.
+    fn pack(&self, key: &ObjectRef, object: &mut Object, form: Form) -> Option<Box<[u8]>> {
+        // Of what is secret nothing is to outlive it in a vocabulary.
+        if key.gvk.is_secret() {
+            return None;
+        }
+        let vocabulary = {
+            let kinds = self.kinds.read().expect("lock");
+            let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
+            let known = |o: Arc<Object>| o.resource_version >= object.resource_version;
+            if kind.latest(key, form).is_some_and(known) {
+                return None;
+            }
+            kind.vocabulary.clone()
+        };
+        object.json.pack(&vocabulary)
     }
 
     /// A watch says that an object is not in its scope any more, as of a version. `uid` tells which: another
