@@ -285,6 +285,11 @@ impl Ledger {
         self.objects.lock().expect("lock").remove(key);
     }
 
+    /// How many reconciles have ended whose durations are kept.
+    pub fn reconciles(&self) -> usize {
+        self.overhead.lock().expect("lock").len()
+    }
+
     /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
     pub fn durations(&self, after: usize) -> Vec<(u64, u64)> {
         let samples = self.overhead.lock().expect("lock");
