@@ -120,7 +120,7 @@ impl Effects {
         let writing = self.router.writing(key, writer.by);
         let cluster = self.cluster.acting(writer.account);
         let answer = cluster.patch(&path, Patch::Apply, body).await?;
-        let object_now = self.keep(&key.gvk, &answer, writer.by, true, writing)?;
+        let object_now = self.keep(key, &answer, writer.by, true, writing)?;
         let answered: Value = parse(&answer)?;
         let live = fingerprint(&answered, object);
         // Of the answer: what is in the store may be somebody else's by now.
@@ -190,7 +190,7 @@ impl Effects {
         let writing = self.router.writing(key, writer.by);
         let answer = self.cluster.acting(writer.account).create(&path, body).await?;
         Ok(Written {
-            object: self.keep(&key.gvk, &answer, writer.by, true, writing)?,
+            object: self.keep(key, &answer, writer.by, true, writing)?,
             sent: true,
         })
     }
@@ -412,7 +412,7 @@ impl Effects {
         let answer = cluster
             .patch(&path, Patch::Merge, patch.to_string().into_bytes())
             .await?;
-        self.keep(&key.gvk, &answer, by, own_intent, writing)
+        self.keep(key, &answer, by, own_intent, writing)
     }
 
     /// Reads one object from the API server itself; the store has it from then on.
@@ -425,7 +425,7 @@ impl Effects {
         let path = self.cluster.resource(&key.gvk).await?.object(key);
         match self.cluster.acting(account).get(&path).await {
             Ok(bytes) => self
-                .keep(&key.gvk, &bytes, by, false, self.router.writing(key, by))
+                .keep(key, &bytes, by, false, self.router.writing(key, by))
                 .map(Some),
             Err(ApiError::Status { code: 404, .. }) => Ok(None),
             Err(e) => Err(e),
@@ -435,14 +435,16 @@ impl Effects {
     /// Puts an answer into the store; what it says is no news to who asked for it.
     fn keep(
         &self,
-        gvk: &Gvk,
+        asked: &ObjectRef,
         answer: &[u8],
         by: &ObjectRef,
         own_intent: bool,
         writing: Writing,
     ) -> Result<Arc<Object>, ApiError> {
         let garbage = |e: &dyn std::fmt::Display| ApiError::Garbage(e.to_string());
-        let (key, object) = Object::parse(gvk, answer).map_err(|e| garbage(&e))?;
+        let (key, object) = Object::parse(&asked.gvk, answer).map_err(|e| garbage(&e))?;
+        // One copy of the name for all who keep it.
+        let key = if key == *asked { asked.clone() } else { key };
         let version = object.resource_version;
         let mut ours = true;
         let kept = match self.store.put(&key, object, Form::Whole) {
@@ -469,7 +471,9 @@ impl Effects {
         }
         match kept {
             Some(object) => Ok(object),
-            None => Ok(Arc::new(Object::parse(gvk, answer).map_err(|e| garbage(&e))?.1)),
+            None => Ok(Arc::new(
+                Object::parse(&asked.gvk, answer).map_err(|e| garbage(&e))?.1,
+            )),
         }
     }
 

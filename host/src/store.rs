@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     key::{Gvk, ObjectRef},
-    object::{Labels, Object},
+    object::{Labels, Object, Vocabulary},
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
@@ -79,15 +79,14 @@ impl Term {
     }
 }
 
-type Index = HashMap<Box<str>, BTreeSet<Name>>;
+type Index = HashMap<Box<str>, BTreeSet<ObjectRef>>;
 
 /// The objects of one watch, ordered by namespace and name.
 struct Collection {
     scope: Scope,
-    objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Object>>>,
+    objects: BTreeMap<ObjectRef, Arc<Object>>,
     /// Made when a list first asks by a label or a field, and kept up from then on.
     indexes: HashMap<Term, Index>,
-    len: usize,
     /// Where labels decide what is in it: what is not any more, as of which version. A late echo of a write must not
     /// bring it back.
     left: HashMap<Box<str>, u64>,
@@ -99,6 +98,8 @@ struct Kind {
     collections: Vec<Collection>,
     /// Resource versions of deletions not long ago: a late echo of a write must not bring an object back.
     buried: HashMap<Box<str>, u64>,
+    /// What objects of the kind have in common.
+    vocabulary: Vocabulary,
 }
 
 /// The shared store.
@@ -115,52 +116,44 @@ const INDEXED: usize = 64;
 
 impl Collection {
     fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
-        self.objects.get(&key.namespace)?.get(&key.name)
+        self.objects.get(key)
     }
 
     fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
-        self.remove(key);
-        // One copy of a namespace's name for all that are in it.
-        let namespace = match self.objects.get_key_value(&key.namespace) {
-            Some((namespace, _)) => namespace.clone(),
-            None => key.namespace.clone(),
-        };
-        for (term, index) in &mut self.indexes {
-            enter(index, term, object, (namespace.clone(), key.name.clone()));
+        let old = self.objects.insert(key.clone(), object.clone());
+        if let Some(old) = old {
+            self.leave(key, &old);
         }
-        let names = self.objects.entry(namespace).or_default();
-        names.insert(key.name.clone(), object.clone());
-        self.len += 1;
+        for (term, index) in &mut self.indexes {
+            enter(index, term, object, key);
+        }
     }
 
     fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
-        let names = self.objects.get_mut(&key.namespace)?;
-        let object = names.remove(&key.name)?;
-        if names.is_empty() {
-            self.objects.remove(&key.namespace);
-        }
-        let name = (key.namespace.clone(), key.name.clone());
+        let object = self.objects.remove(key)?;
+        self.leave(key, &object);
+        Some(object)
+    }
+
+    /// Takes an object as it was out of the indexes.
+    fn leave(&mut self, key: &ObjectRef, object: &Object) {
         for (term, index) in &mut self.indexes {
-            let Some(value) = term.value(&object) else {
+            let Some(value) = term.value(object) else {
                 continue;
             };
-            if let Some(names) = index.get_mut(&value) {
-                names.remove(&name);
-                if names.is_empty() {
+            if let Some(keys) = index.get_mut(&value) {
+                keys.remove(key);
+                if keys.is_empty() {
                     index.remove(&value);
                 }
             }
         }
-        self.len -= 1;
-        Some(object)
     }
 
     fn index(&mut self, term: Term) {
         let mut index = Index::new();
-        for (namespace, names) in &self.objects {
-            for (name, object) in names {
-                enter(&mut index, &term, object, (namespace.clone(), name.clone()));
-            }
+        for (key, object) in &self.objects {
+            enter(&mut index, &term, object, key);
         }
         self.indexes.insert(term, index);
     }
@@ -170,44 +163,33 @@ impl Collection {
         &'a self,
         query: &Query<'a>,
         term: Option<&(Term, &str)>,
-    ) -> Box<dyn Iterator<Item = (&'a Arc<str>, &'a Arc<str>, &'a Arc<Object>)> + 'a> {
-        let from = match query.after {
-            Some(name) => Bound::Excluded(name.clone()),
-            None => Bound::Included((Arc::from(query.namespace), Arc::from(""))),
+    ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<Object>)> + 'a> {
+        let at = |namespace: Arc<str>, name: Arc<str>| {
+            let Scope { gvk, cluster, .. } = &self.scope;
+            ObjectRef::of(gvk.clone(), cluster.clone(), namespace, name)
         };
+        let from = match query.after {
+            Some((namespace, name)) => Bound::Excluded(at(namespace.clone(), name.clone())),
+            None => Bound::Included(at(query.namespace.into(), "".into())),
+        };
+        let from = (from, Bound::Unbounded);
         let namespace = query.namespace;
-        let here = move |ns: &str| namespace.is_empty() || ns == namespace;
+        let here = move |key: &ObjectRef| namespace.is_empty() || *key.namespace == *namespace;
         if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
-            let names = index.get(*value).into_iter();
-            let names = names.flat_map(move |names| names.range((from.clone(), Bound::Unbounded)));
+            let keys = index.get(*value).into_iter();
+            let keys = keys.flat_map(move |keys| keys.range(from.clone()));
             return Box::new(
-                names
-                    .take_while(move |(ns, _)| here(ns))
-                    .filter_map(|(ns, name)| Some((ns, name, self.objects.get(ns)?.get(name)?))),
+                keys.take_while(move |key| here(key))
+                    .filter_map(|key| self.objects.get_key_value(key)),
             );
         }
-        let start = match &from {
-            Bound::Excluded((ns, _)) | Bound::Included((ns, _)) => ns.clone(),
-            Bound::Unbounded => "".into(),
-        };
-        let namespaces = self
-            .objects
-            .range(start.clone()..)
-            .take_while(move |(ns, _)| here(ns));
-        Box::new(namespaces.flat_map(move |(ns, names)| {
-            let first = match &from {
-                Bound::Excluded((at, name)) if at == ns => Bound::Excluded(name.clone()),
-                _ => Bound::Unbounded,
-            };
-            let names = names.range((first, Bound::Unbounded));
-            names.map(move |(name, object)| (ns, name, object))
-        }))
+        Box::new(self.objects.range(from).take_while(move |(key, _)| here(key)))
     }
 }
 
-fn enter(index: &mut Index, term: &Term, object: &Object, name: Name) {
+fn enter(index: &mut Index, term: &Term, object: &Object, key: &ObjectRef) {
     if let Some(value) = term.value(object) {
-        index.entry(value).or_default().insert(name);
+        index.entry(value).or_default().insert(key.clone());
     }
 }
 
@@ -221,6 +203,12 @@ impl Kind {
         let of_form = self.collections.iter().filter(|c| c.scope.form == form);
         let found = of_form.filter_map(|c| c.get(key));
         found.max_by_key(|o| o.resource_version).cloned()
+    }
+
+    /// The name as it is kept: one for all who have it.
+    fn named(&self, key: &ObjectRef) -> Option<&ObjectRef> {
+        let found = self.collections.iter().find_map(|c| c.objects.get_key_value(key));
+        found.map(|(key, _)| key)
     }
 
     fn bury(&mut self, uid: &str, version: u64) {
@@ -242,7 +230,6 @@ impl Store {
                 scope: scope.clone(),
                 objects: BTreeMap::new(),
                 indexes: HashMap::new(),
-                len: 0,
                 left: HashMap::new(),
             });
         }
@@ -260,12 +247,17 @@ impl Store {
     }
 
     /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object, form: Form) -> Put {
+    pub fn put(&self, key: &ObjectRef, mut object: Object, form: Form) -> Put {
+        let stranger = self.pack(key, &mut object, form);
         let object = Arc::new(object);
         let mut kinds = self.kinds.write().expect("lock");
         let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
             return Put::Stray(object);
         };
+        if let Some(stranger) = stranger {
+            kind.vocabulary.meet(&stranger);
+        }
+        let key = &kind.named(key).unwrap_or(key).clone();
         let version = object.resource_version;
         if kind.buried.get(&object.uid).is_some_and(|v| *v >= version) {
             return Put::Known;
@@ -306,6 +298,24 @@ impl Store {
             }),
             None => Put::Stray(object),
         }
+    }
+
+    /// Packs what is likely to be kept, before others have to wait for it. Gives the text of a stranger.
+    fn pack(&self, key: &ObjectRef, object: &mut Object, form: Form) -> Option<Box<[u8]>> {
+        // Of what is secret nothing is to outlive it in a vocabulary.
+        if key.gvk.is_secret() {
+            return None;
+        }
+        let vocabulary = {
+            let kinds = self.kinds.read().expect("lock");
+            let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
+            let known = |o: Arc<Object>| o.resource_version >= object.resource_version;
+            if kind.latest(key, form).is_some_and(known) {
+                return None;
+            }
+            kind.vocabulary.clone()
+        };
+        object.json.pack(&vocabulary)
     }
 
     /// A watch says that an object is not in its scope any more, as of a version. `uid` tells which: another
@@ -360,6 +370,13 @@ impl Store {
         whole.or_else(|| kind.latest(key, form))
     }
 
+    /// An object's name as it is kept here, so that everybody keeps the same one.
+    pub fn named(&self, key: ObjectRef) -> ObjectRef {
+        let kinds = self.kinds.read().expect("lock");
+        let kind = kinds.get(&id(&key.cluster, &key.gvk));
+        kind.and_then(|kind| kind.named(&key)).cloned().unwrap_or(key)
+    }
+
     /// Objects of a scope that a watch has, in order of namespace and name.
     pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
         let label = query.labels.and_then(Selector::equality);
@@ -378,9 +395,9 @@ impl Store {
             return Vec::new();
         };
         let collection = &kinds[&id].collections[at];
-        let wanted = term
-            .as_ref()
-            .filter(|(term, _)| collection.len >= INDEXED && !collection.indexes.contains_key(term));
+        let wanted = term.as_ref().filter(|(term, _)| {
+            collection.objects.len() >= INDEXED && !collection.indexes.contains_key(term)
+        });
         if let Some((term, _)) = wanted {
             drop(kinds);
             let mut kinds = self.kinds.write().expect("lock");
@@ -394,14 +411,10 @@ impl Store {
         }
         let found = collection.search(query, term.as_ref());
         found
-            .filter(|(_, _, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
-            .filter(|(_, _, object)| query.fields.is_none_or(|s| s.matches(object)))
+            .filter(|(_, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
+            .filter(|(_, object)| query.fields.is_none_or(|s| s.matches(object)))
             .take(query.limit.unwrap_or(usize::MAX))
-            .map(|(namespace, name, object)| {
-                let (gvk, cluster) = (scope.gvk.clone(), scope.cluster.clone());
-                let key = ObjectRef::of(gvk, cluster, namespace.clone(), name.clone());
-                (key, object.clone())
-            })
+            .map(|(key, object)| (key.clone(), object.clone()))
             .collect()
     }
 
@@ -409,7 +422,7 @@ impl Store {
     pub fn size(&self) -> (usize, usize) {
         let kinds = self.kinds.read().expect("lock");
         let collections = kinds.values().flat_map(|k| &k.collections);
-        let objects = collections.flat_map(|c| c.objects.values().flat_map(BTreeMap::values));
+        let objects = collections.flat_map(|c| c.objects.values());
         objects.fold((0, 0), |(n, bytes), o| (n + 1, bytes + o.json.len()))
     }
 }
