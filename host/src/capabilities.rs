@@ -391,7 +391,11 @@ impl Call {
                 )));
             }
         }
-        Ok(ObjectRef::new(gvk, r.namespace.as_deref().unwrap_or(""), &r.name))
+        let key = ObjectRef::new(gvk, r.namespace.as_deref().unwrap_or(""), &r.name);
+        Ok(match &self.subject {
+            Some(subject) => subject.services.store.named(key),
+            None => key,
+        })
     }
 }
 

@@ -5,8 +5,9 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    num::NonZero,
     sync::{Arc, Mutex},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,7 @@ const SAMPLES: usize = 100_000;
 /// The facts of all objects.
 pub struct Ledger {
     store: Arc<Store>,
+    began: Instant,
     objects: Mutex<HashMap<ObjectRef, Entry>>,
     /// The builds that reconciled something: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
@@ -109,11 +111,12 @@ pub struct Ledger {
     overhead: Mutex<Vec<(u32, u32)>>,
 }
 
-/// What is kept per object.
+/// What is kept per object: times as small numbers, for there are many entries.
 struct Entry {
-    seen: Instant,
-    /// From then until it was first Ready.
-    ready_after: Option<Duration>,
+    /// In microseconds after the ledger was begun.
+    seen: u64,
+    /// Microseconds from then until it was first Ready.
+    ready_after: Option<NonZero<u64>>,
     /// Which version of the object `ready` is about.
     version: u64,
     ready: bool,
@@ -124,8 +127,10 @@ struct Entry {
     api_writes: u32,
     upstream_reads: u32,
     upstream_writes: u32,
-    took: Duration,
-    ended: Option<SystemTime>,
+    /// In microseconds.
+    took: u32,
+    /// In seconds since the epoch.
+    ended: Option<NonZero<u64>>,
     build: Option<Arc<Build>>,
     // Most objects have none.
     #[allow(clippy::box_collection)]
@@ -150,6 +155,7 @@ impl Ledger {
     pub fn new(store: Arc<Store>) -> Self {
         Self {
             store,
+            began: Instant::now(),
             objects: Mutex::default(),
             builds: Mutex::default(),
             overhead: Mutex::default(),
@@ -199,7 +205,6 @@ impl Ledger {
         self.finished(key, failed, whole);
         let mut samples = self.overhead.lock().expect("lock");
         if samples.len() < SAMPLES {
-            let micros = |took: Duration| u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
             samples.push((micros(call), micros(whole)));
         }
     }
@@ -209,8 +214,9 @@ impl Ledger {
         self.with(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
-            entry.took = whole;
-            entry.ended = Some(SystemTime::now());
+            entry.took = micros(whole);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            entry.ended = NonZero::new(now.map_or(0, |d| d.as_secs()));
         });
     }
 
@@ -263,11 +269,12 @@ impl Ledger {
         let known = self.with(key, |entry| entry.version == object.resource_version);
         if !known {
             let ready = object.ready().ready;
+            let now = self.now();
             self.with(key, |entry| {
                 entry.version = object.resource_version;
                 entry.ready = ready;
                 if ready && entry.ready_after.is_none() {
-                    entry.ready_after = Some(entry.seen.elapsed());
+                    entry.ready_after = NonZero::new(now.saturating_sub(entry.seen).max(1));
                 }
             });
         }
@@ -276,6 +283,11 @@ impl Ledger {
     /// The object is gone.
     pub fn forget(&self, key: &ObjectRef) {
         self.objects.lock().expect("lock").remove(key);
+    }
+
+    /// How many reconciles have ended whose durations are kept.
+    pub fn reconciles(&self) -> usize {
+        self.overhead.lock().expect("lock").len()
     }
 
     /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
@@ -372,12 +384,22 @@ impl Ledger {
         if let Some(entry) = objects.get_mut(key) {
             return change(entry);
         }
-        change(objects.entry(key.clone()).or_insert_with(Entry::new))
+        change(
+            objects
+                .entry(key.clone())
+                .or_insert_with(|| Entry::new(self.now())),
+        )
+    }
+
+    /// Microseconds since it was begun.
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
     }
 }
 
 fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
-    let ms = |d: Duration| d.as_micros() as f64 / 1000.0;
+    let ms = |micros: f64| micros / 1000.0;
+    let at = |seconds: NonZero<u64>| crate::time::rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
     let build = entry.build.as_ref();
     Facts {
         kind: key.gvk.kind.to_string(),
@@ -386,7 +408,7 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
         ready: readiness.ready,
         reason: readiness.reason,
         message: readiness.message,
-        ready_ms: entry.ready_after.map(ms),
+        ready_ms: entry.ready_after.map(|after| ms(after.get() as f64)),
         reconciles: entry.reconciles.into(),
         failures: entry.failures.into(),
         overlaps: entry.overlaps.into(),
@@ -395,8 +417,8 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
         upstream_writes: entry.upstream_writes.into(),
         plugin: build.map(|b| b.plugin.to_string()).unwrap_or_default(),
         plugin_digest: build.map(|b| b.digest.to_string()).unwrap_or_default(),
-        last_reconcile: entry.ended.map(crate::time::rfc3339),
-        last_ms: entry.ended.map(|_| ms(entry.took)),
+        last_reconcile: entry.ended.map(at),
+        last_ms: entry.ended.map(|_| ms(entry.took.into())),
         errors: entry
             .errors
             .iter()
@@ -407,9 +429,9 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
 }
 
 impl Entry {
-    fn new() -> Self {
+    fn new(seen: u64) -> Self {
         Self {
-            seen: Instant::now(),
+            seen,
             ready_after: None,
             version: 0,
             ready: false,
@@ -420,7 +442,7 @@ impl Entry {
             api_writes: 0,
             upstream_reads: 0,
             upstream_writes: 0,
-            took: Duration::ZERO,
+            took: 0,
             ended: None,
             build: None,
             errors: None,
@@ -437,6 +459,10 @@ impl Kept {
             count: self.count,
         }
     }
+}
+
+fn micros(took: Duration) -> u32 {
+    u32::try_from(took.as_micros()).unwrap_or(u32::MAX)
 }
 
 fn cut(message: &str) -> &str {
@@ -499,6 +525,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<Entry>() <= 144, "{} bytes", size_of::<Entry>());
+        assert!(size_of::<Entry>() <= 80, "{} bytes", size_of::<Entry>());
     }
 }

@@ -278,11 +278,11 @@ fn objects() {
             object.deleting(),
         );
         // What is kept can be read again, as the same.
-        let again = Object::parse(&gvk, &object.json);
+        let again = Object::parse(&gvk, &object.json.text());
         prop_assert!(
             again.is_ok_and(|(k, o)| k == key && o.uid == object.uid),
             "{}",
-            String::from_utf8_lossy(&object.json)
+            String::from_utf8_lossy(&object.json.text())
         );
         Ok(())
     });

@@ -1,5 +1,6 @@
-//! Notices a reconciler that keeps changing what it reads: it writes, somebody changes it back, that wakes
-//! it, and it writes again, for ever. Such an object is slowed down, and says so.
+//! Notices who goes round in circles, slows that object down and lets it say so: a reconciler that keeps changing
+//! what it reads (it writes, somebody changes it back, that wakes it, and it writes again), and one that wants to be
+//! called again at once, each time.
 //!
 //! Pure: time comes in with each call.
 
@@ -18,11 +19,19 @@ const CALM: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
+/// First pause of an object that hurries; each further time doubles it.
+const BREATH: Duration = Duration::from_millis(10);
+/// The longest pause of one that hurries and writes; who wants to be called again no sooner does not hurry.
+const UNHURRIED: Duration = Duration::from_secs(1);
+/// The longest pause of one that only looks.
+const LOOKING: Duration = Duration::from_millis(100);
 
 /// The objects that wrote something lately.
 #[derive(Default)]
 pub struct Loops {
     objects: HashMap<ObjectRef, Turns>,
+    /// How long those wait the next time that wanted to be called again at once.
+    hurried: HashMap<ObjectRef, Duration>,
     /// When those that have been calm were last forgotten.
     swept: Duration,
 }
@@ -94,9 +103,38 @@ impl Loops {
         Some(with)
     }
 
+    /// An object wants to be called again after so long, whatever happens; none if only when something happens.
+    /// Gives after how long it is, which is longer when it hurries, above all when it `wrote`, and whether it has
+    /// just become as long as can be.
+    pub fn again(&mut self, key: &ObjectRef, after: Option<Duration>, wrote: bool) -> (Duration, bool) {
+        let after = match after {
+            Some(after) if after < UNHURRIED => after,
+            calm => {
+                self.hurried.remove(key);
+                return (calm.unwrap_or_default(), false);
+            }
+        };
+        let most = if wrote { UNHURRIED } else { LOOKING };
+        let pause = self.hurried.entry(key.clone()).or_insert(BREATH);
+        let before = *pause;
+        // Writing every other time is no way round it: it does not get shorter.
+        *pause = before.max((before * 2).min(most));
+        (
+            after.max(before.min(most)),
+            before < UNHURRIED && *pause == UNHURRIED,
+        )
+    }
+
+    /// Whether an object that wants to be called again after so long has hurried so often that it waits as long as
+    /// one can.
+    pub fn hurries(&self, key: &ObjectRef, after: Option<Duration>) -> bool {
+        after.is_some_and(|after| after < UNHURRIED) && self.hurried.get(key) == Some(&UNHURRIED)
+    }
+
     /// The object is gone.
     pub fn forget(&mut self, key: &ObjectRef) {
         self.objects.remove(key);
+        self.hurried.remove(key);
     }
 }
 
@@ -146,5 +184,30 @@ mod tests {
             assert_eq!(loops.woken(&key, [&child], false, now), None);
             assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
         }
+    }
+
+    #[test]
+    fn who_hurries_takes_longer_breaths() {
+        let (key, mut loops) = (object("key"), Loops::default());
+        let ms = Duration::from_millis;
+        let waits = |loops: &mut Loops, times, wrote| -> Vec<u128> {
+            let again = |_| {
+                let (wait, news) = loops.again(&key, Some(ms(30)), wrote);
+                assert_eq!(news, wait == ms(800));
+                wait.as_millis()
+            };
+            (0..times).map(again).collect()
+        };
+        assert_eq!(waits(&mut loops, 6, false), [30, 30, 40, 80, 100, 100]);
+        assert!(!loops.hurries(&key, Some(ms(30))));
+        assert_eq!(waits(&mut loops, 6, true), [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(waits(&mut loops, 2, false), [100, 100], "it only looked");
+        assert_eq!(waits(&mut loops, 1, true), [1000], "that makes no difference");
+        assert!(loops.hurries(&key, Some(ms(30))) && !loops.hurries(&key, None));
+        assert_eq!(loops.again(&key, Some(UNHURRIED), true), (UNHURRIED, false));
+        assert!(!loops.hurries(&key, Some(ms(30))));
+        assert_eq!(loops.again(&key, Some(ms(30)), true).0, ms(30), "it begins anew");
+        loops.again(&key, None, true);
+        assert!(loops.hurried.is_empty(), "it waits for something to happen");
     }
 }

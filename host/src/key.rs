@@ -1,16 +1,53 @@
 //! How kinds and objects are named everywhere in the host.
 
 use std::{
+    borrow::Borrow,
     cmp::Ordering,
+    collections::HashSet,
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 /// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone: it is in every key.
-#[derive(Clone, Debug, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Eq)]
 pub struct Gvk(Arc<Names>);
+
+/// One of each name that many objects have, for all of them.
+struct Shared<T> {
+    all: HashSet<T>,
+    /// With so many it is time to let those go that nobody has any more: a component may name what isn't there.
+    sweep: usize,
+}
+
+static KINDS: LazyLock<Mutex<Shared<Arc<Names>>>> = LazyLock::new(Mutex::default);
+static NAMESPACES: LazyLock<Mutex<Shared<Arc<str>>>> = LazyLock::new(Mutex::default);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self {
+            all: HashSet::new(),
+            sweep: 1024,
+        }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Shared<Arc<T>> {
+    /// The one that equals this.
+    fn one(&mut self, name: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
+        if let Some(one) = self.all.get(name.borrow()) {
+            return one.clone();
+        }
+        if self.all.len() >= self.sweep {
+            self.all.retain(|one| Arc::strong_count(one) > 1);
+            self.sweep = self.sweep.max(2 * self.all.len());
+        }
+        let one: Arc<T> = name.into();
+        self.all.insert(one.clone());
+        one
+    }
+}
 
 /// The parts of a [`Gvk`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +73,21 @@ impl PartialEq for Gvk {
     }
 }
 
+impl Ord for Gvk {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match Arc::ptr_eq(&self.0, &other.0) {
+            true => Ordering::Equal,
+            false => self.0.cmp(&other.0),
+        }
+    }
+}
+
+impl PartialOrd for Gvk {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Hash for Gvk {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
@@ -45,7 +97,7 @@ impl Hash for Gvk {
 impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self(Arc::new(Names {
+        Self(KINDS.lock().expect("lock").one(Names {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
@@ -175,7 +227,8 @@ impl ObjectRef {
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
         // One for all of them.
         static OWN: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
-        Self::of(gvk, OWN.clone(), namespace.into(), name.into())
+        let namespace = NAMESPACES.lock().expect("lock").one(namespace);
+        Self::of(gvk, OWN.clone(), namespace, name.into())
     }
 
     /// Names an object of a cluster.
@@ -215,5 +268,24 @@ impl fmt::Display for ObjectRef {
             write!(f, "{}/", self.namespace)?;
         }
         f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shared_and_those_that_nobody_has_are_let_go() {
+        let mut shared: Shared<Arc<str>> = Shared::default();
+        let kept: Vec<Arc<str>> = (0..100).map(|i| shared.one(&*format!("kept-{i}"))).collect();
+        for i in 0..10_000 {
+            shared.one(&*format!("gone-{i}"));
+        }
+        assert!(shared.all.len() <= 1024, "{}", shared.all.len());
+        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &shared.one(&*format!("kept-{i}")))));
+        let (a, b) = (Gvk::new("g", "v1", "K"), Gvk::new("g", "v1", "K"));
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        assert!(Gvk::new("g", "v1", "J") < a && a < Gvk::new("g", "v2", "A"));
     }
 }

@@ -1,5 +1,7 @@
 //! One Kubernetes object as the host keeps it: bytes, and a small parsed header.
 
+mod json;
+
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -13,6 +15,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
+pub use self::json::{Json, Vocabulary};
 use crate::key::{Gvk, ObjectRef};
 
 /// Label keys and values, in order of the keys and in one piece: there are many of them.
@@ -51,7 +54,7 @@ impl<'de> Deserialize<'de> for Labels {
 #[derive(Debug)]
 pub struct Object {
     /// The whole object as JSON, `apiVersion` and `kind` included.
-    pub json: Box<[u8]>,
+    pub json: Json,
     /// Changes with every write. Comparable as a number within one kind.
     pub resource_version: u64,
     /// Tells this object from another that had its name.
@@ -150,7 +153,7 @@ impl Object {
             return Err(NotAnObject("metadata.name is missing".into()));
         }
         let object = Self {
-            json: out.into_boxed_slice(),
+            json: out.into(),
             resource_version: meta.resource_version.parse().unwrap_or(0),
             uid: meta.uid.into(),
             generation: meta.generation,
@@ -170,7 +173,7 @@ impl Object {
 
     /// The object parsed whole.
     pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.json).expect("was parsed on the way in")
+        serde_json::from_slice(&self.json.text()).expect("was parsed on the way in")
     }
 
     /// An annotation of the host's own (`ostler.dev/…`).
@@ -195,7 +198,8 @@ impl Object {
             at(found.1.get(), rest)
         }
         let path: Vec<&str> = path.split('.').collect();
-        let json = std::str::from_utf8(&self.json).unwrap_or_default();
+        let text = self.json.text();
+        let json = std::str::from_utf8(&text).unwrap_or_default();
         at(json, &path).unwrap_or_default()
     }
 
@@ -208,7 +212,7 @@ impl Object {
             #[serde(default)]
             data: BTreeMap<String, String>,
         }
-        let partial: Partial = serde_json::from_slice(&self.json).ok()?;
+        let partial: Partial = serde_json::from_slice(&self.json.text()).ok()?;
         let value = partial.data.get(key)?;
         if partial.kind == "Secret" {
             base64::engine::general_purpose::STANDARD.decode(value).ok()
@@ -239,7 +243,7 @@ impl Object {
             message: String,
             observed_generation: Option<i64>,
         }
-        let Ok(Partial { status }) = serde_json::from_slice(&self.json) else {
+        let Ok(Partial { status }) = serde_json::from_slice(&self.json.text()) else {
             return Readiness::default();
         };
         let observed = status.observed_generation;

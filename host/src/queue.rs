@@ -28,6 +28,9 @@ const AGING: u64 = 16;
 /// Causes kept per object; more tell nothing new, but for the first of its sort.
 const CAUSES: usize = 8;
 
+/// Room for so many items is not worth giving back.
+const ROOM: usize = 1024;
+
 /// How the queue behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -261,7 +264,7 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             return self.enqueue(key, lane, priority, now);
         }
         match next {
-            Next::Settled => drop(self.items.remove(key)),
+            Next::Settled => self.forget(key),
             Next::Park => item.place = Place::Parked,
             Next::At(at, cause) | Next::Yield(at, cause) => self.delay(key, cause, at),
             Next::Retry(cause) => {
@@ -279,7 +282,15 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             .is_some_and(|i| !matches!(i.place, Place::InFlight(_)))
         {
             self.unlink(key);
-            self.items.remove(key);
+            self.forget(key);
+        }
+    }
+
+    /// Of the room that everything at once has taken, no more is kept than is needed.
+    fn forget(&mut self, key: &K) {
+        self.items.remove(key);
+        if self.items.capacity() > ROOM.max(4 * self.items.len()) {
+            self.items.shrink_to(2 * self.items.len());
         }
     }
 

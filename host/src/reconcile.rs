@@ -378,7 +378,7 @@ impl Controller {
             .write_status(plugin.name(), key, object, &Answer::Failure(failure))
             .await
         {
-            Ok(()) => End::settled(),
+            Ok(_) => End::settled(),
             Err(end) => end,
         }
     }

@@ -12,7 +12,7 @@ mod collection;
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, RwLock},
 };
 
@@ -20,7 +20,7 @@ use self::collection::{Collection, Gone, Term};
 
 use crate::{
     key::{Gvk, ObjectRef},
-    object::{Labels, Object},
+    object::{Labels, Object, Vocabulary},
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
 };
@@ -96,6 +96,8 @@ struct Kind {
     buried: Gone,
     /// Versions that are here from answers, and that no watch has shown yet.
     awaited: HashMap<ObjectRef, u64>,
+    /// What objects of the kind have in common.
+    vocabulary: Vocabulary,
 }
 
 /// The shared store.
@@ -119,6 +121,12 @@ impl Kind {
         found.max_by_key(|o| o.resource_version).cloned()
     }
 
+    /// The name as it is kept: one for all who have it.
+    fn named(&self, key: &ObjectRef) -> Option<&ObjectRef> {
+        let found = self.collections.iter().find_map(|c| c.objects.get_key_value(key));
+        found.map(|(key, _)| key)
+    }
+
     /// Whether a version of an object is in a watch of the whole objects that has it, or ought to.
     fn whole(&self, key: &ObjectRef, labels: &Labels) -> bool {
         let mut whole = self.collections.iter().filter(|c| c.scope.form == Form::Whole);
@@ -129,28 +137,20 @@ impl Kind {
     fn untold(&self, closed: &Collection) -> Vec<Change> {
         let metadata = || self.collections.iter().filter(|c| c.scope.form == Form::Metadata);
         let elsewhere = |key: &ObjectRef, o: &Object| self.whole(key, &o.labels);
-        let key = |scope: &Scope, (namespace, name): (&Arc<str>, &Arc<str>)| {
-            let (gvk, cluster) = (scope.gvk.clone(), scope.cluster.clone());
-            ObjectRef::of(gvk, cluster, namespace.clone(), name.clone())
-        };
         let mut untold = HashMap::new();
-        for collection in metadata() {
-            for (namespace, name, new) in collection.search(&Query::default(), None) {
-                let key = key(&collection.scope, (namespace, name));
-                let old = closed.get(&key);
-                let told = old.is_some_and(|old| old.resource_version >= new.resource_version);
-                if closed.scope.has(&key, &new.labels) && !told && !elsewhere(&key, new) {
-                    let (old, new) = (old.cloned(), Some(new.clone()));
-                    untold.insert(key.clone(), Change { key, old, new });
-                }
+        for (key, new) in metadata().flat_map(|c| &c.objects) {
+            let old = closed.get(key);
+            let told = old.is_some_and(|old| old.resource_version >= new.resource_version);
+            if closed.scope.has(key, &new.labels) && !told && !elsewhere(key, new) {
+                let (old, new, key) = (old.cloned(), Some(new.clone()), key.clone());
+                untold.insert(key.clone(), Change { key, old, new });
             }
         }
-        for (namespace, name, old) in closed.search(&Query::default(), None) {
-            let key = key(&closed.scope, (namespace, name));
-            let gone = metadata().any(|c| c.scope.has(&key, &old.labels) && c.get(&key).is_none());
-            if gone && !elsewhere(&key, old) {
-                let old = Some(old.clone());
-                untold.insert(key.clone(), Change { key, old, new: None });
+        for (key, old) in &closed.objects {
+            let gone = metadata().any(|c| c.scope.has(key, &old.labels) && c.get(key).is_none());
+            if gone && !elsewhere(key, old) {
+                let (old, new, key) = (Some(old.clone()), None, key.clone());
+                untold.insert(key.clone(), Change { key, old, new });
             }
         }
         untold.into_values().collect()
@@ -218,12 +218,17 @@ impl Store {
     }
 
     /// Takes an object in, wherever it belongs, unless the store has it in this or a newer version.
-    pub fn put(&self, key: &ObjectRef, object: Object, form: Form, origin: Origin) -> Put {
+    pub fn put(&self, key: &ObjectRef, mut object: Object, form: Form, origin: Origin) -> Put {
+        let stranger = self.pack(key, &mut object, form);
         let object = Arc::new(object);
         let mut kinds = self.kinds.write().expect("lock");
         let Some(kind) = kinds.get_mut(&id(&key.cluster, &key.gvk)) else {
             return Put::Stray(object);
         };
+        if let Some(stranger) = stranger {
+            kind.vocabulary.meet(&stranger);
+        }
+        let key = &kind.named(key).unwrap_or(key).clone();
         let version = object.resource_version;
         if kind.buried.has(&object.uid, version) {
             return Put::Known;
@@ -269,6 +274,24 @@ impl Store {
             }
             None => Put::Stray(object),
         }
+    }
+
+    /// Packs what is likely to be kept, before others have to wait for it. Gives the text of a stranger.
+    fn pack(&self, key: &ObjectRef, object: &mut Object, form: Form) -> Option<Box<[u8]>> {
+        // Of what is secret nothing is to outlive it in a vocabulary.
+        if key.gvk.is_secret() {
+            return None;
+        }
+        let vocabulary = {
+            let kinds = self.kinds.read().expect("lock");
+            let kind = kinds.get(&id(&key.cluster, &key.gvk))?;
+            let known = |o: Arc<Object>| o.resource_version >= object.resource_version;
+            if kind.latest(key, form).is_some_and(known) {
+                return None;
+            }
+            kind.vocabulary.clone()
+        };
+        object.json.pack(&vocabulary)
     }
 
     /// A watch says that an object is not in its scope any more, as of a version. `uid` tells which: another
@@ -330,6 +353,13 @@ impl Store {
         whole.or_else(|| kind.latest(key, form))
     }
 
+    /// An object's name as it is kept here, so that everybody keeps the same one.
+    pub fn named(&self, key: ObjectRef) -> ObjectRef {
+        let kinds = self.kinds.read().expect("lock");
+        let kind = kinds.get(&id(&key.cluster, &key.gvk));
+        kind.and_then(|kind| kind.named(&key)).cloned().unwrap_or(key)
+    }
+
     /// Objects of a scope that a watch has, in order of namespace and name.
     pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
         let label = query.labels.and_then(Selector::equality);
@@ -348,9 +378,9 @@ impl Store {
             return Vec::new();
         };
         let collection = &kinds[&id].collections[at];
-        let wanted = term
-            .as_ref()
-            .filter(|(term, _)| collection.len >= INDEXED && !collection.indexes.contains_key(term));
+        let wanted = term.as_ref().filter(|(term, _)| {
+            collection.objects.len() >= INDEXED && !collection.indexes.contains_key(term)
+        });
         if let Some((term, _)) = wanted {
             drop(kinds);
             let mut kinds = self.kinds.write().expect("lock");
@@ -364,14 +394,10 @@ impl Store {
         }
         let found = collection.search(query, term.as_ref());
         found
-            .filter(|(_, _, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
-            .filter(|(_, _, object)| query.fields.is_none_or(|s| s.matches(object)))
+            .filter(|(_, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
+            .filter(|(_, object)| query.fields.is_none_or(|s| s.matches(object)))
             .take(query.limit.unwrap_or(usize::MAX))
-            .map(|(namespace, name, object)| {
-                let (gvk, cluster) = (scope.gvk.clone(), scope.cluster.clone());
-                let key = ObjectRef::of(gvk, cluster, namespace.clone(), name.clone());
-                (key, object.clone())
-            })
+            .map(|(key, object)| (key.clone(), object.clone()))
             .collect()
     }
 
@@ -379,7 +405,7 @@ impl Store {
     pub fn size(&self) -> (usize, usize) {
         let kinds = self.kinds.read().expect("lock");
         let collections = kinds.values().flat_map(|k| &k.collections);
-        let objects = collections.flat_map(|c| c.objects.values().flat_map(BTreeMap::values));
+        let objects = collections.flat_map(|c| c.objects.values());
         objects.fold((0, 0), |(n, bytes), o| (n + 1, bytes + o.json.len()))
     }
 }

@@ -82,5 +82,8 @@ impl Awaiting<'_> {
 }
 
 fn parse(key: &ObjectRef, answer: &[u8]) -> Result<(ObjectRef, Object), ApiError> {
-    Object::parse(&key.gvk, answer).map_err(|e| ApiError::Garbage(e.to_string()))
+    let (parsed, object) = Object::parse(&key.gvk, answer).map_err(|e| ApiError::Garbage(e.to_string()))?;
+    // One copy of the name for all who keep it.
+    let key = if parsed == *key { key.clone() } else { parsed };
+    Ok((key, object))
 }

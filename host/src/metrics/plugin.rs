@@ -262,7 +262,7 @@ impl Families {
             hot_loops: counter(
                 r,
                 "ostler_hot_loops",
-                "Times an object was slowed down because its reconciles keep changing what they read",
+                "Times an object was slowed down: its reconciles change what they read, or write and hurry",
                 Family::default(),
             ),
             exceeded: counter(

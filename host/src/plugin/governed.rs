@@ -24,7 +24,8 @@ impl PluginSpec {
     /// What a `Plugin` object says; the error names the field.
     pub fn read(object: &Object) -> Result<Self, Refusal> {
         let invalid = |e: String| Refusal::new("SpecInvalid", e);
-        let read: PluginObject = serde_json::from_slice(&object.json).map_err(|e| invalid(e.to_string()))?;
+        let read: PluginObject =
+            serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
         let checked = read.spec.grant().check();
         checked.map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(read.spec)

@@ -19,7 +19,6 @@ use crate::{
     rbac::{Read, Refusal},
     router::Cause,
     tape::rolling::About,
-    telemetry::ReconcileId,
 };
 
 impl Controller {
@@ -101,8 +100,8 @@ impl Controller {
         };
         let end = match end {
             Ok(()) => {
-                let result = self.looping(plugin, key, call.wrote, result);
-                self.conclude(key, plugin, object, result, deleting, id).await
+                let result = self.looping(plugin, key, &call.wrote, result);
+                self.conclude(key, plugin, object, result, deleting, &call).await
             }
             Err(end) => end,
         };
@@ -208,7 +207,7 @@ impl Controller {
         };
         let answer = Answer::Failure(failure);
         match self.write_status(plugin.name(), key, object, &answer).await {
-            Ok(()) => End {
+            Ok(_) => End {
                 next: self.look_again(),
                 reads: None,
                 follows: None,
@@ -222,11 +221,11 @@ impl Controller {
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
-        wrote: BTreeSet<ObjectRef>,
+        wrote: &BTreeSet<ObjectRef>,
         mut result: Answer,
     ) -> Answer {
         let now = self.services.router.now();
-        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
+        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote.clone(), now) else {
             return result;
         };
         self.services.metrics.plugin(plugin.name()).hot_loop();
@@ -234,11 +233,7 @@ impl Controller {
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
         );
-        let conditions = match &mut result {
-            Answer::Outcome(outcome) => &mut outcome.conditions,
-            Answer::Failure(failure) => &mut failure.conditions,
-        };
-        conditions.push(conditions::condition("HotLoop", true, "KeepsChanging", &note));
+        hot(&mut result, "KeepsChanging", &note);
         result
     }
 
@@ -249,7 +244,7 @@ impl Controller {
         object: &Arc<Object>,
         mut result: Answer,
         deleting: Option<&str>,
-        id: ReconcileId,
+        call: &Call,
     ) -> End {
         if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
             && outcome.next == reconciler::Next::Settled
@@ -261,21 +256,38 @@ impl Controller {
         }
         let next = self.next(plugin, &result);
         if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
             // Waiting is no error.
             if !matches!(failure.resolution, reconciler::Resolution::Yield) {
                 self.ledger.failed(key, &failure.reason, &failure.message);
             }
         }
+        if self.hurries(key, &next) {
+            let note = "Each reconcile writes something and asks for the next one at once: they come once a second \
+                        until that ends";
+            hot(&mut result, "Hurries", note);
+        }
         match self.write_status(plugin.name(), key, object, &result).await {
-            Ok(()) => End {
-                next,
-                reads: None,
-                follows: None,
-            },
+            Ok(sent) => {
+                let wrote = sent || !call.wrote.is_empty() || call.checkpointed.is_some();
+                End {
+                    next: self.unhurried(plugin, key, next, wrote),
+                    reads: None,
+                    follows: None,
+                }
+            }
             Err(end) => end,
         }
     }
+}
+
+/// Says that the object is slowed down.
+fn hot(result: &mut Answer, reason: &str, note: &str) {
+    let conditions = match result {
+        Answer::Outcome(outcome) => &mut outcome.conditions,
+        Answer::Failure(failure) => &mut failure.conditions,
+    };
+    conditions.push(conditions::condition("HotLoop", true, reason, note));
 }
 
 fn resolution(resolution: &reconciler::Resolution) -> &'static str {

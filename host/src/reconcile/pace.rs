@@ -31,6 +31,39 @@ impl Controller {
         loops.woken(&work.key, by, asked, self.services.router.now())
     }
 
+    /// Whether an object that wants this next is slowed down because it hurries.
+    pub(super) fn hurries(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
+        let after = self.after(next);
+        self.loops.lock().expect("lock").hurries(key, after)
+    }
+
+    /// As it wants it, but not at once again and again.
+    pub(super) fn unhurried(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        mut next: Next<Cause>,
+        wrote: bool,
+    ) -> Next<Cause> {
+        let after = self.after(&next);
+        let (wait, news) = self.loops.lock().expect("lock").again(key, after, wrote);
+        if let Next::At(at, _) | Next::Yield(at, _) = &mut next {
+            *at = self.services.router.now() + wait;
+        }
+        if news {
+            self.services.metrics.plugin(plugin.name()).hot_loop();
+        }
+        next
+    }
+
+    /// After how long an object comes again, whatever happens; none where something has to happen first.
+    fn after(&self, next: &Next<Cause>) -> Option<Duration> {
+        match next {
+            Next::At(at, _) | Next::Yield(at, _) => Some(at.saturating_sub(self.services.router.now())),
+            Next::Settled | Next::Retry(_) | Next::Park => None,
+        }
+    }
+
     /// Nobody tells of what it waits for.
     pub(super) fn look_again(&self) -> Next<Cause> {
         let wait = jittered(self.settings.yield_every, JITTER);

@@ -95,7 +95,7 @@ impl Controller {
         let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
         let every = if watched { EVERY.0 } else { EVERY.1 };
         Some(match written {
-            Ok(()) => End {
+            Ok(_) => End {
                 next: Next::At(self.services.router.now() + jittered(every, JITTER), Cause::Poll),
                 ..End::settled()
             },
@@ -209,7 +209,7 @@ impl Controller {
             .write_status(&LANE.into(), key, object, &Answer::Failure(failure))
             .await
         {
-            Ok(()) => End {
+            Ok(_) => End {
                 next: Next::Yield(
                     self.services.router.now() + jittered(EVERY.0, JITTER),
                     Cause::Retry,

@@ -20,13 +20,14 @@ use crate::{
 };
 
 impl Controller {
+    /// Writes what was said of an object. Gives whether something had to be sent.
     pub(super) async fn write_status(
         &self,
         by: &Arc<str>,
         key: &ObjectRef,
         object: &Arc<Object>,
         result: &Answer,
-    ) -> Result<(), End> {
+    ) -> Result<bool, End> {
         let said = digest(|hasher| result.hash(hasher));
         let version =
             |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
@@ -36,7 +37,7 @@ impl Controller {
         };
         if self.said(key) == Some(version(object)) {
             suppressed();
-            return Ok(());
+            return Ok(false);
         }
         let whole = object.value();
         let old = whole.get("status");
@@ -68,7 +69,7 @@ impl Controller {
             self.ledger.looked(key, object);
             self.note(key, |notes| notes.said = version(object));
             suppressed();
-            return Ok(());
+            return Ok(false);
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
         self.ledger.count(key, api_writes(1));
@@ -78,7 +79,7 @@ impl Controller {
                 // What is in the store may be newer than what was written.
                 let ours = self.kept_whole(key, &object, &new) && object.generation == moment.generation;
                 self.note(key, |notes| notes.said = if ours { version(&object) } else { 0 });
-                Ok(())
+                Ok(true)
             }
             Err(e) if e.code() == 404 => Err(self.missing()),
             Err(ApiError::Deposed(_)) => Err(End::retry()),

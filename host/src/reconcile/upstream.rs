@@ -60,7 +60,7 @@ impl Controller {
         let written = self.write_status(&by, key, &object, &answer).await;
         self.ledger.finished(key, failed, started.elapsed());
         Some(match written {
-            Ok(()) => {
+            Ok(_) => {
                 let at = |wait| self.services.router.now() + jittered(wait, JITTER);
                 End {
                     next: again.map_or(Next::Settled, |wait| Next::At(at(wait), Cause::Poll)),

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Name, Query};
+use super::Query;
 use crate::{key::ObjectRef, object::Object, scope::Scope};
 
 /// What an index goes by.
@@ -25,15 +25,14 @@ impl Term {
     }
 }
 
-type Index = HashMap<Box<str>, BTreeSet<Name>>;
+type Index = HashMap<Box<str>, BTreeSet<ObjectRef>>;
 
 /// The objects of one watch, ordered by namespace and name.
 pub(super) struct Collection {
     pub(super) scope: Scope,
-    pub(super) objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Object>>>,
+    pub(super) objects: BTreeMap<ObjectRef, Arc<Object>>,
     /// Made when a list first asks by a label or a field, and kept up from then on.
     pub(super) indexes: HashMap<Term, Index>,
-    pub(super) len: usize,
     /// Where labels decide what is in it, or another watch brings it, too: what is not any more. A late echo of a write,
     /// or a watch that is behind, must not bring it back.
     pub(super) left: Gone,
@@ -73,7 +72,6 @@ impl Collection {
             scope,
             objects: BTreeMap::new(),
             indexes: HashMap::new(),
-            len: 0,
             left: Gone::default(),
             listed: 0,
         }
@@ -100,52 +98,44 @@ impl Collection {
     }
 
     pub(super) fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
-        self.objects.get(&key.namespace)?.get(&key.name)
+        self.objects.get(key)
     }
 
     fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
-        self.remove(key);
-        // One copy of a namespace's name for all that are in it.
-        let namespace = match self.objects.get_key_value(&key.namespace) {
-            Some((namespace, _)) => namespace.clone(),
-            None => key.namespace.clone(),
-        };
-        for (term, index) in &mut self.indexes {
-            enter(index, term, object, (namespace.clone(), key.name.clone()));
+        let old = self.objects.insert(key.clone(), object.clone());
+        if let Some(old) = old {
+            self.leave(key, &old);
         }
-        let names = self.objects.entry(namespace).or_default();
-        names.insert(key.name.clone(), object.clone());
-        self.len += 1;
+        for (term, index) in &mut self.indexes {
+            enter(index, term, object, key);
+        }
     }
 
     pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
-        let names = self.objects.get_mut(&key.namespace)?;
-        let object = names.remove(&key.name)?;
-        if names.is_empty() {
-            self.objects.remove(&key.namespace);
-        }
-        let name = (key.namespace.clone(), key.name.clone());
+        let object = self.objects.remove(key)?;
+        self.leave(key, &object);
+        Some(object)
+    }
+
+    /// Takes an object as it was out of the indexes.
+    fn leave(&mut self, key: &ObjectRef, object: &Object) {
         for (term, index) in &mut self.indexes {
-            let Some(value) = term.value(&object) else {
+            let Some(value) = term.value(object) else {
                 continue;
             };
-            if let Some(names) = index.get_mut(&value) {
-                names.remove(&name);
-                if names.is_empty() {
+            if let Some(keys) = index.get_mut(&value) {
+                keys.remove(key);
+                if keys.is_empty() {
                     index.remove(&value);
                 }
             }
         }
-        self.len -= 1;
-        Some(object)
     }
 
     pub(super) fn index(&mut self, term: Term) {
         let mut index = Index::new();
-        for (namespace, names) in &self.objects {
-            for (name, object) in names {
-                enter(&mut index, &term, object, (namespace.clone(), name.clone()));
-            }
+        for (key, object) in &self.objects {
+            enter(&mut index, &term, object, key);
         }
         self.indexes.insert(term, index);
     }
@@ -155,43 +145,32 @@ impl Collection {
         &'a self,
         query: &Query<'a>,
         term: Option<&(Term, &str)>,
-    ) -> Box<dyn Iterator<Item = (&'a Arc<str>, &'a Arc<str>, &'a Arc<Object>)> + 'a> {
-        let from = match query.after {
-            Some(name) => Bound::Excluded(name.clone()),
-            None => Bound::Included((Arc::from(query.namespace), Arc::from(""))),
+    ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<Object>)> + 'a> {
+        let at = |namespace: Arc<str>, name: Arc<str>| {
+            let Scope { gvk, cluster, .. } = &self.scope;
+            ObjectRef::of(gvk.clone(), cluster.clone(), namespace, name)
         };
+        let from = match query.after {
+            Some((namespace, name)) => Bound::Excluded(at(namespace.clone(), name.clone())),
+            None => Bound::Included(at(query.namespace.into(), "".into())),
+        };
+        let from = (from, Bound::Unbounded);
         let namespace = query.namespace;
-        let here = move |ns: &str| namespace.is_empty() || ns == namespace;
+        let here = move |key: &ObjectRef| namespace.is_empty() || *key.namespace == *namespace;
         if let Some((index, value)) = term.and_then(|(term, value)| Some((self.indexes.get(term)?, value))) {
-            let names = index.get(*value).into_iter();
-            let names = names.flat_map(move |names| names.range((from.clone(), Bound::Unbounded)));
+            let keys = index.get(*value).into_iter();
+            let keys = keys.flat_map(move |keys| keys.range(from.clone()));
             return Box::new(
-                names
-                    .take_while(move |(ns, _)| here(ns))
-                    .filter_map(|(ns, name)| Some((ns, name, self.objects.get(ns)?.get(name)?))),
+                keys.take_while(move |key| here(key))
+                    .filter_map(|key| self.objects.get_key_value(key)),
             );
         }
-        let start = match &from {
-            Bound::Excluded((ns, _)) | Bound::Included((ns, _)) => ns.clone(),
-            Bound::Unbounded => "".into(),
-        };
-        let namespaces = self
-            .objects
-            .range(start.clone()..)
-            .take_while(move |(ns, _)| here(ns));
-        Box::new(namespaces.flat_map(move |(ns, names)| {
-            let first = match &from {
-                Bound::Excluded((at, name)) if at == ns => Bound::Excluded(name.clone()),
-                _ => Bound::Unbounded,
-            };
-            let names = names.range((first, Bound::Unbounded));
-            names.map(move |(name, object)| (ns, name, object))
-        }))
+        Box::new(self.objects.range(from).take_while(move |(key, _)| here(key)))
     }
 }
 
-fn enter(index: &mut Index, term: &Term, object: &Object, name: Name) {
+fn enter(index: &mut Index, term: &Term, object: &Object, key: &ObjectRef) {
     if let Some(value) = term.value(object) {
-        index.entry(value).or_default().insert(name);
+        index.entry(value).or_default().insert(key.clone());
     }
 }

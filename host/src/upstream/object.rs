@@ -27,7 +27,7 @@ impl UpstreamObject {
     /// Reads a stored object; the error names the field.
     pub fn parse(object: &Object) -> Result<Self, String> {
         let upstream: Upstream =
-            serde_json::from_slice(&object.json).map_err(|e| format!("Upstream: {e}"))?;
+            serde_json::from_slice(&object.json.text()).map_err(|e| format!("Upstream: {e}"))?;
         Ok(Self {
             uid: object.uid.to_string(),
             generation: object.generation,

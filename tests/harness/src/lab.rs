@@ -170,11 +170,17 @@ impl Lab {
 
     /// A client that reaches the API server by another address.
     pub async fn client_at(&self, address: SocketAddr) -> Client {
+        let path = self.kubeconfig_at("elsewhere", address);
+        ostler::cli::client(Some(path)).await.expect("a client")
+    }
+
+    /// Writes `NAME.kubeconfig`, which reaches the API server by another address.
+    pub fn kubeconfig_at(&self, name: &str, address: SocketAddr) -> PathBuf {
         let text = std::fs::read_to_string(&self.kubeconfig).expect("a kubeconfig");
-        let path = self.path().join("kubeconfig-elsewhere");
+        let path = self.path().join(format!("{name}.kubeconfig"));
         let elsewhere = text.replace(&self.address().to_string(), &address.to_string());
         std::fs::write(&path, elsewhere).expect("written");
-        ostler::cli::client(Some(path)).await.expect("a client")
+        path
     }
 
     /// The running host.

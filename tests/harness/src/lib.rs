@@ -26,4 +26,4 @@ pub use server::Concourse;
 pub const PASSWORD: &str = "correct-horse-battery-staple";
 
 /// What every wait in a test has at most. Generous: a slow machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);

@@ -18,13 +18,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a host of this name with the plugins of the lab, or of the directory `NAME` in it when there is one.
+    /// Starts a host of this name with the plugins of the lab, or of the directory `NAME` in it when there is one;
+    /// it reaches the API server as `NAME.kubeconfig` there says, when there is one.
     pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
         let at = |suffix: &str| lab.path().join(format!("{name}{suffix}"));
         let (log, ready, grants) = (at(".log"), at(".ready"), at(".grants.yaml"));
         std::fs::write(&grants, format!("{GRANTS}{MORE_GRANTS}")).expect("grants written");
         let _ = std::fs::remove_file(&ready);
-        let own = at("");
+        let (own, elsewhere) = (at(""), at(".kubeconfig"));
+        let kubeconfig = if elsewhere.exists() {
+            &elsewhere
+        } else {
+            &lab.kubeconfig
+        };
         let plugins = if own.is_dir() { &own } else { &lab.settings.plugins };
         let output = std::fs::OpenOptions::new()
             .create(true)
@@ -35,7 +41,7 @@ impl Process {
             .arg("run")
             .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
-            .arg(&lab.kubeconfig)
+            .arg(kubeconfig)
             .arg("--plugins")
             .arg(plugins)
             .arg("--grants")

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut: what lies between a host and an API server that can't be told to fail.
+//! A TCP proxy that can be cut or fall silent: what lies between a host and an API server that can't be told to fail.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,6 +22,8 @@ struct State {
     cuts: u64,
     /// New connections are closed at once.
     down: bool,
+    /// Nothing passes, and nobody is told.
+    silent: bool,
     latency: Duration,
 }
 
@@ -69,6 +71,15 @@ impl Proxy {
         });
     }
 
+    /// Lets nothing pass any more, old connections and new ones open as they are; or ends them, what they held lost,
+    /// and lets new ones pass again.
+    pub fn silent(&self, silent: bool) {
+        self.state.send_modify(|s| {
+            s.cuts += u64::from(!silent);
+            s.silent = silent;
+        });
+    }
+
     /// New connections wait this long before anything passes.
     pub fn latency(&self, latency: Duration) {
         self.state.send_modify(|s| s.latency = latency);
@@ -76,14 +87,15 @@ impl Proxy {
 }
 
 async fn pass(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>, then: State) {
-    let passing = async {
-        tokio::time::sleep(then.latency).await;
-        let mut server = TcpStream::connect(target).await?;
-        copy_bidirectional(&mut client, &mut server).await
+    tokio::time::sleep(then.latency).await;
+    let Ok(mut server) = TcpStream::connect(target).await else {
+        return;
     };
     // Whichever ends first; a broken connection is what this is for.
     tokio::select! {
-        _ = passing => {}
-        _ = state.wait_for(|s| s.cuts != then.cuts) => {}
+        _ = copy_bidirectional(&mut client, &mut server) => return,
+        _ = state.wait_for(|s| s.cuts != then.cuts || s.silent) => {}
     }
+    // Both ends stay open.
+    let _ = state.wait_for(|s| s.cuts != then.cuts).await;
 }

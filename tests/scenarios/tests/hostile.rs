@@ -9,7 +9,7 @@ mod server;
 
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use limits::every_limit_is_broken_by_somebody;
@@ -27,6 +27,7 @@ scenarios!(hostile: traps,
     recurses_without_end,
     returns_nonsense,
     calls_and_chatters_without_end,
+    writes_without_end,
     forges_its_status,
     shouts_into_events_and_the_log,
     goes_where_it_may_not,
@@ -155,6 +156,34 @@ async fn calls_and_chatters_without_end(mut lab: Lab) {
         // What is over the limit is dropped; the reconcile itself is none the worse.
         lab.ready(&hostile(), behaviour).await;
     }
+}
+
+/// Who writes and wants to be called again at once, each time, is let do so once a second.
+async fn writes_without_end(mut lab: Lab) {
+    grant(
+        &mut lab,
+        "    kubernetes: [{kinds: [ConfigMap], verbs: [apply]}]\n",
+    );
+    lab.install(&["hostile/hostile"]);
+    lab.start_host().await;
+    lab.apply(object(&lab, "bad", "hurry-and-write")).await;
+    let bad = lab
+        .condition(&hostile(), "bad", "HotLoop", "True", "Hurries")
+        .await;
+    assert_eq!(condition(&bad, "Ready")["status"], "True", "what it does it does");
+    let writes = || {
+        let facts = lab.host().ledger().of(&lab.key(&hostile(), "bad"));
+        facts.map_or(0, |facts| facts.api_writes)
+    };
+    // Of writes that end after this, the first alone may have begun before.
+    let (since, before) = (Instant::now(), writes());
+    lab.until("it has written three times more", async || writes() > before + 2)
+        .await;
+    assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
+    // A person need not wait for it, and when it ends it is said no more.
+    lab.apply(object(&lab, "bad", "behave")).await;
+    let good = lab.ready(&hostile(), "bad").await;
+    assert!(condition(&good, "HotLoop").is_null(), "{good:#}");
 }
 
 async fn forges_its_status(mut lab: Lab) {

@@ -18,6 +18,7 @@ use ostler::key::Gvk;
 use ostler_test_harness::{
     Lab, component_bytes, condition,
     process::{Process, Signal},
+    proxy::Proxy,
     scenarios,
 };
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ scenarios!(
     hands_over,
     takes_over_after_a_crash,
     stopped_and_woken_it_writes_nothing,
+    cut_off_it_stops_before_the_other_begins,
     renews_under_load,
     ends_what_runs_before_it_hands_over,
     abandons_what_does_not_end,
@@ -63,9 +65,9 @@ fn beat(lab: &Lab, name: &str, behaviour: &str) -> Value {
         "spec": {"behaviour": behaviour, "interval": 200}})
 }
 
-/// Starts a candidate whose writes bear its name.
+/// Starts a candidate whose writes bear its name, and whose log can be read by a program.
 async fn candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
-    candidate_with(lab, name, timing, &[]).await
+    candidate_with(lab, name, timing, &["--log-format=json"]).await
 }
 
 async fn candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
@@ -237,6 +239,41 @@ async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
         "not one write of a after b's first"
     );
     // It stands by in the same process, and takes over when it is asked to.
+    b.signal(Signal::TERM);
+    assert!(b.ended(&lab).await.success());
+    writes(&lab, &writers, "a", 6).await;
+    assert_eq!(successions(&writers), ["a", "b", "a"]);
+}
+
+/// Its renewals get nowhere, and it is told nothing: by its own clock it stops, before anybody else may begin.
+async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
+    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
+    lab.kubeconfig_at("a", proxy.address());
+    let (writers, leases) = (writers(&lab), leases(&lab));
+    let (a, mut b) = two(&lab, SHORT, &writers).await;
+    proxy.silent(true);
+    a.says(&lab, "not leading any more").await;
+    writes(&lab, &writers, "b", 6).await;
+    let log = a.log();
+    let stopped = log.lines().find(|l| l.contains("not leading any more"));
+    let stopped: Value = serde_json::from_str(stopped.expect("it said so")).expect("JSON");
+    let taken = leases
+        .all()
+        .into_iter()
+        .find(|lease| lease["holderIdentity"] == "b");
+    let (stopped, taken) = (&stopped["timestamp"], &taken.expect("b's lease")["acquireTime"]);
+    assert!(
+        stopped.as_str() < taken.as_str() && stopped.is_string(),
+        "{stopped} {taken}"
+    );
+    // Back again it stands by, and takes over when it is asked to.
+    proxy.silent(false);
+    writes(&lab, &writers, "b", 20).await;
+    assert_eq!(
+        successions(&writers),
+        ["a", "b"],
+        "not one write of a after b's first"
+    );
     b.signal(Signal::TERM);
     assert!(b.ended(&lab).await.success());
     writes(&lab, &writers, "a", 6).await;

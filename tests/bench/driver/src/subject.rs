@@ -288,8 +288,9 @@ impl Running {
         if self.subject != Subject::Ostler {
             return self.ask("/count").await?.as_u64().context("a count");
         }
-        let facts = self.ask(&format!("/store?after={}", self.skip)).await?;
-        facts["reconciles"].as_u64().context("a count")
+        let all = self.ask("/reconciles").await?;
+        let all = all["reconciles"].as_u64().context("a count")?;
+        Ok(all.saturating_sub(self.skip))
     }
 
     /// Counts reconciles from now on.
@@ -311,7 +312,7 @@ impl Running {
                 p99_us: us(&stats["p99_us"])?,
             });
         }
-        let facts = self.ask(&format!("/store?after={}", self.skip)).await?;
+        let facts = self.ask(&format!("/reconciles?after={}", self.skip)).await?;
         Ok(Percentiles {
             p50_us: us(&facts["whole_p50_us"])?,
             p99_us: us(&facts["whole_p99_us"])?,

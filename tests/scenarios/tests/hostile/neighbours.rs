@@ -12,7 +12,7 @@ const CHANGES: usize = 100;
 const ATTACKERS: usize = 8;
 /// The promise.
 const RATIO: f64 = 2.0;
-/// A machine has hiccups of its own: so often is it measured at most, again beside another calm time.
+/// A machine has hiccups of its own: so often is it measured at most, each time beside another calm time.
 const ATTEMPTS: usize = 8;
 
 const WAYS: [&str; 12] = [
@@ -63,13 +63,10 @@ pub async fn neighbours_go_on_as_before(mut lab: Lab) {
     let mut round = 0;
     let mut table = String::new();
     let mut late = Vec::new();
-    let mut calm = p99(&lab, &mut round).await;
     for way in WAYS {
         let mut best = f64::MAX;
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                calm = p99(&lab, &mut round).await;
-            }
+        for _ in 0..ATTEMPTS {
+            let calm = p99(&lab, &mut round).await;
             for i in 0..ATTACKERS {
                 let mut attacker = object(&lab, &format!("attacker-{i}"), way);
                 attacker["spec"]["target"] = "slow".into();
