@@ -79,7 +79,12 @@ impl Loops {
     }
 
     /// A reconcile ended that had written these. Gives what it is in a loop with, when it is.
-    pub fn ended(&mut self, key: &ObjectRef, wrote: BTreeSet<ObjectRef>, now: Duration) -> Option<ObjectRef> {
+    pub fn ended(
+        &mut self,
+        key: &ObjectRef,
+        wrote: &BTreeSet<ObjectRef>,
+        now: Duration,
+    ) -> Option<ObjectRef> {
         if now.saturating_sub(self.swept) > CALM {
             self.swept = now;
             let until = |turns: &Turns| turns.round.as_ref().map_or(turns.at, |r| r.until.max(turns.at));
@@ -90,7 +95,7 @@ impl Loops {
             return None;
         }
         let turns = self.objects.entry(key.clone()).or_default();
-        turns.wrote = wrote.into_iter().collect();
+        turns.wrote = wrote.iter().cloned().collect();
         turns.at = now;
         let round = turns.round.as_mut()?;
         let with = round.with.take().filter(|with| turns.wrote.contains(with))?;
@@ -127,8 +132,8 @@ impl Loops {
 
     /// Whether an object that wants to be called again after so long has hurried so often that it waits as long as
     /// one can.
-    pub fn hurries(&self, key: &ObjectRef, after: Option<Duration>) -> bool {
-        after.is_some_and(|after| after < UNHURRIED) && self.hurried.get(key) == Some(&UNHURRIED)
+    pub fn hurries(&self, key: &ObjectRef, after: Duration) -> bool {
+        after < UNHURRIED && self.hurried.get(key) == Some(&UNHURRIED)
     }
 
     /// The object is gone.
@@ -153,7 +158,7 @@ mod tests {
         let mut loops = Loops::default();
         let mut now = Duration::ZERO;
         let mut pauses = Vec::new();
-        assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+        assert_eq!(loops.ended(&key, &[child.clone()].into(), now), None);
         for _ in 0..CHANCE + 3 {
             if let Some(until) = loops.woken(&key, [&child], false, now) {
                 pauses.push((until - now).as_secs());
@@ -161,9 +166,9 @@ mod tests {
                 assert_eq!(loops.woken(&key, [&child], false, now), None);
             }
             // Every other time it has been faster than the one it quarrels with.
-            assert_eq!(loops.ended(&key, [].into(), now), None);
+            assert_eq!(loops.ended(&key, &[].into(), now), None);
             assert_eq!(loops.woken(&key, [&child], false, now), None);
-            loops.ended(&key, [child.clone()].into(), now);
+            loops.ended(&key, &[child.clone()].into(), now);
         }
         assert_eq!(pauses, [1, 2, 4], "longer each time");
         assert!(loops.woken(&key, [&child], false, now).is_some());
@@ -172,17 +177,17 @@ mod tests {
             None,
             "a person need not wait"
         );
-        loops.ended(&key, [child.clone()].into(), now);
+        loops.ended(&key, &[child.clone()].into(), now);
         for _ in 0..100 {
             // Woken by something else, however often, is no loop; nor is being woken and writing nothing; nor
             // is writing again after a long time.
             assert_eq!(loops.woken(&key, [&other], false, now), None);
-            assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+            assert_eq!(loops.ended(&key, &[child.clone()].into(), now), None);
             assert_eq!(loops.woken(&key, [&child], false, now), None);
-            assert_eq!(loops.ended(&key, [].into(), now), None);
+            assert_eq!(loops.ended(&key, &[].into(), now), None);
             now += CALM * 2;
             assert_eq!(loops.woken(&key, [&child], false, now), None);
-            assert_eq!(loops.ended(&key, [child.clone()].into(), now), None);
+            assert_eq!(loops.ended(&key, &[child.clone()].into(), now), None);
         }
     }
 
@@ -199,13 +204,13 @@ mod tests {
             (0..times).map(again).collect()
         };
         assert_eq!(waits(&mut loops, 6, false), [30, 30, 40, 80, 100, 100]);
-        assert!(!loops.hurries(&key, Some(ms(30))));
+        assert!(!loops.hurries(&key, ms(30)));
         assert_eq!(waits(&mut loops, 6, true), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(waits(&mut loops, 2, false), [100, 100], "it only looked");
         assert_eq!(waits(&mut loops, 1, true), [1000], "that makes no difference");
-        assert!(loops.hurries(&key, Some(ms(30))) && !loops.hurries(&key, None));
+        assert!(loops.hurries(&key, ms(30)) && !loops.hurries(&key, UNHURRIED));
         assert_eq!(loops.again(&key, Some(UNHURRIED), true), (UNHURRIED, false));
-        assert!(!loops.hurries(&key, Some(ms(30))));
+        assert!(!loops.hurries(&key, ms(30)));
         assert_eq!(loops.again(&key, Some(ms(30)), true).0, ms(30), "it begins anew");
         loops.again(&key, None, true);
         assert!(loops.hurried.is_empty(), "it waits for something to happen");

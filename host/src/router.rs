@@ -226,9 +226,7 @@ impl Router {
         // A list may show an own write and somebody else's before it as one.
         let version = change.new.as_ref().map(|o| o.resource_version);
         // And where one watch shows what was made anew, another may have to tell that the one before was deleted.
-        let uid = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.uid.clone());
-        let replaced = change.old.is_some() && uid(&change.old) != uid(&change.new);
-        let version = version.filter(|_| !origin.skips() && !replaced);
+        let version = version.filter(|_| !origin.skips() && !change.replaced());
         let intended = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.intent != new.intent,
             _ => true,

@@ -56,6 +56,14 @@ pub struct Change {
     pub new: Option<Arc<Object>>,
 }
 
+impl Change {
+    /// Whether the one that was there before is gone: what is there now, if anything, is another of its name.
+    pub fn replaced(&self) -> bool {
+        let same = |old: &Arc<Object>| self.new.as_ref().is_some_and(|new| new.uid == old.uid);
+        self.old.as_ref().is_some_and(|old| !same(old))
+    }
+}
+
 /// What the store makes of an object it is given.
 #[derive(Debug)]
 pub enum Put {

@@ -61,8 +61,7 @@ impl Awaiting<'_> {
         let kept = match store.put(&key, object, Form::Whole, Origin::Answered) {
             Put::News(change) => {
                 // Somebody has deleted the one before.
-                let uid = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.uid.clone());
-                ours &= change.old.is_none() || uid(&change.old) == uid(&change.new);
+                ours &= !change.replaced();
                 router.changed(&change, Origin::Answered, Some(self.by).filter(|_| ours));
                 change.new
             }

@@ -225,7 +225,7 @@ impl Controller {
         mut result: Answer,
     ) -> Answer {
         let now = self.services.router.now();
-        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote.clone(), now) else {
+        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
             return result;
         };
         self.services.metrics.plugin(plugin.name()).hot_loop();

@@ -33,8 +33,8 @@ impl Controller {
 
     /// Whether an object that wants this next is slowed down because it hurries.
     pub(super) fn hurries(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
-        let after = self.after(next);
-        self.loops.lock().expect("lock").hurries(key, after)
+        self.after(next)
+            .is_some_and(|after| self.loops.lock().expect("lock").hurries(key, after))
     }
 
     /// As it wants it, but not at once again and again.

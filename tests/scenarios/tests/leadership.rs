@@ -224,25 +224,29 @@ async fn takes_over_after_a_crash(lab: Lab) {
     );
 }
 
+/// A has written nothing since B took over; it stands by in the same process, and takes over when it is asked to.
+async fn stood_by(lab: &Lab, writers: &History<String>, mut b: Process) {
+    assert_eq!(
+        successions(writers),
+        ["a", "b"],
+        "not one write of a after b's first"
+    );
+    b.signal(Signal::TERM);
+    assert!(b.ended(lab).await.success());
+    writes(lab, writers, "a", 6).await;
+    assert_eq!(successions(writers), ["a", "b", "a"]);
+}
+
 async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
     let writers = writers(&lab);
-    let (a, mut b) = two(&lab, SHORT, &writers).await;
+    let (a, b) = two(&lab, SHORT, &writers).await;
     a.signal(Signal::STOP);
     holds(&lab, "b").await;
     writes(&lab, &writers, "b", 6).await;
     a.signal(Signal::CONT);
     a.says(&lab, "not leading any more").await;
     writes(&lab, &writers, "b", 30).await;
-    assert_eq!(
-        successions(&writers),
-        ["a", "b"],
-        "not one write of a after b's first"
-    );
-    // It stands by in the same process, and takes over when it is asked to.
-    b.signal(Signal::TERM);
-    assert!(b.ended(&lab).await.success());
-    writes(&lab, &writers, "a", 6).await;
-    assert_eq!(successions(&writers), ["a", "b", "a"]);
+    stood_by(&lab, &writers, b).await;
 }
 
 /// Its renewals get nowhere, and it is told nothing: by its own clock it stops, before anybody else may begin.
@@ -250,7 +254,7 @@ async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
     let proxy = Proxy::start(lab.address()).await.expect("a proxy");
     lab.kubeconfig_at("a", proxy.address());
     let (writers, leases) = (writers(&lab), leases(&lab));
-    let (a, mut b) = two(&lab, SHORT, &writers).await;
+    let (a, b) = two(&lab, SHORT, &writers).await;
     proxy.silent(true);
     a.says(&lab, "not leading any more").await;
     writes(&lab, &writers, "b", 6).await;
@@ -266,18 +270,9 @@ async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
         stopped.as_str() < taken.as_str() && stopped.is_string(),
         "{stopped} {taken}"
     );
-    // Back again it stands by, and takes over when it is asked to.
     proxy.silent(false);
     writes(&lab, &writers, "b", 20).await;
-    assert_eq!(
-        successions(&writers),
-        ["a", "b"],
-        "not one write of a after b's first"
-    );
-    b.signal(Signal::TERM);
-    assert!(b.ended(&lab).await.success());
-    writes(&lab, &writers, "a", 6).await;
-    assert_eq!(successions(&writers), ["a", "b", "a"]);
+    stood_by(&lab, &writers, b).await;
 }
 
 async fn stops_when_it_can_t_renew(lab: Lab) {

@@ -31,9 +31,14 @@ impl Test {
     }
 }
 
+fn scripted(script: impl Future<Output = Result<(), TestCaseError>>) {
+    let tested = block_on(script);
+    assert!(tested.is_ok(), "{tested:?}");
+}
+
 #[test]
 fn an_edit_that_a_list_shows_together_with_an_own_status_is_not_taken_for_an_echo() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = well(Reading::None).await;
         test.asking("owners/a/status").await;
         test.edit("Owner", "v");
@@ -42,12 +47,11 @@ fn an_edit_that_a_list_shows_together_with_an_own_status_is_not_taken_for_an_ech
         test.answer(0, false);
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }
 
 #[test]
 fn nor_is_one_that_the_watch_told_before_the_answer_to_a_status_write_that_changed_nothing() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = well(Reading::None).await;
         test.asking("owners/a/status").await;
         // It is written, and nobody knows: it is written again.
@@ -59,12 +63,11 @@ fn nor_is_one_that_the_watch_told_before_the_answer_to_a_status_write_that_chang
         test.answer(0, false);
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }
 
 #[test]
 fn an_edit_that_is_read_while_the_holds_are_written_is_news() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = well(Reading::None).await;
         test.asking("owners/a").await;
         test.edit("Owner", "v");
@@ -76,13 +79,12 @@ fn an_edit_that_is_read_while_the_holds_are_written_is_news() {
         test.until("owners/a/status").await;
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }
 
 #[test]
 fn what_others_wrote_before_an_own_write_is_told_though_a_list_shows_the_last_version_alone() {
     for answered_first in [true, false] {
-        let tested = block_on(async {
+        scripted(async {
             let mut test = well(Reading::Whole).await;
             test.asking("children/a").await;
             test.edit("Child", "others");
@@ -95,13 +97,12 @@ fn what_others_wrote_before_an_own_write_is_told_though_a_list_shows_the_last_ve
             test.answer(0, false);
             test.ends_well().await
         });
-        assert!(tested.is_ok(), "{tested:?}");
     }
 }
 
 #[test]
 fn what_others_wrote_is_told_where_an_apply_changed_nothing() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = well(Reading::Whole).await;
         test.asking("children/a").await;
         test.answer(0, true);
@@ -113,12 +114,11 @@ fn what_others_wrote_is_told_where_an_apply_changed_nothing() {
         test.answer(0, false);
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }
 
 #[test]
 fn what_an_own_write_made_anew_was_deleted_by_somebody() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = well(Reading::Whole).await;
         test.edit("Child", "others");
         test.end(0).await;
@@ -127,12 +127,11 @@ fn what_an_own_write_made_anew_was_deleted_by_somebody() {
         test.answer(0, false);
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }
 
 #[test]
 fn what_a_watch_that_is_let_go_was_to_tell_is_told() {
-    let tested = block_on(async {
+    scripted(async {
         let mut test = Test::new(Reading::Metadata);
         for name in NAMES {
             test.server.make("Child", name, json!({}));
@@ -144,5 +143,4 @@ fn what_a_watch_that_is_let_go_was_to_tell_is_told() {
         test.step(What::Close, 0).await;
         test.ends_well().await
     });
-    assert!(tested.is_ok(), "{tested:?}");
 }

@@ -50,14 +50,8 @@ pub fn ballast(n: usize, padding: usize) -> Value {
 
 /// What is each object's own: digits that say nothing twice, so that whoever packs what is alike gains nothing by them.
 fn noise(seed: usize, len: usize) -> String {
-    let mut x = seed as u64 + 1;
-    let mut digit = || {
-        x = x
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        char::from(b"0123456789abcdef"[(x >> 60) as usize])
-    };
-    (0..len).map(|_| digit()).collect()
+    let mut dice = fastrand::Rng::with_seed(seed as u64);
+    std::iter::repeat_with(|| dice.digit(16)).take(len).collect()
 }
 
 /// How much padding makes a kept object as large as it is to be.
