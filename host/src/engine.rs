@@ -26,7 +26,7 @@ use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 use self::{
     allowance::Allowance,
     config::config,
-    meter::{Meter, Metered, turn},
+    meter::{Meter, Metered},
     trap::explain,
 };
 pub use self::{code::Cache, trap::Trap};
@@ -278,27 +278,25 @@ impl Engine {
             }
             wasi.build()
         });
+        let meter = Arc::new(Meter::new(self.turns.clone()));
         let mut store = Store::new(
             &self.engine,
             State {
                 door: Door(call),
-                allowance: Allowance::new(&limits),
+                allowance: Allowance::new(&limits, meter.clone()),
                 wasi,
                 table: ResourceTable::new(),
             },
         );
-        store.limiter(|state| &mut state.allowance);
+        store.limiter_async(|state| &mut state.allowance);
         store.set_hostcall_fuel(limits.call_bytes);
-        let meter = Arc::new(Meter::default());
-        let (metered, cpu, turns) = (meter.clone(), limits.cpu, self.turns.clone());
+        let (metered, cpu) = (meter.clone(), limits.cpu);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             Ok(match metered.used() {
                 used if used > cpu => UpdateDeadline::Interrupt,
                 // Only a guest that really computes: whoever was called just before the tick has not had its own.
-                used if used > TICK => {
-                    UpdateDeadline::YieldCustom(1, Box::pin(turn(turns.clone(), metered.clone())))
-                }
+                used if used > TICK => UpdateDeadline::YieldCustom(1, Box::pin(metered.clone().turn())),
                 _ => UpdateDeadline::Continue(1),
             })
         });
@@ -311,11 +309,24 @@ impl Engine {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
+        let large = store.data().allowance.large();
+        let end = || store.into_data();
         let State {
             door: Door(mut call),
             allowance,
             ..
-        } = store.into_data();
+        } = match large {
+            // What it has touched is wiped.
+            true => {
+                let inner = Box::pin(async {
+                    meter.clone().turn().await;
+                    end()
+                });
+                let meter = meter.clone();
+                Metered { inner, meter }.await
+            }
+            false => end(),
+        };
         call.cpu = meter.used();
         call.memory = allowance.memory;
         (result, call)

@@ -1,27 +1,44 @@
 //! What a call's instances may grow to.
 
-use wasmtime::ResourceLimiter;
+use std::sync::Arc;
 
+use wasmtime::ResourceLimiterAsync;
+
+use super::meter::Meter;
 use crate::limits::{Limit, Limits};
+
+/// What an instance may grow by without waiting for its turn: each page costs the kernel time when it is first touched,
+/// and again when it is wiped, and no tick tells of that.
+const AT_ONCE: usize = 4 << 20;
 
 /// What the instances of one call may grow to, all their memories and tables together.
 pub(super) struct Allowance {
     /// What they have grown to.
     pub memory: usize,
+    /// Of it what they did not begin with.
+    grown: usize,
     most_memory: usize,
     tables: usize,
     most_tables: usize,
+    meter: Arc<Meter>,
 }
 
 impl Allowance {
     /// Nothing is used yet.
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(limits: &Limits, meter: Arc<Meter>) -> Self {
         Self {
             memory: 0,
+            grown: 0,
             most_memory: limits.memory,
             tables: 0,
             most_tables: limits.table_elements as usize,
+            meter,
         }
+    }
+
+    /// Whether they have grown by so much that it is taken in turns, and given back in turns.
+    pub fn large(&self) -> bool {
+        self.grown > AT_ONCE
     }
 }
 
@@ -30,22 +47,30 @@ impl Allowance {
 #[error("more {} than is allowed", .0.name())]
 pub(super) struct Exceeded(pub Limit);
 
-impl ResourceLimiter for Allowance {
-    fn memory_growing(
+#[async_trait::async_trait]
+impl ResourceLimiterAsync for Allowance {
+    async fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
         own: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        grown(
+        let may = grown(
             &mut self.memory,
             self.most_memory,
             Limit::Memory,
             (current, desired, own),
-        )
+        )?;
+        if may && current > 0 {
+            self.grown += desired - current;
+            if self.large() && !self.meter.in_turn() {
+                self.meter.clone().turn().await;
+            }
+        }
+        Ok(may)
     }
 
-    fn table_growing(
+    async fn table_growing(
         &mut self,
         current: usize,
         desired: usize,
@@ -149,12 +174,12 @@ mod tests {
                 &engine.engine,
                 State {
                     door: Door(Call::new(Arc::new(terms), None)),
-                    allowance: Allowance::new(&limits),
+                    allowance: Allowance::new(&limits, Arc::new(Meter::new(engine.turns.clone()))),
                     wasi: None,
                     table: ResourceTable::new(),
                 },
             );
-            store.limiter(|state| &mut state.allowance);
+            store.limiter_async(|state| &mut state.allowance);
             store.set_epoch_deadline(1 << 40);
             let module = wasmtime::Module::new(&engine.engine, grower(memory)).expect("a module");
             let instance = wasmtime::Instance::new_async(&mut store, &module, &[])
