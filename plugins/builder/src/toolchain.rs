@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo;
+use crate::{cargo, rust::Optimize};
 
 /// The target of the guests: no WASI, so that a component's import list is its capability list.
 pub const TARGET: &str = "wasm32-unknown-unknown";
@@ -99,11 +99,11 @@ impl Toolchain {
     }
 }
 
-/// Makes a module smaller by a tenth and more, where binaryen's wasm-opt is there.
+/// Makes a module smaller, by a tenth and more, or faster, where binaryen's wasm-opt is there.
 ///
 /// # Errors
 /// What wasm-opt says.
-pub fn optimise(module: Vec<u8>) -> Result<Vec<u8>> {
+pub fn optimise(module: Vec<u8>, optimize: Optimize) -> Result<Vec<u8>> {
     let Some(optimiser) = on_path("wasm-opt") else {
         return Ok(module);
     };
@@ -112,7 +112,7 @@ pub fn optimise(module: Vec<u8>) -> Result<Vec<u8>> {
     std::fs::write(&before, &module)?;
     // The features are those rustc itself uses.
     let output = Command::new(&optimiser)
-        .args(["-Oz", "--reorder-functions"])
+        .args([optimize.binaryen(), "--reorder-functions"])
         .args(["--enable-bulk-memory", "--enable-sign-ext"])
         .args(["--enable-mutable-globals", "--enable-multivalue"])
         .args(["--enable-nontrapping-float-to-int", "--enable-reference-types"])

@@ -7,7 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ostler_builder::{Language, Options, component, manifest, rust, toolchain::Toolchain};
+use ostler_builder::{
+    Language, Options, component, manifest,
+    rust::{self, Optimize},
+    toolchain::Toolchain,
+};
 
 use crate::{cargo, paths, progress, progress::Step};
 
@@ -28,6 +32,8 @@ pub struct Guest {
     pub folder: PathBuf,
     /// What it is written in.
     pub language: Language,
+    /// What its component is to be, where it is a crate.
+    pub optimize: Optimize,
 }
 
 /// A guest's component.
@@ -92,7 +98,13 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
         return Ok(Vec::new());
     }
     let toolchain = Toolchain::find(true)?;
-    let artifacts = cargo::build(command(&toolchain, &guests)?, step)?;
+    let mut artifacts = Vec::new();
+    for optimize in [Optimize::Size, Optimize::Speed] {
+        let alike: Vec<_> = guests.iter().filter(|g| g.optimize == optimize).collect();
+        if !alike.is_empty() {
+            artifacts.extend(cargo::build(command(&toolchain, optimize, &alike), step)?);
+        }
+    }
     let mut components = Vec::new();
     for guest in guests {
         step.at(guest.name.clone());
@@ -146,14 +158,20 @@ pub fn guests() -> Result<Vec<Guest>> {
     let mut guests: Vec<_> = packages
         .filter_map(|package| {
             let pack = package.metadata.pointer("/ostler/pack")?.as_str()?.to_owned();
-            Some(Guest {
-                folder: package.folder().to_owned(),
-                name: package.name,
-                pack,
-                language: Language::Rust,
-            })
+            let folder = package.folder().to_owned();
+            Some(
+                Optimize::of(&package.metadata)
+                    .with_context(|| folder.join("Cargo.toml").display().to_string())
+                    .map(|optimize| Guest {
+                        folder,
+                        name: package.name,
+                        pack,
+                        language: Language::Rust,
+                        optimize,
+                    }),
+            )
         })
-        .collect();
+        .collect::<Result<_>>()?;
     for entry in std::fs::read_dir(paths::root().join("plugins").join(EXAMPLES))? {
         let folder = entry?.path();
         let language = ostler_builder::detect(&folder)?;
@@ -167,6 +185,7 @@ pub fn guests() -> Result<Vec<Guest>> {
                 pack: EXAMPLES.into(),
                 folder,
                 language,
+                optimize: Optimize::default(),
             });
         }
     }
@@ -174,20 +193,20 @@ pub fn guests() -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
-fn command(toolchain: &Toolchain, guests: &[Guest]) -> Result<Command> {
+fn command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -> Command {
     let mut command = toolchain.build();
-    rust::for_components(&mut command, &paths::target_dir());
+    rust::for_components(&mut command, &paths::target_dir(), optimize);
     // A cargo of another version must not rewrite the lock file.
     command.arg("--locked");
     for guest in guests {
         command.args(["--package", &guest.name]);
     }
-    Ok(command)
+    command
 }
 
 fn finish(guest: Guest, module: &Path) -> Result<Component> {
-    let mut component =
-        rust::finish(module).with_context(|| format!("making a component of {}", guest.name))?;
+    let mut component = rust::finish(module, guest.optimize)
+        .with_context(|| format!("making a component of {}", guest.name))?;
     if let Some(manifest) = manifest::section(&guest.folder)? {
         component::embed(&mut component, manifest::SECTION, &manifest);
     }

@@ -158,6 +158,7 @@ mod tests {
             pack: "p".into(),
             folder: format!("/p/{name}").into(),
             language: ostler_builder::Language::Rust,
+            optimize: Default::default(),
         };
         let guests = [guest("a"), guest("b")];
         let saved = |path: &str| BTreeSet::from([PathBuf::from(path)]);
