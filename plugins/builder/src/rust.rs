@@ -252,7 +252,10 @@ mod tests {
         assert_eq!(of("speed".into()).unwrap(), Optimize::Speed);
         for wrong in ["fast".into(), Value::Null, 3.into()] {
             let said = of(wrong).unwrap_err().to_string();
-            assert!(said.contains("optimize") && said.contains("\"size\" or \"speed\""), "{said}");
+            assert!(
+                said.contains("optimize") && said.contains("\"size\" or \"speed\""),
+                "{said}"
+            );
         }
     }
 }
