@@ -1,24 +1,21 @@
 //! Recordings: what fails is kept, replays the same, says where another build departs, and has no secret in it.
 
-use std::{
-    path::Path,
-    process::{Command, Output, Stdio},
-    sync::Arc,
-};
+#[path = "tape/asked.rs"]
+mod asked;
 
-use futures::StreamExt;
+use std::sync::Arc;
+
+use asked::{a_trace_follows_reconciles_live, record_and_replay_on_the_command_line};
 use ostler::{
     contract,
     engine::{Engine, Limits},
     grants::Grants,
     key::Gvk,
     plugin::Report,
-    queue::Priority,
     replay::{Difference, Replayed, replay},
-    router::Cause,
-    tape::{Keep, recording::Recording, shown::Shown, trace::Line},
+    tape::{Keep, recording::Recording, shown::Shown},
 };
-use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, process, scenarios};
+use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, scenarios};
 use serde_json::{Value, json};
 use wasmparser::{Parser, Payload, TypeRef};
 
@@ -137,10 +134,6 @@ fn trapping(wasm: &[u8]) -> Vec<u8> {
         }
     }
     panic!("no `reconcile` in the component");
-}
-
-fn text_of(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).expect("UTF-8")
 }
 
 async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
@@ -386,221 +379,6 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
         let replayed = replayed.expect("it can be replayed");
         assert!(replayed.same, "{replayed:#?}");
     }
-}
-
-/// The admin server of the lab's host.
-async fn serve(lab: &Lab) -> String {
-    let admin = lab.admin();
-    let address = admin.serve("127.0.0.1:0".parse().expect("an address")).await;
-    format!("http://{}", address.expect("it binds"))
-}
-
-async fn a_trace_follows_reconciles_live(mut lab: Lab) {
-    probing(&mut lab).await;
-    let url = serve(&lab).await;
-    let first = json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]);
-    lab.apply(steps(&lab, "p", first)).await;
-    lab.ready(&probe(), "p").await;
-    lab.idle().await;
-    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let path = format!("{url}/trace?kind=probe&name=p&namespace={}", lab.namespace);
-    let answer = client.get(path).send().await.expect("an answer");
-    assert!(answer.status().is_success());
-    // From the answer's head on it is followed: nothing of this reconcile is missed.
-    lab.host()
-        .services()
-        .router
-        .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-    let mut body = answer.bytes_stream();
-    let (mut text, mut lines) = (String::new(), Vec::<Line>::new());
-    while !matches!(lines.last(), Some(Line::End { .. })) {
-        let chunk = body.next().await.expect("more").expect("bytes");
-        text.push_str(std::str::from_utf8(&chunk).expect("UTF-8"));
-        while let Some((line, rest)) = text.split_once('\n') {
-            if !line.is_empty() {
-                lines.push(serde_json::from_str(line).expect("a line"));
-            }
-            text = rest.to_owned();
-        }
-    }
-    drop(body);
-    let Some(Line::Start {
-        object,
-        plugin,
-        causes,
-        ..
-    }) = lines.first()
-    else {
-        panic!("{lines:#?}")
-    };
-    assert_eq!(
-        (&**plugin, causes.as_slice()),
-        ("probe", &["manual".to_owned()][..])
-    );
-    assert_eq!(*object, format!("Probe/{}/p", lab.namespace));
-    let calls: Vec<_> = lines
-        .iter()
-        .filter_map(|l| match l {
-            Line::Call {
-                number,
-                function,
-                arguments,
-                result,
-                ..
-            } => Some((*number, &**function, arguments, result)),
-            _ => None,
-        })
-        .collect();
-    assert!(
-        calls.iter().enumerate().all(|(i, call)| call.0 as usize == i + 1),
-        "{calls:#?}"
-    );
-    let get = calls.iter().find(|c| c.1 == "kubernetes.get").expect("the read");
-    assert!(
-        get.2.starts_with(&format!("ConfigMap/{}/first", lab.namespace)),
-        "{}",
-        get.2
-    );
-    assert_eq!(get.3, "ok", "there is none");
-    let Some(Line::End {
-        ended, calls: count, ..
-    }) = lines.last()
-    else {
-        panic!("{lines:#?}")
-    };
-    assert_eq!((&**ended, *count as usize), ("settled", calls.len()));
-    // Who has gone away is not told any more.
-    lab.until("nobody follows", async || {
-        lab.host()
-            .services()
-            .router
-            .add(&lab.key(&probe(), "p"), Priority::High, Cause::Manual);
-        !lab.host().services().tapes.followed()
-    })
-    .await;
-}
-
-/// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
-async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(process::binary());
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .env_remove("OSTLER_ADMIN")
-        .stdin(Stdio::null());
-    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
-        .await
-        .expect("it ends")
-}
-
-async fn record_and_replay_on_the_command_line(mut lab: Lab) {
-    probing(&mut lab).await;
-    let url = serve(&lab).await;
-    let run = async |arguments: &[&str]| {
-        let output = ostler(lab.path(), arguments).await;
-        (
-            output.status.code(),
-            text_of(output.stdout),
-            text_of(output.stderr),
-        )
-    };
-    let (code, said, error) = run(&["record", "--admin", &url]).await;
-    assert_eq!(code, Some(0), "{error}");
-    assert!(said.contains("nothing is recorded"), "{said}");
-    lab.apply(failing(&lab, "bad")).await;
-    lab.condition(&probe(), "bad", "Ready", "False", "AsTold").await;
-    lab.idle().await;
-    let (_, table, _) = run(&["record", "--admin", &url]).await;
-    assert!(
-        table.contains("Probe/") && table.contains("parked: AsTold"),
-        "{table}"
-    );
-    let (_, list, _) = run(&["record", "--admin", &url, "-o", "json"]).await;
-    let list: Value = serde_json::from_str(&list).expect("JSON");
-    assert_eq!(
-        (&list[0]["plugin"], &list[0]["replayable"]),
-        (&json!("probe"), &json!(true))
-    );
-    // On demand: reconciled now, and written to a file.
-    let (code, _, error) = run(&[
-        "record",
-        "probe/bad",
-        "-n",
-        &lab.namespace,
-        "--now",
-        "--file",
-        "r.json",
-        "--admin",
-        &url,
-    ])
-    .await;
-    assert!(
-        code == Some(0) && error.contains("r.json: reconcile of Probe/"),
-        "{error}"
-    );
-    let text = std::fs::read_to_string(lab.path().join("r.json")).expect("a file");
-    assert!(
-        text.contains(r#""kind": "Recording""#) && text.contains("manual"),
-        "{text}"
-    );
-    // The build that was recorded, found by its digest.
-    let plugins = lab.settings.plugins.display().to_string();
-    let (code, said, error) = run(&["replay", "r.json", "--plugins", &plugins]).await;
-    assert_eq!(code, Some(0), "{said}{error}");
-    assert!(
-        said.contains("same: parked: AsTold") && !said.contains('\x1b'),
-        "{said}"
-    );
-    // Another component altogether.
-    let greeting = lab.path().join("greeting.wasm");
-    std::fs::write(&greeting, component_bytes("examples/greeting")).expect("written");
-    let (code, said, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm"]).await;
-    assert!(code == Some(1) && said.contains("differs"), "{said}");
-    let (code, told, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm", "-o", "json"]).await;
-    let told: Value = serde_json::from_str(&told).expect("JSON");
-    assert!(
-        code == Some(1) && told["same"] == false && !told["differences"].as_array().unwrap().is_empty(),
-        "{told}"
-    );
-    // What can't be replayed. One that is cut off tells nothing, not even where it begins to differ.
-    std::fs::write(lab.path().join("bad.json"), "{}").expect("written");
-    let mut cut: Value = serde_json::from_str(&text).expect("JSON");
-    cut["cut"] = json!(true);
-    std::fs::write(lab.path().join("cut.json"), cut.to_string()).expect("written");
-    for (arguments, words) in [
-        (vec!["replay", "nothing.json"], "nothing.json: No such file"),
-        (
-            vec!["replay", "bad.json"],
-            "bad.json: kind: it is ``, not `Recording`",
-        ),
-        (
-            vec!["replay", "r.json", "--plugins", "."],
-            "say where it is with --plugins",
-        ),
-        (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
-        (
-            vec!["replay", "cut.json", "--plugins", &plugins],
-            "cut.json: recording",
-        ),
-        (
-            vec!["replay", "cut.json", "--plugin", "greeting.wasm"],
-            "is cut off after",
-        ),
-    ] {
-        let (code, _, error) = run(&arguments).await;
-        assert!(code == Some(2) && error.contains(words), "{arguments:?}: {error}");
-    }
-    // The last one that was kept, to standard output.
-    let (code, last, error) = run(&["record", "probe/bad", "--last", "--admin", &url]).await;
-    assert_eq!(code, Some(0), "{error}");
-    assert!(
-        Recording::parse(&last, "-")
-            .expect("a recording")
-            .ended
-            .contains("AsTold")
-    );
-    let (code, _, error) = run(&["record", "probe/nobody", "--admin", &url]).await;
-    assert!(code == Some(1) && error.contains("nobody"), "{error}");
 }
 
 async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
