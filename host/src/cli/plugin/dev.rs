@@ -294,7 +294,7 @@ impl Dev {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
-                ostler_builder::replace(&path, text.as_bytes())?;
+                ostler_builder::replace_file(&path, text.as_bytes())?;
                 path
             }
             None => self.kubeconfig.clone().unwrap_or_default(),
@@ -304,7 +304,7 @@ impl Dev {
             "kubeconfig": kubeconfig,
             "pid": std::process::id(),
         });
-        ostler_builder::replace(&self.facts(), facts.to_string().as_bytes())?;
+        ostler_builder::replace_file(&self.facts(), facts.to_string().as_bytes())?;
         match self.output {
             Output::Json => println!("{facts}"),
             Output::Table => println!(

@@ -61,7 +61,7 @@ impl Document {
 impl Project {
     /// Reads a folder. Errors name the file, the field and what to do.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
-        let language = ostler_builder::detect(folder)?;
+        let language = ostler_builder::detect_language(folder)?;
         let crds = documents(&folder.join("crds"))?;
         if let Some(other) = crds
             .iter()
@@ -85,7 +85,7 @@ impl Project {
     /// What it asks for, granted.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
-        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
+        Grants::parse(&text, manifest::MANIFEST_FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
     /// An error unless every kind that the component reconciles is defined here.
@@ -117,7 +117,7 @@ impl Project {
 
 /// What a folder's `plugin.yaml` asks for.
 pub fn asks(folder: &Path) -> anyhow::Result<Value> {
-    let file = folder.join(manifest::FILE);
+    let file = folder.join(manifest::MANIFEST_FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(

@@ -183,7 +183,7 @@ impl Stage {
     pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
         project.grants(plugin)?;
         let text = json!({ "plugins": { plugin: project.asks } }).to_string();
-        ostler_builder::replace(&self.grants_file(), text.as_bytes())
+        ostler_builder::replace_file(&self.grants_file(), text.as_bytes())
     }
 
     fn grants_file(&self) -> PathBuf {
@@ -193,7 +193,7 @@ impl Stage {
     /// Configures the plugin by this file. Gives whether that is news.
     fn configure(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
         let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
-        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)
+        ostler_builder::replace_file(&self.plugin_file(plugin, "yaml"), &text)
     }
 
     fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
@@ -253,7 +253,7 @@ impl Stage {
         };
         let refused = report()?.map_or(0, |r| r.refused);
         // The large one first: what comes with it is there before the host looks.
-        let mut news = ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
+        let mut news = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
         news |= self.grant(project, plugin)?;
         if let Some(config) = config {
             news |= self.configure(plugin, config)?;

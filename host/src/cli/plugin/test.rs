@@ -88,7 +88,7 @@ impl Checks {
         let began = Instant::now();
         match made.await {
             Ok((value, message)) => {
-                step.done(&message);
+                step.finish(&message);
                 self.say(check, Verdict::Passed, began, message);
                 Some(value)
             }
@@ -393,13 +393,13 @@ fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::proce
     let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
     let (program, arguments): (_, &[&str]) = match language {
         Language::Rust => {
-            let mut command = ostler_builder::rust::test(folder)?;
+            let mut command = ostler_builder::rust::test_command(folder)?;
             command.arg("--quiet");
             return Ok(Some(command));
         }
         Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
         Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
-        Language::Go => return Ok(Some(ostler_builder::go::test(folder)?)),
+        Language::Go => return Ok(Some(ostler_builder::go::test_command(folder)?)),
         Language::JavaScript | Language::Python => return Ok(None),
     };
     let mut command = std::process::Command::new(program);
