@@ -1,6 +1,6 @@
 //! Kinds and manifests of the Concourse pack.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;

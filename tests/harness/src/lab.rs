@@ -10,15 +10,15 @@ use std::{
 };
 
 use kube::Client;
-use ostler::{
+use ostler::testing::{
     admin::Admin,
+    dispatcher::Cause,
     engine::Cache,
     grants::Grants,
-    host::{Host, Settings},
     key::{Gvk, ObjectRef},
-    router::Cause,
     selector::Selector,
 };
+use ostler::{Host, Settings};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -93,7 +93,7 @@ impl Lab {
         directory: TempDir,
     ) -> Self {
         logs::capture_logs();
-        let client = ostler::cli::client(Some(kubeconfig.clone()))
+        let client = ostler::testing::cli::client(Some(kubeconfig.clone()))
             .await
             .expect("a client");
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -110,7 +110,7 @@ impl Lab {
             grants: Grants::parse(&[PACK_GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
             // The Concourse simulator listens on loopback.
-            network: vec![ostler::upstream::network("127.0.0.1").expect("an address")],
+            network: vec![ostler::testing::network::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
@@ -176,7 +176,7 @@ impl Lab {
     /// Creates a client that reaches the API server at another address, such as a proxy's.
     pub async fn client_at(&self, address: SocketAddr) -> Client {
         let path = self.write_kubeconfig("elsewhere", address);
-        ostler::cli::client(Some(path)).await.expect("a client")
+        ostler::testing::cli::client(Some(path)).await.expect("a client")
     }
 
     /// Writes `NAME.kubeconfig`, which reaches the API server at another address.

@@ -1,6 +1,6 @@
 //! Probe objects: their spec lists the host calls that the plugin `probe` makes.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;

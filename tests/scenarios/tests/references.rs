@@ -75,12 +75,12 @@ async fn deleted_in_the_order_of_use(mut lab: Lab) {
 
 async fn a_secret_is_held(mut lab: Lab) {
     lab.start_probe().await;
-    let secret = ostler::key::Gvk::new("", "v1", "Secret");
+    let secret = ostler::testing::key::Gvk::new("", "v1", "Secret");
     lab.apply(lab.password_secret("held-and-hidden-0001")).await;
     lab.apply_probe("a", hold("Secret", "ci-admin"), json!([])).await;
     lab.wait_seen("a", &["held"]).await;
     lab.delete(&secret, "ci-admin").await;
-    let events = ostler::key::Gvk::new("", "v1", "Event");
+    let events = ostler::testing::key::Gvk::new("", "v1", "Event");
     lab.wait_until("an event says who holds it", async || {
         let events = lab.list(&events).await;
         let blocked = |e: &Value| {
@@ -122,7 +122,7 @@ async fn held_no_more(mut lab: Lab) {
     lab.patch(&kind(), "a", annotations).await;
     lab.wait_until("it was reconciled", async || {
         lab.wake_causes(&kind(), "a")
-            .contains(&ostler::router::Cause::Manual)
+            .contains(&ostler::testing::dispatcher::Cause::Manual)
     })
     .await;
     lab.wait_idle().await;
