@@ -285,12 +285,12 @@ async fn a_stream_that_breaks_goes_on_where_it_was(mut lab: Lab) {
     let streams = lab.host().services().streams.clone();
     lab.wait_until("events have come", async || streams.all()[0].events > 10)
         .await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.wait_until("it is noticed", async || {
         !matches!(streams.all()[0].state, StreamState::Open)
     })
     .await;
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     complete(&lab, "b", "Succeeded").await;
     let state = lab.concourse.state();
     let total = state["builds"][0]["events"].as_u64().expect("a number") + 1;
@@ -415,7 +415,7 @@ async fn crashed_two_hundred_times(mut lab: Lab) {
         if let Some(fault) = fault {
             faults.fail_next(random.usize(1..3), "POST", "/builds$", fault);
         }
-        faults.latency(Duration::from_millis(random.u64(0..4)));
+        faults.set_latency(Duration::from_millis(random.u64(0..4)));
         for _ in 0..random.usize(1..4) {
             let job = if random.bool() { "slow" } else { "quick" };
             build(&lab, &format!("b{made}"), job, json!({})).await;

@@ -114,7 +114,7 @@ async fn with_concourse_down(mut lab: Lab) {
     }
     lab.settings.deletion_deadline = std::time::Duration::ZERO;
     let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_until("it says what stands in the way and what to do", async || {
         let object = lab
@@ -126,7 +126,7 @@ async fn with_concourse_down(mut lab: Lab) {
     })
     .await;
     assert!(lab.get(&kind("Pipeline"), "app").await.is_some());
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
@@ -184,7 +184,7 @@ async fn orphaned_by_annotation(lab: Lab) {
         return;
     }
     let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -200,7 +200,7 @@ async fn forced(lab: Lab) {
         return;
     }
     let lab = chained(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_until("it is being deleted", async || {
         lab.get(&kind("Pipeline"), "app")

@@ -110,7 +110,7 @@ async fn answers_garbage(mut lab: Lab) {
 
 async fn is_down(mut lab: Lab) {
     prepared(&mut lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.apply(lab.team_object()).await;
     lab.wait_condition(
         &kind("Team"),
@@ -125,7 +125,7 @@ async fn is_down(mut lab: Lab) {
         lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 

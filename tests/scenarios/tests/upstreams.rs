@@ -28,6 +28,7 @@ fn upstream(lab: &Lab, spec: Value) -> Value {
 
 fn concourse(lab: &Lab) -> Value {
     let auth = json!({"oauth2Password": {"tokenPath": "/sky/issuer/token", "clientId": "fly", "clientSecret": "Zmx5",
+        "scopes": ["openid", "profile", "email", "federated:id", "groups"],
         "username": "test", "passwordSecretRef": {"name": "ci-admin", "key": "password"}}});
     upstream(lab, json!({"url": lab.concourse.url(), "auth": auth}))
 }
