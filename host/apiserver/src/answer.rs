@@ -4,25 +4,23 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING};
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT, WARNING};
 use http::request::Parts;
-use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Door, Edit, FieldValidation, Wrote};
 use crate::deletion::{DeleteOptions, Deleted};
 use crate::faults::{Effect, Seen, injected};
+use crate::kind::{Kind, Version};
 use crate::rbac::{self, User, Wish};
-use crate::registry::{Kind, Version};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
-use crate::server::{Body, State};
+use crate::response::{Answer, Body, json_response, response, result, text_response, whole};
+use crate::state::State;
 use crate::status::ApiError;
 use crate::storage::{Key, Stored};
 use crate::{control, discovery, protobuf, review, table};
-
-pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// Answers a request; an error closes the connection instead.
 pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Response<Body>, io::Error> {
@@ -93,41 +91,6 @@ pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Resp
         return Err(io::Error::other("answer dropped by an injected fault"));
     }
     Ok(result(answer))
-}
-
-fn result(answer: Answer) -> Response<Body> {
-    answer.unwrap_or_else(|error| {
-        let mut response = json_response(error.code, &error.to_value());
-        if let Some(seconds) = error.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        response
-    })
-}
-
-pub(crate) fn whole(bytes: Bytes) -> Body {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
-}
-
-pub(crate) fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-pub(crate) fn json_response(code: u16, value: &Value) -> Response<Body> {
-    response(code, "application/json", whole(value.to_string().into()))
-}
-
-fn text_response(text: &'static str) -> Response<Body> {
-    response(
-        200,
-        "text/plain; charset=utf-8",
-        whole(Bytes::from_static(text.as_bytes())),
-    )
 }
 
 /// One request on a resource.

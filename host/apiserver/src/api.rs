@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
 use crate::apply::{self, Writer};
 use crate::builtin;
 use crate::crd;
-use crate::deletion::is_held;
+use crate::kind::{Kind, Version};
+use crate::object::{is_held, now, set, text};
 use crate::patch;
-use crate::registry::{Kind, Registry, Version};
+use crate::registry::Registry;
 use crate::request::PatchKind;
-use crate::status::{ApiError, Cause};
+use crate::status::ApiError;
 use crate::storage::{Key, Refused, Resource, Storage, Stored};
-use crate::validation;
 
 /// The state behind all requests.
 #[derive(Debug)]
@@ -74,11 +75,6 @@ pub struct Wrote {
     pub warnings: Vec<String>,
 }
 
-/// The time as the API writes it.
-pub fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
 fn new_uid() -> String {
     let bits = fastrand::u128(..);
     let hex = format!(
@@ -93,10 +89,6 @@ fn suffix() -> String {
     (0..5)
         .map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())]))
         .collect()
-}
-
-pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object["metadata"][field].as_str().unwrap_or_default()
 }
 
 /// Everything but the fields that don't make a generation.
@@ -140,7 +132,7 @@ impl Api {
         let wanted = kind.api_version(&version.name);
         if value["apiVersion"] != wanted.as_str() {
             value["apiVersion"] = wanted.into();
-            version.schema.fill(&mut value);
+            version.schema.apply_defaults(&mut value);
         }
         value
     }
@@ -268,7 +260,7 @@ impl Api {
                 let warnings = self.receive(door, &mut object, true)?;
                 self.identify(door, namespace, Some(name), &mut object)?;
                 if door.kind.conditional_update && text(&object, "resourceVersion").is_empty() {
-                    let cause = Cause::invalid(
+                    let cause = FieldError::invalid(
                         "metadata.resourceVersion",
                         &0.into(),
                         "must be specified for an update",
@@ -295,7 +287,7 @@ impl Api {
                                 kind: "",
                                 name: "",
                             },
-                            vec![Cause::invalid(
+                            vec![FieldError::invalid(
                                 "patch",
                                 &body.to_string().into(),
                                 format!("strict decoding error{found}"),
@@ -310,7 +302,7 @@ impl Api {
                 let config = self.applied(door, namespace, name, config)?;
                 let writer = self.writer(door);
                 let mut object = apply::apply(&door.version.schema, Some(shown), &config, &writer, *force)?;
-                door.version.schema.fill(&mut object);
+                door.version.schema.apply_defaults(&mut object);
                 (object, Vec::new())
             }
         })
@@ -336,7 +328,7 @@ impl Api {
         }
         let writer = self.writer(door);
         let mut object = apply::apply(&door.version.schema, None, &config, &writer, true)?;
-        door.version.schema.fill(&mut object);
+        door.version.schema.apply_defaults(&mut object);
         self.finish_create(door, &mut object)?;
         let key = Key::new(namespace.unwrap_or_default(), name);
         Ok(Wrote {
@@ -377,7 +369,7 @@ impl Api {
     fn check(&self, door: &Door<'_>, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
         let mut causes = crate::metadata::check(door.kind, object);
         if door.kind.custom {
-            causes.extend(validation::check(door.kind, door.version, object, old));
+            causes.extend(door.kind.validate(door.version, object, old));
         } else {
             causes.extend(builtin::check(door.kind, object, old));
         }
@@ -445,7 +437,11 @@ impl Api {
                 ),
                 _ => ApiError::invalid(
                     subject,
-                    vec![Cause::invalid("metadata.uid", &uid.into(), "field is immutable")],
+                    vec![FieldError::invalid(
+                        "metadata.uid",
+                        &uid.into(),
+                        "field is immutable",
+                    )],
                 ),
             });
         }
@@ -482,7 +478,7 @@ impl Api {
                 );
                 return Err(ApiError::invalid(
                     subject,
-                    vec![Cause::forbidden("metadata.finalizers", why)],
+                    vec![FieldError::forbidden("metadata.finalizers", why)],
                 ));
             }
         }
@@ -567,16 +563,6 @@ enum Ending {
     Same,
     Stored,
     Gone,
-}
-
-pub(crate) fn set(object: &mut Value, field: &str, value: Option<Value>) {
-    let Some(fields) = object.as_object_mut() else {
-        return;
-    };
-    match value {
-        Some(value) => fields.insert(field.to_owned(), value),
-        None => fields.remove(field),
-    };
 }
 
 /// Whether two states are one, times of managed fields aside.

@@ -1,9 +1,9 @@
 //! Who manages which field: server-side apply, and the bookkeeping of every other write.
 
+use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::fields::{self, FieldSet};
-use crate::schema::Schema;
 use crate::status::ApiError;
 
 /// Who writes, through which door.

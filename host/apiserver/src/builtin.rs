@@ -5,12 +5,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ostler_schema::FieldError;
+use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::crd;
-use crate::registry::{Column, Kind, Version};
-use crate::schema::Schema;
-use crate::status::Cause;
+use crate::kind::{Column, Kind, Version};
 use crate::storage::Resource;
 
 /// Group of CustomResourceDefinitions.
@@ -188,7 +188,7 @@ impl Builtin {
 
     fn build(self) -> Kind {
         let mut openapi = object(self.schema);
-        let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::anything());
+        let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::permissive());
         openapi["description"] = format!("{} ({})", self.kind, self.version).into();
         Kind {
             resource: Resource::new(self.group, self.plural),
@@ -255,7 +255,7 @@ pub fn prepare(kind: &Kind, old: Option<&Value>, object: &mut Value, now: &str) 
 }
 
 /// What is wrong with an object of a built-in kind.
-pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut causes = Vec::new();
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         ("", "Secret" | "ConfigMap") => {
@@ -267,7 +267,7 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                             .chars()
                             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
                     {
-                        causes.push(Cause::invalid(
+                        causes.push(FieldError::invalid(
                             &at,
                             &name.as_str().into(),
                             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
@@ -275,14 +275,14 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                     }
                     let encoded = kind.kind == "Secret" || field == "binaryData";
                     if encoded && value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
-                        causes.push(Cause::invalid(&at, value, "must be base64"));
+                        causes.push(FieldError::invalid(&at, value, "must be base64"));
                     }
                 }
             }
             if let Some(old) = old.filter(|old| old["immutable"] == true) {
                 for field in ["immutable", "data", "binaryData"] {
                     if old[field] != object[field] {
-                        causes.push(Cause::forbidden(
+                        causes.push(FieldError::forbidden(
                             field,
                             "field is immutable when `immutable` is set",
                         ));
@@ -290,7 +290,7 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                 }
             }
             if kind.kind == "Secret" && old.is_some_and(|old| old["type"] != object["type"]) {
-                causes.push(Cause::invalid("type", &object["type"], "field is immutable"));
+                causes.push(FieldError::invalid("type", &object["type"], "field is immutable"));
             }
         }
         (EXTENSIONS, "CustomResourceDefinition") => causes.extend(crd::check(object)),

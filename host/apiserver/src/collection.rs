@@ -10,11 +10,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::answer::{Answer, Call, json_response, response, whole};
+use crate::answer::Call;
 use crate::api::Api;
 use crate::deletion::Deleted;
-use crate::registry::{Kind, Version};
+use crate::kind::{Kind, Version};
 use crate::request::{ListOptions, Shape};
+use crate::response::{Answer, json_response, response, whole};
 use crate::status::ApiError;
 use crate::storage::{Key, Stored};
 use crate::table;

@@ -1,9 +1,11 @@
 //! Reading what a request brings: whose object it is, which fields it may have.
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Door, FieldValidation, text};
-use crate::status::{ApiError, Cause};
+use crate::api::{Api, Door, FieldValidation};
+use crate::object::text;
+use crate::status::ApiError;
 
 impl Api {
     /// Checks an applied configuration.
@@ -17,7 +19,7 @@ impl Api {
         let given = text(config, "namespace");
         let mut config = config.clone();
         if door.manager.is_empty() {
-            let cause = Cause::required("fieldManager", "is required for apply patch");
+            let cause = FieldError::required("fieldManager", "is required for apply patch");
             return Err(ApiError::invalid(
                 crate::status::Subject {
                     group: "meta.k8s.io",
@@ -35,8 +37,7 @@ impl Api {
         {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
-        let mut unknown = Vec::new();
-        door.version.schema.prune(&mut config.clone(), "", &mut unknown);
+        let unknown = door.version.schema.prune(&mut config.clone());
         if let Some(field) = unknown.first() {
             return Err(ApiError::new(
                 500,
@@ -93,8 +94,7 @@ impl Api {
             }
             object["metadata"] = json!({});
         }
-        let mut unknown = Vec::new();
-        door.version.schema.prune(object, "", &mut unknown);
+        let unknown = door.version.schema.prune(object);
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|_, value| !value.is_null());
         }
@@ -111,7 +111,7 @@ impl Api {
                 unknown.join(", ")
             )));
         }
-        door.version.schema.fill(object);
+        door.version.schema.apply_defaults(object);
         Ok(if door.validation == FieldValidation::Warn {
             unknown
         } else {

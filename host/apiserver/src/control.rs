@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
-use crate::server::State;
+use crate::state::State;
 use crate::status::ApiError;
 
 /// Answers `METHOD /_ostler/…`.

@@ -1,12 +1,10 @@
 //! CustomResourceDefinitions: completing and checking them, and making kinds of them.
 
-use kube_cel::compile_schema;
+use ostler_schema::{FieldError, Rules, Schema, check_structural};
 use serde_json::{Value, json};
 
-use crate::registry::{Column, Kind, Version};
-use crate::schema::Schema;
-use crate::status::Cause;
-use crate::storage::Resource;
+use crate::kind::{Column, Kind, Version};
+use crate::object::Resource;
 
 /// Finalizer that keeps a definition until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -34,7 +32,7 @@ pub fn fill(object: &mut Value) {
 }
 
 /// What the author got wrong.
-pub fn check(object: &Value) -> Vec<Cause> {
+pub fn check(object: &Value) -> Vec<FieldError> {
     let mut causes = Vec::new();
     for (field, pointer) in [
         ("spec.group", "/spec/group"),
@@ -43,7 +41,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
         ("spec.names.kind", "/spec/names/kind"),
     ] {
         if text(object, pointer).is_empty() {
-            causes.push(Cause::required(field, ""));
+            causes.push(FieldError::required(field, ""));
         }
     }
     let expected = format!(
@@ -52,7 +50,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
         text(object, "/spec/group")
     );
     if text(object, "/metadata/name") != expected {
-        causes.push(Cause::invalid(
+        causes.push(FieldError::invalid(
             "metadata.name",
             &object["metadata"]["name"],
             "must be spec.names.plural+\".\"+spec.group",
@@ -60,7 +58,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
     }
     let scope = &object["spec"]["scope"];
     if scope.is_string() && !matches!(scope.as_str(), Some("Cluster" | "Namespaced")) {
-        causes.push(Cause::unsupported(
+        causes.push(FieldError::unsupported(
             "spec.scope",
             scope,
             &["Cluster".into(), "Namespaced".into()],
@@ -76,7 +74,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
         .count()
         != 1
     {
-        causes.push(Cause::invalid(
+        causes.push(FieldError::invalid(
             "spec.versions",
             &object["spec"]["versions"],
             "must have exactly one version marked as storage version",
@@ -86,86 +84,18 @@ pub fn check(object: &Value) -> Vec<Cause> {
         let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
         if !schema.is_object() {
-            causes.push(Cause::required(&field, "schemas are required"));
+            causes.push(FieldError::required(&field, "schemas are required"));
         } else if schema["type"] != "object" {
-            causes.push(Cause::invalid(
+            causes.push(FieldError::invalid(
                 &format!("{field}.type"),
                 &schema["type"],
                 "must be object at the root",
             ));
         } else {
-            check_schema(schema, &field, &mut causes);
+            causes.extend(check_structural(schema, &field));
         }
     }
     causes
-}
-
-/// What makes a schema structural, as far as mistakes are likely: a type everywhere, keys for keyed lists, rules that
-/// compile, defaults that are not forbidden.
-fn check_schema(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
-    if let Err(error) = Schema::parse(schema) {
-        return causes.push(Cause::invalid(path, schema, error));
-    }
-    let free = schema["x-kubernetes-int-or-string"] == true
-        || schema["x-kubernetes-preserve-unknown-fields"] == true;
-    if schema["type"].as_str().is_none_or(str::is_empty) && !free {
-        causes.push(Cause::required(
-            &format!("{path}.type"),
-            "must not be empty for specified object fields",
-        ));
-    }
-    if schema["x-kubernetes-list-type"] == "map"
-        && schema["x-kubernetes-list-map-keys"]
-            .as_array()
-            .is_none_or(Vec::is_empty)
-    {
-        causes.push(Cause::required(
-            &format!("{path}.x-kubernetes-list-map-keys"),
-            "must not be empty if x-kubernetes-list-type is map",
-        ));
-    }
-    if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(error) = regex::Regex::new(pattern)
-    {
-        causes.push(Cause::invalid(
-            &format!("{path}.pattern"),
-            &schema["pattern"],
-            format!("must be a valid regular expression, but isn't: {error}"),
-        ));
-    }
-    for (index, rule) in schema["x-kubernetes-validations"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
-        let compiled = rule["rule"].as_str().map(kube_cel::cel::Program::compile);
-        if let Some(Err(error)) = compiled {
-            causes.push(Cause::invalid(
-                &format!("{path}.x-kubernetes-validations[{index}].rule"),
-                &rule["rule"],
-                format!("compilation failed: {error}"),
-            ));
-        }
-    }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        // The system's own metadata is never described in full.
-        if path.ends_with("openAPIV3Schema") && name == "metadata" {
-            continue;
-        }
-        check_schema(property, &format!("{path}.properties[{name}]"), causes);
-    }
-    for (field, label) in [
-        ("items", "items"),
-        ("additionalProperties", "additionalProperties"),
-    ] {
-        if schema[field].is_object() {
-            check_schema(&schema[field], &format!("{path}.{label}"), causes);
-        }
-    }
-    if schema["type"] == "array" && !schema["items"].is_object() {
-        causes.push(Cause::required(&format!("{path}.items"), "must be specified"));
-    }
 }
 
 /// Sets the status a served definition has.
@@ -271,10 +201,7 @@ fn version(version: &Value) -> Option<Version> {
         name: version["name"].as_str()?.into(),
         served: version["served"] != false,
         schema: Schema::parse_root(&openapi).ok()?,
-        rules: openapi
-            .to_string()
-            .contains("x-kubernetes-validations")
-            .then(|| compile_schema(&openapi)),
+        rules: Rules::compile(&openapi),
         openapi,
         status: version["subresources"]["status"].is_object(),
         columns,

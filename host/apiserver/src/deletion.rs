@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Api, now, set};
+use crate::api::Api;
 use crate::builtin;
 use crate::crd;
-use crate::registry::Kind;
+use crate::kind::Kind;
+use crate::object::{is_held, now, set};
 use crate::status::ApiError;
 use crate::storage::{Key, Resource, Stored};
 
@@ -137,13 +138,6 @@ impl Api {
             }
         }
     }
-}
-
-/// Whether something still has to happen before the object may go.
-pub(crate) fn is_held(object: &Value) -> bool {
-    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
-    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
 }
 
 /// The object with its deletion begun; `None` if nothing holds it.

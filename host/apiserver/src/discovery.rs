@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::registry::{Kind, Registry};
+use crate::kind::Kind;
+use crate::registry::Registry;
 use crate::status::ApiError;
 
 /// Resources that are only ever created and answered at once: (group, plural, kind, namespaced).

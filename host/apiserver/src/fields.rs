@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ostler_schema::{ListType, Schema};
 use serde_json::{Map, Value, json};
-
-use crate::schema::{ListType, Schema};
 
 /// A set of field paths. An element is written as in `fieldsV1`: `f:name`, `k:{…}`, `v:…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -153,25 +152,6 @@ fn spoken(element: &str) -> String {
     }
 }
 
-/// The name of a list item within its list: by key fields or by value.
-pub fn item_element(schema: &Schema, item: &Value) -> String {
-    if schema.list() == ListType::Set {
-        return format!("v:{item}");
-    }
-    let mut keys = schema.list_keys.clone();
-    keys.sort();
-    let defaults = schema.items.as_deref();
-    let pairs: Vec<String> = keys
-        .iter()
-        .filter_map(|key| {
-            let default = || defaults?.properties.get(key)?.default.as_ref();
-            let value = item.get(key).or_else(default)?;
-            Some(format!("{}:{value}", Value::from(key.as_str())))
-        })
-        .collect();
-    format!("k:{{{}}}", pairs.join(","))
-}
-
 /// How a value is walked.
 enum Walk<'a> {
     Leaf,
@@ -181,8 +161,8 @@ enum Walk<'a> {
 
 fn walk<'a>(schema: &Schema, value: &'a Value) -> Walk<'a> {
     match value {
-        Value::Object(map) if !schema.atomic_map() => Walk::Map(map),
-        Value::Array(items) if schema.list() != ListType::Atomic => Walk::List(items),
+        Value::Object(map) if !schema.is_atomic_map() => Walk::Map(map),
+        Value::Array(items) if schema.list_type() != ListType::Atomic => Walk::List(items),
         _ => Walk::Leaf,
     }
 }
@@ -220,7 +200,7 @@ fn own(schema: &Schema, value: &Value, path: &mut Vec<String>, set: &mut FieldSe
         }
         Walk::List(items) => {
             for item in items {
-                path.push(item_element(schema, item));
+                path.push(schema.item_path_element(item));
                 set.insert(path);
                 own(item_schema(schema, &unknown), item, path, set);
                 path.pop();
@@ -288,7 +268,7 @@ fn compare_at(
             let index = |value: Option<&'_ Value>| -> BTreeMap<String, Value> {
                 let items = value.and_then(Value::as_array).into_iter().flatten();
                 items
-                    .map(|item| (item_element(schema, item), item.clone()))
+                    .map(|item| (schema.item_path_element(item), item.clone()))
                     .collect()
             };
             let (old, new) = (index(before), index(after));
@@ -346,7 +326,7 @@ pub fn merge(schema: &Schema, live: &Value, applied: &Value) -> Value {
 /// Applied items come in their own order; live items that aren't applied keep their place between those that are.
 fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
     let unknown = Schema::default();
-    let name = |item: &Value| item_element(schema, item);
+    let name = |item: &Value| schema.item_path_element(item);
     let old_index: BTreeMap<String, &Value> = old.iter().map(|item| (name(item), item)).collect();
     let new_names: Vec<String> = new.iter().map(name).collect();
     let mut shared = new_names
@@ -389,7 +369,7 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
 pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldSet) {
     let (unknown, none) = (Schema::default(), Node::default());
     match value {
-        Value::Object(map) if !schema.atomic_map() => {
+        Value::Object(map) if !schema.is_atomic_map() => {
             let mut emptied = Vec::new();
             map.retain(|name, value| {
                 let element = format!("f:{name}");
@@ -417,8 +397,8 @@ pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldS
                 map.remove(&name);
             }
         }
-        Value::Array(items) if schema.list() != ListType::Atomic => items.retain_mut(|item| {
-            let element = item_element(schema, item);
+        Value::Array(items) if schema.list_type() != ListType::Atomic => items.retain_mut(|item| {
+            let element = schema.item_path_element(item);
             let Some(node) = gone.0.get(&element) else {
                 return true;
             };

@@ -9,7 +9,7 @@ use crate::api::Api;
 use crate::builtin::{CRDS, EXTENSIONS};
 use crate::crd;
 use crate::deletion::DeleteOptions;
-use crate::server::State;
+use crate::state::State;
 use crate::storage::{Key, Resource, Stored, Written};
 
 /// Collects until the server ends.

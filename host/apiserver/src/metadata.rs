@@ -1,9 +1,9 @@
 //! Checks of `metadata` that hold for every kind.
 
+use ostler_schema::FieldError;
 use serde_json::Value;
 
-use crate::registry::Kind;
-use crate::status::Cause;
+use crate::kind::Kind;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -11,11 +11,11 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
 /// Everything wrong with an object's metadata.
-pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
+pub fn check(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];
     let mut causes = Vec::new();
     match metadata["name"].as_str().unwrap_or_default() {
-        "" => causes.push(Cause::required(
+        "" => causes.push(FieldError::required(
             "metadata.name",
             "name or generateName is required",
         )),
@@ -24,19 +24,23 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     for (field, what) in [("labels", true), ("annotations", false)] {
         let path = format!("metadata.{field}");
         if !metadata[field].is_null() && !metadata[field].is_object() {
-            causes.push(Cause::wrong_type(&path, "other", "object"));
+            causes.push(FieldError::wrong_type(&path, "other", "object"));
         }
         for (key, value) in metadata[field].as_object().into_iter().flatten() {
             if !is_qualified(key) {
-                causes.push(Cause::invalid(&path, &key.as_str().into(), QUALIFIED));
+                causes.push(FieldError::invalid(&path, &key.as_str().into(), QUALIFIED));
             }
             match value.as_str() {
-                None => causes.push(Cause::wrong_type(&format!("{path}.{key}"), "other", "string")),
+                None => causes.push(FieldError::wrong_type(
+                    &format!("{path}.{key}"),
+                    "other",
+                    "string",
+                )),
                 Some(text) if what && text.len() > 63 => {
-                    causes.push(Cause::invalid(&path, value, "must be no more than 63 bytes"))
+                    causes.push(FieldError::invalid(&path, value, "must be no more than 63 bytes"))
                 }
                 Some(text) if what && !text.is_empty() && !is_name(text) => {
-                    causes.push(Cause::invalid(&path, value, LABEL_VALUE))
+                    causes.push(FieldError::invalid(&path, value, LABEL_VALUE))
                 }
                 Some(_) => {}
             }
@@ -50,7 +54,7 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
-                causes.push(Cause::invalid(
+                causes.push(FieldError::invalid(
                     &format!("metadata.ownerReferences[{index}].{field}"),
                     &"".into(),
                     "must not be empty",
@@ -61,17 +65,17 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     for finalizer in metadata["finalizers"].as_array().into_iter().flatten() {
         match finalizer.as_str() {
             Some(name) if is_qualified(name) => {}
-            _ => causes.push(Cause::invalid("metadata.finalizers", finalizer, QUALIFIED)),
+            _ => causes.push(FieldError::invalid("metadata.finalizers", finalizer, QUALIFIED)),
         }
     }
     causes
 }
 
-fn name_of(kind: &Kind, name: &str, value: &Value, causes: &mut Vec<Cause>) {
+fn name_of(kind: &Kind, name: &str, value: &Value, causes: &mut Vec<FieldError>) {
     let path = "metadata.name";
     if kind.resource.group == "rbac.authorization.k8s.io" {
         if name.contains(['/', '%']) || matches!(name, "." | "..") {
-            causes.push(Cause::invalid(path, value, "may not contain '/'"));
+            causes.push(FieldError::invalid(path, value, "may not contain '/'"));
         }
         return;
     }
@@ -82,14 +86,14 @@ fn name_of(kind: &Kind, name: &str, value: &Value, causes: &mut Vec<Cause>) {
         (253, name.split('.').all(is_dns_label), SUBDOMAIN)
     };
     if name.len() > most {
-        causes.push(Cause::invalid(
+        causes.push(FieldError::invalid(
             path,
             value,
             format!("must be no more than {most} bytes"),
         ));
     }
     if !good {
-        causes.push(Cause::invalid(path, value, words));
+        causes.push(FieldError::invalid(path, value, words));
     }
 }
 

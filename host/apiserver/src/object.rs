@@ -54,7 +54,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    pub(crate) fn new(mut value: Value, revision: u64) -> Arc<Self> {
+    pub fn new(mut value: Value, revision: u64) -> Arc<Self> {
         value["metadata"]["resourceVersion"] = revision.to_string().into();
         Arc::new(Self {
             value,
@@ -112,4 +112,30 @@ pub struct Change {
     pub previous: Option<Arc<Stored>>,
     /// Whether the object is gone.
     pub deleted: bool,
+}
+
+/// The time as the API writes it.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+pub fn set(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value),
+        None => fields.remove(field),
+    };
+}
+
+/// Whether something still has to happen before the object may go.
+pub fn is_held(object: &Value) -> bool {
+    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
+    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
 }

@@ -1,10 +1,9 @@
 //! Patches that need no bookkeeping of their own. Server-side apply is in [`crate::apply`].
 
+use ostler_schema::{ListType, Schema};
 use serde_json::{Map, Value};
 
-use crate::fields::item_element;
 use crate::request::PatchKind;
-use crate::schema::{ListType, Schema};
 use crate::status::ApiError;
 
 /// The object as patched.
@@ -78,7 +77,7 @@ fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
                 fields.remove(name);
             }
             Value::Object(_) => strategic(below, fields.entry(name.clone()).or_insert(Value::Null), value),
-            Value::Array(items) if below.list() != ListType::Atomic => {
+            Value::Array(items) if below.list_type() != ListType::Atomic => {
                 let list = fields
                     .entry(name.clone())
                     .or_insert_with(|| Value::Array(Vec::new()));
@@ -104,8 +103,10 @@ fn strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
     }
     let unknown = Schema::default();
     for change in changes {
-        let element = item_element(schema, change);
-        let at = list.iter().position(|item| item_element(schema, item) == element);
+        let element = schema.item_path_element(change);
+        let at = list
+            .iter()
+            .position(|item| schema.item_path_element(item) == element);
         match (at, change["$patch"] == "delete") {
             (Some(at), true) => drop(list.remove(at)),
             (Some(at), false) => {

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use base64::Engine as _;
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -20,12 +18,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::Api;
 use crate::faults::{Counters, Faults};
+use crate::response::Body;
+use crate::state::State;
 use crate::storage::Storage;
 use crate::tls::Tls;
 use crate::{answer, garbage};
-
-/// A response body: whole, or a stream of lines.
-pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// How to start.
 #[derive(Debug, Clone)]
@@ -49,23 +46,6 @@ impl Default for Options {
             tls: false,
         }
     }
-}
-
-/// What requests share.
-#[derive(Debug)]
-pub struct State {
-    /// Objects and kinds.
-    pub api: Api,
-    /// Faults on demand.
-    pub faults: Faults,
-    /// What was asked.
-    pub counters: Counters,
-    /// See [`Options::bookmark_interval`].
-    pub bookmark_interval: Duration,
-    /// Where the server listens.
-    pub address: SocketAddr,
-    /// How it shows who it is, where it speaks HTTPS.
-    pub tls: Option<Tls>,
 }
 
 /// A running server; dropping it stops it.

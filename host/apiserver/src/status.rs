@@ -1,5 +1,6 @@
 //! Kubernetes errors: the `Status` object with the real server's codes, reasons and words.
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
 /// A request that failed, as the client will see it.
@@ -45,91 +46,6 @@ impl Subject<'_> {
         }
         details
     }
-}
-
-/// One broken rule of an Invalid error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
-    /// Field path, such as `spec.url`.
-    pub field: String,
-    /// Reason, such as `FieldValueRequired`.
-    pub reason: &'static str,
-    /// Words, without the field.
-    pub message: String,
-}
-
-impl Cause {
-    /// `Required value: …`.
-    pub fn required(field: &str, why: &str) -> Self {
-        let message = if why.is_empty() {
-            "Required value".into()
-        } else {
-            format!("Required value: {why}")
-        };
-        Self {
-            field: field.into(),
-            reason: "FieldValueRequired",
-            message,
-        }
-    }
-
-    /// `Invalid value: "x": …`.
-    pub fn invalid(field: &str, value: &Value, why: impl std::fmt::Display) -> Self {
-        let message = format!("Invalid value: {}: {why}", shown(value));
-        Self {
-            field: field.into(),
-            reason: "FieldValueInvalid",
-            message,
-        }
-    }
-
-    /// `Forbidden: …`.
-    pub fn forbidden(field: &str, why: impl std::fmt::Display) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueForbidden",
-            message: format!("Forbidden: {why}"),
-        }
-    }
-
-    /// `Unsupported value: "x": supported values: "a", "b"`.
-    pub fn unsupported(field: &str, value: &Value, supported: &[Value]) -> Self {
-        let supported: Vec<String> = supported.iter().map(shown).collect();
-        let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            shown(value),
-            supported.join(", ")
-        );
-        Self {
-            field: field.into(),
-            reason: "FieldValueNotSupported",
-            message,
-        }
-    }
-
-    /// `Duplicate value: …`.
-    pub fn duplicate(field: &str, value: &Value) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueDuplicate",
-            message: format!("Duplicate value: {}", shown(value)),
-        }
-    }
-
-    /// `Invalid value: "integer": …`: the named type stands where the value would.
-    pub fn wrong_type(field: &str, found: &str, expected: &str) -> Self {
-        let why = format!("{field} in body must be of type {expected}: \"{found}\"");
-        Self {
-            field: field.into(),
-            reason: "FieldValueTypeInvalid",
-            message: format!("Invalid value: \"{found}\": {why}"),
-        }
-    }
-}
-
-/// A value as Go's field errors print it: strings and composites as JSON text.
-fn shown(value: &Value) -> String {
-    value.to_string()
 }
 
 impl ApiError {
@@ -222,11 +138,8 @@ impl ApiError {
     }
 
     /// 422 with its causes.
-    pub fn invalid(subject: Subject<'_>, causes: Vec<Cause>) -> Self {
-        let said: Vec<String> = causes
-            .iter()
-            .map(|cause| format!("{}: {}", cause.field, cause.message))
-            .collect();
+    pub fn invalid(subject: Subject<'_>, causes: Vec<FieldError>) -> Self {
+        let said: Vec<String> = causes.iter().map(ToString::to_string).collect();
         let said = if said.len() == 1 {
             said.concat()
         } else {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::registry::{Column, Kind, Version};
+use crate::kind::{Column, Kind, Version};
 
 /// Column definitions, the name first.
 pub fn headings(kind: &Kind, version: &Version) -> Value {

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::api::Api;
-use crate::registry::{Kind, Version};
+use crate::kind::{Kind, Version};
 use crate::request::{ListOptions, Shape};
-use crate::server::State;
+use crate::state::State;
 use crate::status::ApiError;
 use crate::storage::{Change, Stored};
 use crate::table;

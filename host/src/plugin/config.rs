@@ -10,13 +10,14 @@ const TOLD: usize = 5;
 
 /// A configuration with its defaults, if it is what a plugin's own schema says. The error names the fields.
 pub fn check(config: Value, schema: &Value) -> Result<Value, String> {
-    let (config, problems) = ostler_apiserver::check("config", config, schema)
-        .map_err(|e| format!("config: the plugin's own schema of it is none: {e}"))?;
-    if problems.is_empty() {
-        return Ok(config);
+    let completed = ostler_schema::complete_value("config", config, schema)
+        .map_err(|e| format!("config: the plugin's own schema cannot be used: {e}"))?;
+    let errors = completed.errors;
+    if errors.is_empty() {
+        return Ok(completed.value);
     }
-    let told: Vec<String> = problems.iter().take(TOLD).cloned().collect();
-    let more = match problems.len() - told.len() {
+    let told: Vec<String> = errors.iter().take(TOLD).map(ToString::to_string).collect();
+    let more = match errors.len() - told.len() {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
