@@ -43,8 +43,10 @@ use crate::{
 #[command(name = "ostler", version, about)]
 #[cfg_attr(
     not(feature = "dev"),
-    command(after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
-                          and `dev` are in a build with the Cargo feature `dev`.")
+    command(
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
+                          and `dev` are in a build with the Cargo feature `dev`."
+    )
 )]
 struct Cli {
     #[command(subcommand)]

@@ -22,7 +22,9 @@ const SINGLE_VERSION_CRATES: &[&str] = &[
 fn linked_crates(flags: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
     let mut command = cargo::command();
     command.args(["tree", "--package", "ostler", "--edges", "normal,no-proc-macro"]);
-    command.args(["--prefix", "none", "--format", "{p}", "--locked"]).args(flags);
+    command
+        .args(["--prefix", "none", "--format", "{p}", "--locked"])
+        .args(flags);
     let output = command.output().expect("cargo runs");
     assert!(
         output.status.success(),
@@ -60,6 +62,10 @@ fn host_links_one_version_of_large_crates() {
     let crates = linked_crates(&["--no-default-features"]);
     for name in SINGLE_VERSION_CRATES {
         let versions = crates.get(*name).map(BTreeSet::len).unwrap_or_default();
-        assert!(versions <= 1, "{name} is linked in several versions: {:?}", crates[*name]);
+        assert!(
+            versions <= 1,
+            "{name} is linked in several versions: {:?}",
+            crates[*name]
+        );
     }
 }
