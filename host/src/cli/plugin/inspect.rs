@@ -16,11 +16,10 @@ use crate::{
         ask::Output,
         table::{Shade, cell, section, table},
     },
-    contract,
-    engine::{Engine, Limits},
-    grants::Grants,
-    manifest,
+    contract::{inspection, limits::Limits},
     plugin::load,
+    policy::{grants::Grants, manifest},
+    sandbox::engine::Engine,
 };
 
 /// Arguments of `ostler plugin inspect`.
@@ -90,7 +89,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         bytes: wasm.len(),
         ..Inspection::default()
     };
-    match contract::inspect(&wasm) {
+    match inspection::inspect(&wasm) {
         Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
         Err(e) => found.unfit = e.to_string(),
     }
@@ -272,7 +271,7 @@ mod tests {
     #[test]
     fn every_byte_is_accounted_for() {
         let mut component = b"\0asm\x0d\0\x01\0".to_vec();
-        ostler_builder::component::embed(&mut component, "ostler:manifest", br#"{"asks":{"events":true}}"#);
+        ostler_builder::component::append_section(&mut component, "ostler:manifest", br#"{"asks":{"events":true}}"#);
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");
