@@ -1,4 +1,4 @@
-//! Faults and counters over HTTP, for tests in another process: everything under `/_ostler/`.
+//! Fault injection and counters over HTTP (`/_ostler/`), for tests in another process.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::status::ApiError;
 ///
 /// - `POST faults` arms a [`Fault`], `DELETE faults` disarms all;
 /// - `POST latency {"ms": N}`, `POST cut-watches`, `POST compact`, `POST restart`;
-/// - `POST refuse {"ms": N}` turns connections away for a while;
+/// - `POST refuse {"ms": N}` refuses connections for this time;
 /// - `GET counters`, `DELETE counters`.
-pub fn answer(
+pub fn handle_control(
     state: &std::sync::Arc<State>,
     method: &http::Method,
     path: &str,

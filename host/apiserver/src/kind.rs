@@ -15,11 +15,11 @@ pub struct Column {
     pub kind: String,
     /// Format hint, such as `name`.
     pub format: String,
-    /// Words about it.
+    /// Description for `kubectl describe` and OpenAPI.
     pub description: String,
-    /// 0 shows always, more only with `-o wide`.
+    /// Columns of a priority above 0 are shown with `-o wide` only.
     pub priority: i64,
-    /// Where the value is.
+    /// JSONPath of the value.
     pub path: String,
 }
 
@@ -28,15 +28,15 @@ pub struct Column {
 pub struct Version {
     /// Name, such as `v1alpha1`.
     pub name: String,
-    /// Whether requests for it are answered.
+    /// True if the version is served.
     pub served: bool,
-    /// Its schema.
+    /// The parsed schema.
     pub schema: Schema,
-    /// The schema as it was written, for OpenAPI.
+    /// The schema as declared, for OpenAPI.
     pub openapi: Value,
-    /// Its CEL rules, if it has any.
+    /// The CEL rules, if there are any.
     pub rules: Option<Rules>,
-    /// Whether it has a status subresource.
+    /// True with a status subresource.
     pub status: bool,
     /// Printer columns; `None` for the default ones.
     pub columns: Option<Vec<Column>>,
@@ -44,7 +44,7 @@ pub struct Version {
     pub selectable: Vec<String>,
 }
 
-/// A kind and everything that follows from it.
+/// A kind, with everything that requests on it need.
 #[derive(Debug)]
 pub struct Kind {
     /// Group and plural.
@@ -59,15 +59,15 @@ pub struct Kind {
     pub short_names: Vec<String>,
     /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// True for namespaced objects.
     pub namespaced: bool,
-    /// Whether a CustomResourceDefinition made it.
+    /// True if a CustomResourceDefinition defines the kind.
     pub custom: bool,
-    /// Whether an update must name the resource version it is based on.
+    /// True if an update must contain the resource version that it is based on.
     pub conditional_update: bool,
-    /// Whether `generation` counts changes of the spec.
+    /// True if `generation` counts changes of the spec.
     pub generations: bool,
-    /// Version objects are stored in.
+    /// Version in which objects are stored.
     pub storage_version: String,
     /// Versions, preferred first.
     pub versions: Vec<Version>,
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// What an error about an object of this kind is about.
+    /// The subject of an error about an object of this kind.
     pub fn subject<'a>(&'a self, name: &'a str) -> Subject<'a> {
         Subject {
             group: &self.resource.group,

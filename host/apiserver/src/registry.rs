@@ -15,7 +15,7 @@ pub struct Registry {
 impl Registry {
     /// The built-in kinds.
     pub fn new() -> Self {
-        let kinds = crate::builtin::kinds()
+        let kinds = crate::builtin::builtin_kinds()
             .into_iter()
             .map(|kind| (kind.resource.clone(), Arc::new(kind)))
             .collect();
@@ -34,7 +34,7 @@ impl Registry {
     }
 
     /// A kind by resource.
-    pub fn of(&self, resource: &Resource) -> Option<Arc<Kind>> {
+    pub fn get_by_resource(&self, resource: &Resource) -> Option<Arc<Kind>> {
         self.kinds
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +43,7 @@ impl Registry {
     }
 
     /// Every kind, by group and plural.
-    pub fn all(&self) -> Vec<Arc<Kind>> {
+    pub fn list_kinds(&self) -> Vec<Arc<Kind>> {
         self.kinds
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +53,7 @@ impl Registry {
     }
 
     /// Adds or replaces a custom kind.
-    pub fn put(&self, kind: Kind) {
+    pub fn put_kind(&self, kind: Kind) {
         self.kinds
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +61,7 @@ impl Registry {
     }
 
     /// Removes a custom kind.
-    pub fn remove(&self, resource: &Resource) {
+    pub fn remove_kind(&self, resource: &Resource) {
         self.kinds
             .write()
             .unwrap_or_else(PoisonError::into_inner)

@@ -17,7 +17,7 @@ pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 /// The response to a request, or the error that becomes one.
 pub type Answer = Result<Response<Body>, ApiError>;
 
-pub fn result(answer: Answer) -> Response<Body> {
+pub fn into_response(answer: Answer) -> Response<Body> {
     answer.unwrap_or_else(|error| {
         let mut response = json_response(error.code, &error.to_value());
         if let Some(seconds) = error.retry_after {
@@ -27,11 +27,11 @@ pub fn result(answer: Answer) -> Response<Body> {
     })
 }
 
-pub fn whole(bytes: Bytes) -> Body {
+pub fn full_body(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-pub fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
+pub fn build_response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
@@ -41,13 +41,13 @@ pub fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
 }
 
 pub fn json_response(code: u16, value: &Value) -> Response<Body> {
-    response(code, "application/json", whole(value.to_string().into()))
+    build_response(code, "application/json", full_body(value.to_string().into()))
 }
 
 pub fn text_response(text: &'static str) -> Response<Body> {
-    response(
+    build_response(
         200,
         "text/plain; charset=utf-8",
-        whole(Bytes::from_static(text.as_bytes())),
+        full_body(Bytes::from_static(text.as_bytes())),
     )
 }

@@ -7,19 +7,19 @@ use crate::api::Api;
 use crate::faults::{Counters, Faults};
 use crate::tls::Tls;
 
-/// What requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct State {
     /// Objects and kinds.
     pub api: Api,
-    /// Faults on demand.
+    /// Injected faults.
     pub faults: Faults,
-    /// What was asked.
+    /// Counters of requests.
     pub counters: Counters,
     /// See [`crate::Options::bookmark_interval`].
     pub bookmark_interval: Duration,
-    /// Where the server listens.
+    /// Address of the listener.
     pub address: SocketAddr,
-    /// How it shows who it is, where it speaks HTTPS.
+    /// Certificate and handshake, if the server speaks HTTPS.
     pub tls: Option<Tls>,
 }

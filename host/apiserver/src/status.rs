@@ -1,16 +1,16 @@
-//! Kubernetes errors: the `Status` object with the real server's codes, reasons and words.
+//! API errors: the `Status` object with the codes, reasons and messages of kube-apiserver.
 
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-/// A request that failed, as the client will see it.
+/// The error response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     /// HTTP status code.
     pub code: u16,
     /// Machine-readable reason, such as `NotFound`.
     pub reason: String,
-    /// Words for a person.
+    /// Human-readable message.
     pub message: String,
     /// `Status.details`.
     pub details: Option<Value>,
@@ -18,7 +18,7 @@ pub struct ApiError {
     pub retry_after: Option<u32>,
 }
 
-/// What the error is about: a kind in a group, and the object's name.
+/// The subject of an error: a kind in a group, and the object's name.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// API group, empty for core.
@@ -32,14 +32,14 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn qualified(&self, word: &str) -> String {
+    fn qualified_name(&self, word: &str) -> String {
         match self.group {
             "" => word.to_owned(),
             group => format!("{word}.{group}"),
         }
     }
 
-    fn details(&self, kind: &str) -> Value {
+    fn to_details(&self, kind: &str) -> Value {
         let mut details = json!({"name": self.name, "kind": kind});
         if !self.group.is_empty() {
             details["group"] = self.group.into();
@@ -69,16 +69,16 @@ impl ApiError {
     pub fn not_found(subject: Subject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" not found",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(404, "NotFound", message)
         }
     }
 
-    /// 404 for a path that no resource answers.
+    /// 404 for a path without a resource.
     pub fn no_such_path() -> Self {
         Self {
             details: Some(json!({})),
@@ -90,33 +90,33 @@ impl ApiError {
         }
     }
 
-    /// 409: the name is taken.
+    /// 409: an object of this name exists.
     pub fn already_exists(subject: Subject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" already exists",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(409, "AlreadyExists", message)
         }
     }
 
-    /// 409: an operation that cannot be fulfilled, and why.
+    /// 409: the operation cannot be fulfilled.
     pub fn conflict(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {why}",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(409, "Conflict", message)
         }
     }
 
-    /// 409: somebody wrote in between.
+    /// 409: the object has been modified since it was read.
     pub fn modified(subject: Subject<'_>) -> Self {
         Self::conflict(
             subject,
@@ -128,11 +128,11 @@ impl ApiError {
     pub fn forbidden(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "{} \"{}\" is forbidden: {why}",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(403, "Forbidden", message)
         }
     }
@@ -147,10 +147,10 @@ impl ApiError {
         };
         let message = format!(
             "{} \"{}\" is invalid: {said}",
-            subject.qualified(subject.kind),
+            subject.qualified_name(subject.kind),
             subject.name
         );
-        let mut details = subject.details(subject.kind);
+        let mut details = subject.to_details(subject.kind);
         details["causes"] = causes
             .iter()
             .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
@@ -161,7 +161,7 @@ impl ApiError {
         }
     }
 
-    /// 410: the asked-for revision is no longer kept.
+    /// 410: the requested revision is no longer in the history.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
@@ -186,7 +186,7 @@ impl ApiError {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 504: the server has not reached the asked-for revision.
+    /// 504: the requested revision is in the future.
     pub fn too_large_revision(asked: u64, current: u64) -> Self {
         let details = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1});
         Self {
