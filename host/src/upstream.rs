@@ -1,8 +1,27 @@
-//! Clients of upstreams: one per `Upstream` object and version of its Secrets, shared by everybody who names it.
+//! HTTP clients of upstreams. One client exists per `Upstream` object, version of its spec and values of its Secrets;
+//! all components that name the Upstream share it.
+//!
+//! A request passes these layers from top to bottom, and its response passes them from bottom to top:
 //!
 //! ```text
-//! request → rules (path, headers) → secrets into the body → credentials → the wire → masks → answer
+//!  request                                                                           response
+//!     │  dry run            ClientPool        `ostler plan`: writes are answered here     ▲
+//!     │  coalescing         coalesce          `max-age`: one request serves many          │
+//!     │  request policy     request_policy    method, path and headers are checked        │
+//!     │  substitution       substitution      Secrets replace placeholders in the body    │
+//!     │  time and in-flight client            timeout, bounded concurrency                │
+//!     │  retries            client            safe requests, within the retry budget      │
+//!     │  rate limit         rate_limit        rate, burst, `Retry-After` of the server    │
+//!     │  circuit breaker    breaker           a failing server gets one trial at a time   │
+//!     │  credentials        auth              the host's header, by a login if needed     │
+//!     │  etag cache         conditional       `If-None-Match` out, the kept body for 304  │
+//!     │  write fence        client::fence     unsafe methods only while leading           │
+//!     ▼  TLS, addresses     tls, network      policy::network allows each address         │
+//!  server ── body limit (response) ── health (health) ── redaction (redact) ──────────────┘
 //! ```
+//!
+//! Secrets enter a request in two places only: `substitution` puts them into the body, and `auth` makes the credential
+//! header that `Client::send_with_retries` inserts.
 
 mod answer;
 mod attempt;
@@ -54,22 +73,22 @@ use crate::{
     policy::network::Network,
 };
 
-/// The kind.
+/// The kind of `Upstream` objects.
 pub fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Upstream")
 }
 
-/// A secret value. Never printed.
+/// A secret value. `Debug` prints `***`, so that it cannot reach a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Takes a value in.
+    /// Wraps a value.
     pub fn new(value: Vec<u8>) -> Self {
         Self(value)
     }
 
-    /// The value, for the wire only.
+    /// The bytes, for the request that carries them.
     fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -81,7 +100,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Names a key of a Secret.
+/// The name of one key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SecretKey {
     /// Namespace of the Secret.
@@ -98,7 +117,7 @@ impl std::fmt::Display for SecretKey {
     }
 }
 
-/// A secret with the version it was read in.
+/// A secret value with the resourceVersion it was read at.
 #[derive(Clone, Debug)]
 pub struct SecretValue {
     /// The value.
@@ -107,13 +126,14 @@ pub struct SecretValue {
     pub version: String,
 }
 
-/// Where secrets come from.
+/// A source of secret values: the cache of Secrets, or a fixture in tests.
 pub trait Secrets: Send + Sync {
-    /// A key's value; none when the Secret or the key isn't there.
+    /// The value of a key; `None` if the Secret or the key does not exist.
     fn get(&self, key: &SecretKey) -> Option<SecretValue>;
 }
 
-/// Secrets as they were at one moment: what is made of them and the versions it goes by are the same.
+/// Secret values read at one moment. A client is built from them and compared by their versions, so both must be the
+/// same read.
 struct Snapshot(Vec<(SecretKey, SecretValue)>);
 
 impl Secrets for Snapshot {
@@ -123,36 +143,36 @@ impl Secrets for Snapshot {
     }
 }
 
-/// A request of a component, checked by [`Clients::send`].
+/// A request of a component, checked by [`ClientPool::send_request`].
 #[derive(Clone, Debug)]
 pub struct Request {
     /// HTTP method.
     pub method: String,
     /// Path, and query if any; starts with `/`.
     pub path_and_query: String,
-    /// Names and values.
+    /// Header names and values.
     pub headers: Vec<(String, String)>,
     /// Body, with placeholders.
     pub body: Option<Vec<u8>>,
-    /// What the placeholders stand for.
+    /// The secrets that replace the placeholders.
     pub substitutions: Vec<Substitution>,
-    /// Shorter than the upstream's own, if given.
+    /// A timeout shorter than the Upstream's own.
     pub timeout: Option<Duration>,
 }
 
-/// An answer, any HTTP status.
+/// A response with any HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// HTTP status.
     pub status: u16,
-    /// Names in lower case, and values.
+    /// Header names in lower case, and values.
     pub headers: Vec<(String, String)>,
-    /// Body, with placeholders in place of secrets.
+    /// The body, with placeholders in place of secrets.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The answer to a request that could not be authenticated.
+    /// The response to a request that could not be authenticated: HTTP 401.
     pub fn refused(why: &str) -> Self {
         Self {
             status: 401,
@@ -176,31 +196,31 @@ impl From<Response> for http::Response {
     }
 }
 
-/// Why there is no answer. Never has a secret in it.
+/// The reason for a missing response. It never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The request or the Upstream is wrong.
+    /// The request or the Upstream is invalid.
     #[error("{0}")]
     Invalid(String),
     /// A Secret or a key of it is missing.
     #[error("{0}")]
     NotFound(String),
-    /// The administrator does not allow the address.
+    /// The network policy does not allow the address.
     #[error("{0}")]
     NotAllowed(String),
-    /// The credentials are not accepted.
+    /// The server does not accept the credentials.
     #[error("log-in refused: {0}")]
     LoginFailed(String),
-    /// No connection, no answer in time, or a broken one.
+    /// The connection failed, broke, or timed out.
     #[error("{0}")]
     Unavailable(String),
-    /// Too much at once; milliseconds to wait.
+    /// A rate limit applies; the value is the wait in milliseconds.
     #[error("throttled for {0} ms")]
     Throttled(u64),
-    /// More bytes than allowed.
+    /// A body exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
-    /// Not sent.
+    /// The host is not the leader; nothing was sent.
     #[error(transparent)]
     Deposed(#[from] Deposed),
 }
@@ -219,50 +239,50 @@ impl From<SendError> for types::Error {
     }
 }
 
-/// A client that nobody used for this long is dropped, with its connections.
+/// Age of the last use after which a client and its connections are dropped.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// All clients.
+/// The pool of all clients.
 pub struct Clients {
-    /// By namespace and name.
+    /// Clients by namespace and name of the Upstream.
     clients: Mutex<HashMap<(String, String), Entry>>,
-    /// Values that placeholders stood for before: an answer may still have them after a rotation.
+    /// Values that placeholders stood for before: a response may still contain them after a rotation.
     former: Former,
-    /// Digests of secrets are keyed: nobody can try values against them.
+    /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
     salt: [u8; 32],
     gate: Gate,
     network: Network,
     news: News,
-    /// In a plan, who takes requests that may change something.
+    /// In a plan: answers requests that may change something.
     instead: Option<Instead>,
 }
 
-/// Answers in place of an upstream.
+/// A function that answers in place of an upstream.
 type Instead = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
 
-/// Told when the status of an Upstream (namespace and name) may have to say something else.
+/// Called with namespace and name of an Upstream when its status may have to change.
 type News = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// How it is with one upstream's client, for metrics.
+/// Counters and state of one upstream's client, for metrics.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// Namespace and name.
+    /// Namespace and name of the Upstream.
     pub upstream: String,
-    /// Where its breaker is.
+    /// State of the circuit breaker.
     pub circuit: Circuit,
-    /// Requests repeated so far.
+    /// Number of repeated requests.
     pub retries: u64,
-    /// Answers confirmed so far.
+    /// Number of responses that the server confirmed by HTTP 304.
     pub confirmed: u64,
 }
 
 struct Entry {
-    /// Uid and generation of the Upstream, versions of its Secrets and of what is allowed.
+    /// Uid and generation of the Upstream, versions of its Secrets and of the network policy.
     version: String,
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
     used: Instant,
     totals: Arc<Totals>,
-    /// What the last client of this version knew: the status need not be found out anew.
+    /// Health known to the last client of this version: a client dropped as idle need not check it again.
     health: Health,
 }
 
@@ -286,17 +306,17 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// The same, with all that is not only read going through this gate.
+    /// Sends requests with unsafe methods only while this fence is open.
     pub fn gated(self, gate: Gate) -> Self {
         Self { gate, ..self }
     }
 
-    /// The same, with connections only to what is allowed here.
+    /// Connects only to addresses that this policy allows.
     pub fn within(self, network: Network) -> Self {
         Self { network, ..self }
     }
 
-    /// The same, telling when the status of an Upstream may have to say something else.
+    /// Calls the listener when the status of an Upstream may have to change.
     pub fn telling(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
         Self {
             news: Arc::new(news),
@@ -304,7 +324,7 @@ impl Clients {
         }
     }
 
-    /// The same for a plan: what may change something is checked, answered by this, and not sent.
+    /// Intercepts requests with unsafe methods, for a plan: they are checked and answered by `respond`, and not sent.
     pub fn planning(
         self,
         instead: impl Fn(&UpstreamObject, &Request) -> Response + Send + Sync + 'static,
@@ -337,7 +357,7 @@ impl Clients {
         }
     }
 
-    /// Reads an event stream through and gives its end.
+    /// Reads an event stream to its end and returns its last events.
     pub async fn tail(
         &self,
         upstream: &UpstreamObject,
@@ -349,12 +369,12 @@ impl Clients {
         stream::tail(&client, path, query, &self.former).await
     }
 
-    /// What an event stream of an upstream is opened with.
+    /// The client of an upstream's event streams.
     pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
         Ok(Source::new(upstream, self.client(upstream, secrets)?))
     }
 
-    /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped, with its
+    /// The client for the current version of an Upstream and its Secrets. A superseded client is dropped with its
     /// connections; calls in flight finish on it.
     pub(crate) fn client(
         &self,
@@ -385,7 +405,7 @@ impl Clients {
             entry.used = Instant::now();
             (entry.client.clone(), entry.totals.clone(), entry.health.clone())
         };
-        // Outside the lock: making a client reads certificates, and the others need not wait for that.
+        // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
         let new = || {
             let (news, namespace, name) = (self.news.clone(), &upstream.namespace, &upstream.name);
             let (namespace, name) = (namespace.clone(), name.clone());
@@ -406,18 +426,18 @@ impl Clients {
         cell.get_or_init(new).clone()
     }
 
-    /// Drops the client of an upstream that is gone.
+    /// Drops the client of a deleted Upstream.
     pub fn forget(&self, namespace: &str, name: &str) {
         let mut clients = self.clients.lock().expect("lock");
         clients.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Drops clients that nobody has used for a while.
+    /// Drops clients that were not used for ten minutes.
     pub fn sweep(&self) {
         self.drop_idle(IDLE);
     }
 
-    /// Drops clients that nobody has used for this long, but for those whose streams are open. What they knew stays.
+    /// Drops clients that were not used for this long, except those with open streams. The health they know is kept.
     pub fn drop_idle(&self, idle: Duration) {
         let mut clients = self.clients.lock().expect("lock");
         for entry in clients.values_mut().filter(|e| e.used.elapsed() >= idle) {
@@ -430,7 +450,7 @@ impl Clients {
         }
     }
 
-    /// How it is with all clients.
+    /// Counters and states of all clients.
     pub fn traffic(&self) -> Vec<Traffic> {
         let clients = self.clients.lock().expect("lock");
         let traffic = clients.iter().filter_map(|((namespace, name), entry)| {
@@ -445,10 +465,9 @@ impl Clients {
         traffic.collect()
     }
 
-    /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a
-    /// restart all digests are others.
+    /// An HMAC-SHA256 of a value, truncated to 128 bits: it changes with the value and reveals nothing about it. The
+    /// key is random and lives as long as the process, so digests differ after a restart.
     pub fn digest(&self, value: &[u8]) -> String {
-        // HMAC's construction: inner and outer hash, both keyed.
         let inner = Sha256::new()
             .chain_update(self.salt)
             .chain_update(value)
@@ -472,7 +491,7 @@ mod tests {
     use crate::policy::network::NetworkGrant;
 
     #[test]
-    fn a_client_in_use_is_not_dropped_and_what_one_knew_stays() {
+    fn idle_client_in_use_stays_and_health_survives_drop() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let network = Network::default();
         network.allow(NetworkGrant {

@@ -1,4 +1,4 @@
-//! What an answer says besides its status: when to come back, and a body of no more than so many bytes.
+//! The parts of a response besides its status: `Retry-After`, and a body of bounded size.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use super::{
     transport_error::Fault,
 };
 
-/// How long a server asks to be left alone, within reason.
+/// The wait that the server asks for by `Retry-After` (HTTP 429 or 503), capped at [`MAX_RETRY_AFTER`].
 pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
     if !matches!(response.status().as_u16(), 429 | 503) {
         return None;
@@ -20,15 +20,15 @@ pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
     Some(retry_after(value, SystemTime::now())?.min(LONGEST))
 }
 
-/// Why a body could not be read.
+/// The reason for an unreadable body.
 pub enum Unread {
-    /// It has more bytes than allowed.
+    /// The body exceeds the limit.
     TooLarge(SendError),
     /// The connection broke.
     Broken(Fault),
 }
 
-/// The body of an answer, or why it could not be read.
+/// Reads a body of at most `limit` bytes.
 pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Unread> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
@@ -43,7 +43,7 @@ pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// The body of an answer, if it has no more than so many bytes.
+/// Reads a body of at most `limit` bytes, with the error as callers report it.
 pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
     collected(response, limit).await.map_err(|unread| match unread {
         Unread::TooLarge(e) => e,
@@ -51,7 +51,7 @@ pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8
     })
 }
 
-/// What a person can act on: the innermost cause, never the URL (its query may be anything).
+/// The innermost cause of a request's error. It never contains the URL, whose query may be anything.
 pub fn cause(error: &reqwest::Error) -> String {
     Fault::of(error).text
 }

@@ -1,4 +1,4 @@
-//! A request's turn: what becomes of it is told to the breaker, and to the upstream's health.
+//! One attempt of a request, and its result for the circuit breaker and the upstream's health.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,21 @@ use super::{
     transport_error::{Fault, Kind},
 };
 
-/// A request that was given up counts as a failure of the upstream when it has had this long.
+/// Duration after which an abandoned attempt counts as a failure of the upstream. A shorter one proves nothing: the
+/// caller may have had little time left.
 const LONG: Duration = Duration::from_secs(5);
 
-/// A turn. Whatever becomes of a request, the breaker hears of it.
+/// An admitted attempt. The breaker learns the result of each, also if the future is dropped.
 pub struct Ticket<'a> {
     client: &'a Client,
-    /// Whether the others wait for it.
+    /// The attempt is the trial of a half-open breaker, for which other requests wait.
     pub trial: bool,
     since: Instant,
     open: bool,
 }
 
 impl<'a> Ticket<'a> {
-    /// From now on.
+    /// Starts an attempt now.
     pub fn new(client: &'a Client, trial: bool) -> Self {
         Self {
             client,
@@ -31,7 +32,7 @@ impl<'a> Ticket<'a> {
             open: true,
         }
     }
-    /// Something is known of the upstream's health.
+    /// Changes the upstream's health, and reports a change of its status.
     pub fn tell(&self, change: impl FnOnce(&mut Health) -> bool) {
         let news = change(&mut self.client.state.lock().expect("lock").health);
         if news {
@@ -39,7 +40,7 @@ impl<'a> Ticket<'a> {
         }
     }
 
-    /// It was answered.
+    /// The server has responded.
     pub fn succeeded(mut self) {
         self.open = false;
         let mut state = self.client.state.lock().expect("lock");
@@ -53,7 +54,7 @@ impl<'a> Ticket<'a> {
         }
     }
 
-    /// It met no answer.
+    /// No response arrived: the connection failed, broke or timed out.
     pub fn failed(self, fault: &Fault) {
         if fault.unsent() || fault.kind == Kind::Address {
             self.tell(|health| health.unreachable(fault.kind, &fault.text));
@@ -61,8 +62,8 @@ impl<'a> Ticket<'a> {
         self.failure(&fault.text, true);
     }
 
-    /// It was answered, `waiting` with when to come back: such a server is at work. What it has not is no fault of
-    /// its own.
+    /// A response arrived. A 5xx status is a failure, except 501 and responses with `Retry-After` (`has_retry_after`),
+    /// which show a live server.
     pub fn answered(self, status: u16, waiting: bool) {
         match status >= 500 && status != 501 && !waiting {
             true => self.failure(&format!("HTTP {status}"), false),
@@ -70,7 +71,8 @@ impl<'a> Ticket<'a> {
         }
     }
 
-    /// There are no credentials to send.
+    /// No credential could be had. A login that met no response is a failure of the upstream; a rejected login is a
+    /// response.
     pub fn given_up(self, error: SendError) -> SendError {
         match &error {
             SendError::Unavailable(why) => self.failure(why, true),
@@ -80,9 +82,9 @@ impl<'a> Ticket<'a> {
         error
     }
 
-    /// It was not sent, for a reason that others have told.
+    /// Nothing was sent, because an earlier login failed; that failure is already recorded.
     pub fn unsent(mut self) {
-        // However long that was waited for.
+        // The wait for the earlier login must not count as a timeout of this attempt.
         self.since = Instant::now();
     }
 
@@ -107,7 +109,7 @@ impl<'a> Ticket<'a> {
 }
 
 impl Drop for Ticket<'_> {
-    /// The request was given up: by its time, or with the call that made it.
+    /// The future of the request was dropped: its timeout passed, or its call ended.
     fn drop(&mut self) {
         if !self.open {
             return;

@@ -1,4 +1,5 @@
-//! Credentials: from the spec and its Secrets to a header, by logging in where that is needed.
+//! Credentials of an upstream: built from the spec and its Secrets, and turned into a request header, after a login if
+//! the method needs one.
 
 use std::{
     collections::VecDeque,
@@ -21,37 +22,38 @@ use super::{
 };
 use crate::policy::network::Network;
 
-/// However long a token is said to last: by then there is another one.
+/// Maximum lifetime of a token, whatever the server promises.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A refused log-in is not tried again before: those who wait for it would lock the account.
+/// Interval during which a rejected login is not repeated: repeats by all waiting requests would lock the account.
 const REFUSED: Duration = Duration::from_secs(5);
-/// Nor is one that failed: those who wait for it would fail one after the other.
+/// Interval during which a failed login is not repeated: all waiting requests would fail one after the other.
 const FAILED: Duration = Duration::from_secs(1);
 
-/// Shorter passwords are ordinary words: hiding them would garble answers. What is sent is hidden in any case.
+/// Minimum length of a redacted password. Shorter ones are ordinary words, and redacting them would garble responses;
+/// the header that is sent is redacted in any case.
 const PASSWORD: usize = 8;
 
-/// Tokens remembered: what is still being read may have the one before.
+/// Number of issued tokens that are redacted: a response still being read may contain an earlier one.
 const TOKENS: usize = 4;
 
-/// How requests are authenticated.
+/// The authentication of requests.
 pub struct Credentials {
     way: Way,
-    /// Hides what they are made of.
+    /// Redacts the secrets that the credentials are made of.
     masks: Masks,
 }
 
 enum Way {
-    /// Not at all.
+    /// No authentication.
     None,
-    /// The same header each time.
+    /// The same header for each request.
     Fixed(HeaderName, HeaderValue),
-    /// A token that is fetched, kept while it lasts, and fetched again.
+    /// A token that is fetched, kept for its lifetime, and fetched again.
     Token(Arc<TokenSource>),
 }
 
-/// Fetches tokens; one log-in at a time, however many wait for it.
+/// A source of tokens. One login runs at a time, and all waiting requests share its result.
 struct TokenSource {
     grant: Grant,
     timeout: Duration,
@@ -59,14 +61,14 @@ struct TokenSource {
     given: SyncMutex<VecDeque<HeaderValue>>,
 }
 
-/// Why there is no credential.
+/// The reason for a missing credential.
 #[derive(Clone)]
 pub enum Refusal {
-    /// The log-in met no answer.
+    /// The login met no response.
     Fault(Fault),
-    /// It met one that is no token.
+    /// The login met a response without a token.
     Answer(SendError),
-    /// An earlier one failed, which was told by who asked for it.
+    /// An earlier login failed; the request that started it has recorded the failure.
     Earlier(SendError),
 }
 
@@ -85,11 +87,11 @@ impl From<Refusal> for SendError {
     }
 }
 
-/// What the last log-in came to.
+/// The result of the last login.
 enum Held {
     Nothing,
     Token(Token),
-    /// Why there is none, and until when that stands.
+    /// The error, and the time until which the login is not repeated.
     Failed(SendError, Instant),
 }
 
@@ -100,7 +102,7 @@ struct Token {
 }
 
 impl Credentials {
-    /// Reads what the spec says with its Secrets as they are.
+    /// Builds the credentials of an Upstream from the current values of its Secrets.
     pub fn new(
         upstream: &UpstreamObject,
         secrets: &dyn Secrets,
@@ -186,12 +188,12 @@ impl Credentials {
         Ok(Self { way, masks })
     }
 
-    /// Whether there are none.
+    /// The Upstream needs no credentials.
     pub fn none(&self) -> bool {
         matches!(self.way, Way::None)
     }
 
-    /// Hides them, what they are made of, and the last ones before.
+    /// Redacts the credentials, the secrets they are made of, and the last tokens.
     pub fn never_show(&self, masks: &mut Masks) {
         masks.also(&self.masks);
         match &self.way {
@@ -205,7 +207,7 @@ impl Credentials {
         }
     }
 
-    /// The header to send. `stale` is one that was just refused: it is not given again.
+    /// The header to send. `stale` is a header that the server has just rejected: it is not returned again.
     pub async fn header(
         &self,
         http: &reqwest::Client,
@@ -221,7 +223,7 @@ impl Credentials {
         }
     }
 
-    /// Whether a refused request may succeed after another log-in.
+    /// A new login may make a rejected request succeed.
     pub fn renewable(&self) -> bool {
         matches!(self.way, Way::Token(_))
     }
@@ -248,7 +250,7 @@ impl TokenSource {
             _ => *held = Held::Nothing,
         }
         let (source, http) = (self.clone(), http.clone());
-        // A task of its own: who gives up takes it from nobody else, and all share what comes of it.
+        // The login runs in its own task: a caller that is cancelled does not cancel it for the others.
         let login = tokio::spawn(async move {
             let login = tokio::time::timeout(source.timeout, source.login(&http)).await;
             let late = || Fault {
@@ -314,19 +316,19 @@ impl TokenSource {
             .map_err(|what| SendError::Unavailable(format!("log-in: {what}")))?;
         Ok(Token {
             header: sensitive(&format!("{}{token}", self.grant.prefix))?,
-            // Renewed after nine tenths of its life: not when a request meets its end.
+            // Renewed after nine tenths of its lifetime, so that it does not expire during a request.
             until: started + (life / 10 * 9).min(LONGEST),
         })
     }
 }
 
-/// A path below the Upstream's URL.
+/// A URL below the Upstream's URL.
 fn below(upstream: &UpstreamObject, path: &str) -> String {
     let url = upstream.spec.url.trim_end_matches('/');
     format!("{url}/{}", path.trim_start_matches('/'))
 }
 
-/// Where tokens are fetched: below the URL, or at a place of its own that is as safe to send a password to.
+/// The token endpoint: a path below the Upstream's URL, or another URL that is as safe to send a password to.
 fn token_endpoint(
     upstream: &UpstreamObject,
     network: &Network,

@@ -1,33 +1,33 @@
-//! A circuit breaker: who is down is not asked again and again.
+//! A circuit breaker: requests to a failing upstream fail at once, and one trial at a time tests it.
 //!
 //! ```text
-//!            failures in a row             the time is over
-//! closed ──────────────────────▶ open ──────────────────────▶ half-open: one trial
-//!    ▲                             ▲                             │ │
-//!    └─────────────────────────────┼─────────── it succeeded ────┘ │
-//!                                  └─────────── it failed ─────────┘ for twice as long
+//!             failures in a row               the interval ends
+//!  closed ──────────────────────▶ open ──────────────────────▶ half-open: one trial
+//!     ▲                             ▲                             │ │
+//!     └─────────────────────────────┼────────── trial succeeded ──┘ │
+//!                                   └────────── trial failed ───────┘ twice the interval
 //! ```
 
 use std::time::{Duration, Instant};
 
-/// Failures in a row that open it.
+/// Failures in a row that open the breaker.
 const FAILURES: u32 = 5;
-/// How long it is open at first, and at most.
+/// First and longest interval for which the breaker stays open.
 const OPEN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Where it is.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circuit {
     /// Requests pass.
     Closed,
-    /// Requests are answered at once.
+    /// Requests fail at once.
     Open,
-    /// One request tries.
+    /// One request is the trial.
     HalfOpen,
 }
 
 impl Circuit {
-    /// The word, for metrics.
+    /// The state as a label of metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -37,31 +37,31 @@ impl Circuit {
     }
 }
 
-/// What a request is to do.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Go.
+    /// The request may be sent.
     Pass,
-    /// Go, and tell how it was: all others wait for that.
+    /// The request may be sent and is the trial: all others wait for its result.
     Trial,
-    /// Wait for the trial.
+    /// The request waits for the trial.
     Wait,
-    /// Give up: it is open until then.
+    /// The request fails: the breaker is open until then.
     Refused(Instant),
 }
 
-/// The breaker's state. Time is given to it.
+/// The state of the breaker. It is a pure state machine: callers pass the time.
 #[derive(Debug, Default)]
 pub struct Breaker {
     failures: u32,
-    /// Openings since it was last closed.
+    /// Number of openings since the breaker was last closed.
     openings: u32,
     open_until: Option<Instant>,
     trial: bool,
 }
 
 impl Breaker {
-    /// Where it is now.
+    /// The state at a moment.
     pub fn circuit(&self, now: Instant) -> Circuit {
         match self.open_until {
             None => Circuit::Closed,
@@ -70,12 +70,12 @@ impl Breaker {
         }
     }
 
-    /// When a trial may be made, unless it is closed.
+    /// The time of the next trial; `None` while the breaker is closed.
     pub fn reopens(&self) -> Option<Instant> {
         self.open_until
     }
 
-    /// A request asks.
+    /// Decides about a request.
     pub fn admit(&mut self, now: Instant) -> Admission {
         match self.open_until {
             None => Admission::Pass,
@@ -88,14 +88,14 @@ impl Breaker {
         }
     }
 
-    /// A request has succeeded. One that began before it opened proves nothing.
+    /// Records a success. A request that began before the breaker opened proves nothing and is ignored.
     pub fn succeeded(&mut self, trial: bool) {
         if trial || self.open_until.is_none() {
             *self = Self::default();
         }
     }
 
-    /// A request has failed. Gives whether that opened it.
+    /// Records a failure. Returns true if it opened the breaker.
     pub fn failed(&mut self, trial: bool, now: Instant) -> bool {
         if self.open_until.is_some() && !trial {
             return false;
@@ -111,7 +111,7 @@ impl Breaker {
         true
     }
 
-    /// A trial was given up before it told anything: the next request is one.
+    /// The trial ended without a result; the next request becomes the trial.
     pub fn abandoned(&mut self) {
         self.trial = false;
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opens_tries_once_and_closes() {
+    fn breaker_opens_allows_one_trial_and_closes() {
         let (mut breaker, t) = (Breaker::default(), Instant::now());
         for _ in 0..FAILURES - 1 {
             assert!(!breaker.failed(false, t));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: never two trials at once, never open for longer than the longest, never stuck.
+        /// Any sequence: never two trials at once, never open for longer than the maximum, never stuck.
         #[test]
         fn one_trial_and_no_end(steps in proptest::collection::vec((0..4u8, 0..40_000u64), 1..200)) {
             let (mut breaker, mut now, mut trials) = (Breaker::default(), Instant::now(), 0u32);

@@ -1,4 +1,4 @@
-//! The client of one upstream, in one version of its spec and Secrets.
+//! The client of one upstream, for one version of its spec and Secrets.
 
 use std::{
     sync::{
@@ -30,39 +30,40 @@ use super::{
 };
 use crate::policy::network::Network;
 
-/// Who has to wait longer for its turn is told to come back, so that it holds up nothing meanwhile.
+/// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
+/// resources meanwhile.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Repetitions of one request, and the pause before the first.
+/// Retries of one request, and the delay before the first.
 const RETRIES: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is counted of an upstream, over all its clients.
+/// Counters of an upstream, over all versions of its client.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Requests that were repeated because the connection failed.
+    /// Requests repeated because the connection failed.
     pub retries: AtomicU64,
-    /// Answers that the server confirmed instead of sending them again.
+    /// Responses confirmed by HTTP 304 instead of sent again.
     pub confirmed: AtomicU64,
 }
 
-/// What a client is given besides the Upstream and its Secrets.
+/// Dependencies of a client besides the Upstream and its Secrets.
 pub struct Surroundings {
-    /// Which addresses it may connect to.
+    /// Decides which addresses the client may connect to.
     pub network: Network,
-    /// What it was allowed when it was made.
+    /// Version of the network policy when the client was built.
     pub network_version: u64,
-    /// The keys it is made of, in which versions.
+    /// The Secret keys that the client is built from, with their versions.
     pub secrets: Vec<(SecretKey, String)>,
-    /// What was known of the upstream before.
+    /// Health known to the previous client.
     pub health: Health,
-    /// What it counts.
+    /// Counters of the upstream.
     pub totals: Arc<Totals>,
-    /// Told when people should be.
+    /// Called when the Upstream's status may have to change.
     pub news: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// One upstream's client: connections, credentials, limits.
+/// The client of one upstream: connections, credentials and limits.
 pub struct Client {
     pub(super) http: reqwest::Client,
     pub(super) url: String,
@@ -71,7 +72,7 @@ pub struct Client {
     port: u16,
     tls: Option<TlsConnector>,
     pub(super) in_flight: Arc<Semaphore>,
-    /// Answers that may serve several.
+    /// Responses shared by concurrent requests.
     pub shared: Shared,
     request_bytes: usize,
     response_bytes: usize,
@@ -79,25 +80,25 @@ pub struct Client {
     connect_timeout: Duration,
     pub(super) around: Surroundings,
     pub(super) state: Mutex<State>,
-    /// A trial has ended.
+    /// Notifies the requests that wait for the end of a trial.
     pub(super) tried: Notify,
 }
 
-/// What requests tell each other.
+/// State shared by all requests.
 pub(super) struct State {
     pub(super) breaker: Breaker,
-    /// The last failure: why it is open.
+    /// The last failure, as reported while the breaker is open.
     pub(super) failure: String,
-    /// Whether that was one without any answer, so that a connection disproves it.
+    /// The last failure was one without a response, so that a successful connection disproves it.
     pub(super) unanswered: bool,
     pub(super) pace: Pace,
     cache: Cache,
     pub(super) health: Health,
-    /// Checks in a row that found it not as it should be.
+    /// Failed health checks in a row.
     unhealthy: u32,
 }
 
-/// A checked request.
+/// A checked request, with the secrets in its body.
 struct Prepared<'a> {
     method: Method,
     path: &'a str,
@@ -109,7 +110,7 @@ struct Prepared<'a> {
 }
 
 impl Client {
-    /// A client for the spec and the Secrets as they are.
+    /// Builds a client from the spec and the current values of the Secrets.
     pub fn new(
         upstream: &UpstreamObject,
         secrets: &dyn Secrets,
@@ -140,7 +141,8 @@ impl Client {
         let connect_timeout = seconds(spec.connect_timeout_seconds, 10).min(timeout);
         let tls = tls::config(upstream, secrets)?;
         let http = reqwest::Client::builder()
-            // A redirect would carry the credentials elsewhere: the component gets the 3xx as it is.
+            // Redirects are not followed: they would carry the credentials elsewhere. The component gets the 3xx
+            // response.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")))
@@ -179,7 +181,7 @@ impl Client {
         })
     }
 
-    /// Sends a request; once more after a fresh log-in when it is refused with 401.
+    /// Sends a request; sends it again after a new login if the server rejects it with 401.
     pub async fn send(
         &self,
         request: Request,
@@ -197,7 +199,7 @@ impl Client {
         waited.await.unwrap_or_else(|_| late())
     }
 
-    /// Whether a request could be sent: its path and headers may be, and what goes into its body is there.
+    /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
     pub fn check(&self, request: &Request, secrets: &dyn Secrets, former: &Former) -> Result<(), SendError> {
         self.prepare(request, secrets, former).map(drop)
     }
@@ -228,7 +230,7 @@ impl Client {
         }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
         let mut masks = Masks::new(&request.substitutions, value, former)?;
-        // What was put into another request may come back in the answer to this one.
+        // The response may repeat secrets that were put into another request.
         masks.also(&Masks::all(former));
         let body = request.body.as_deref().map(|body| masks.fill(body));
         if body.as_ref().is_some_and(|b| b.len() > self.request_bytes) {
@@ -248,7 +250,7 @@ impl Client {
         })
     }
 
-    /// Attempts until there is an answer, or no more may be made.
+    /// Attempts the request until there is a response or no retry is left.
     async fn exchange(&self, request: Prepared<'_>, gate: &Gate) -> Result<Response, SendError> {
         self.state.lock().expect("lock").pace.earn();
         let safe = request.method.is_safe();
@@ -268,7 +270,8 @@ impl Client {
             self.credentials.never_show(&mut masks);
             let mut headers = request.headers.clone();
             if let Some((name, value)) = &credential {
-                // The only one of its name, whatever the component has set; and never to be seen in an answer.
+                // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
+                // credential out of the response.
                 headers.insert(name, value.clone());
                 masks.never_show(value.as_bytes());
             }
@@ -301,7 +304,7 @@ impl Client {
                     fault
                 }
             };
-            // What has left may have been acted upon: only what changes nothing is sent again then.
+            // A server may have acted on a request that was sent: from then on only safe methods are repeated.
             let repeatable = safe || (fault.unsent() && request.method.is_idempotent());
             let hopeless = matches!(fault.kind, Kind::Address | Kind::Tls);
             let again = repeatable && !hopeless && retries < RETRIES && {
@@ -318,7 +321,7 @@ impl Client {
         }
     }
 
-    /// The credentials as a header, with what a log-in came to made known.
+    /// The credential header; records the result of a login in the health.
     pub(super) async fn credential(
         &self,
         stale: Option<&HeaderValue>,
@@ -337,7 +340,7 @@ impl Client {
         credential
     }
 
-    /// Waits for a turn: the rate, what the server asked for, and the breaker.
+    /// Waits for the rate limit, for `Retry-After` and for the circuit breaker.
     pub(super) async fn admitted(&self) -> Result<Ticket<'_>, SendError> {
         let now = Instant::now();
         let wait = self.state.lock().expect("lock").pace.take(now, TURN);
@@ -352,7 +355,7 @@ impl Client {
         loop {
             let tried = self.tried.notified();
             tokio::pin!(tried);
-            // From here on no end of a trial is missed.
+            // Registered before the check, so that no end of a trial is missed.
             tried.as_mut().enable();
             let admission = {
                 let mut state = self.state.lock().expect("lock");
@@ -380,7 +383,7 @@ impl Client {
         key.map_or_else(Vec::new, |key| state.cache.conditions(&key))
     }
 
-    /// An answer has begun: what its head tells. Gives how long the server asks to be left alone.
+    /// Records the head of a response. Returns the wait that the server asks for.
     pub(super) fn answered(
         &self,
         response: &reqwest::Response,
@@ -400,7 +403,7 @@ impl Client {
         wait
     }
 
-    /// Reads an answer. `Err` is a fault after which the request may be repeated.
+    /// Reads a response. `Err` is a transport error after which the request may be repeated.
     async fn read(
         &self,
         response: reqwest::Response,
@@ -432,7 +435,7 @@ impl Client {
                 self.around.totals.confirmed.fetch_add(1, Ordering::Relaxed);
                 return Ok(Ok(confirmed));
             }
-            // It has made room for others meanwhile: without a condition it is sent whole.
+            // The entry was evicted meanwhile: repeated without a condition, the server sends the whole response.
             return Err(Fault {
                 kind: Kind::Broken,
                 text: "the answer is not kept any more".into(),
@@ -470,7 +473,7 @@ impl Client {
         Ok(Ok(answer))
     }
 
-    /// Connects and logs in, unless requests have told how it is.
+    /// Connects and logs in, unless requests have shown the health already.
     pub async fn probe(&self) {
         let admission = self.state.lock().expect("lock").breaker.admit(Instant::now());
         if matches!(admission, Admission::Refused(_) | Admission::Wait) {
@@ -493,14 +496,14 @@ impl Client {
                 }
             }
         }
-        // A connection does not disprove that it answers badly: for that a request has to try.
+        // A connection does not disprove an earlier 5xx status: only a request can.
         let proves = !ticket.trial || self.state.lock().expect("lock").unanswered;
         if proves {
             ticket.succeeded();
         }
     }
 
-    /// A connection as requests have, TLS included; closed at once.
+    /// Opens a connection as requests do, including TLS, and closes it at once.
     async fn connect(&self) -> Result<(), Fault> {
         let network = &self.around.network;
         let connected = network.connect(&self.host, self.port, self.connect_timeout).await;
@@ -518,27 +521,28 @@ impl Client {
         }
     }
 
-    /// How it is, for its status.
+    /// The health as reported in the Upstream's status.
     pub fn report(&self) -> Report {
         let state = self.state.lock().expect("lock");
         let open = state.breaker.reopens().map(|_| &*state.failure);
         state.health.report(open, self.credentials.none())
     }
 
-    /// What is known of the upstream.
+    /// The known health of the upstream.
     pub fn health(&self) -> Health {
         self.state.lock().expect("lock").health.clone()
     }
 
-    /// Whether it should be looked at without a request that does: nothing is known, it is not as it should be, or
-    /// nothing was heard for this long.
+    /// The upstream should be checked without a request: its health is unknown or bad, or nothing was received for this
+    /// long.
     pub fn wants_probe(&self, idle: Duration) -> bool {
         let state = self.state.lock().expect("lock");
         let open = state.breaker.reopens().is_some();
         state.health.unknown() || open || !state.health.good() || state.health.silent(Instant::now()) >= idle
     }
 
-    /// When to look again: seldom while it is as it should be, and else soon, and ever less.
+    /// The delay before the next health check: `idle` while the upstream is healthy, else growing from `soonest` to
+    /// `latest`.
     pub fn next_look(&self, (soonest, latest, idle): (Duration, Duration, Duration)) -> Duration {
         let mut state = self.state.lock().expect("lock");
         let reopens = state.breaker.reopens();
@@ -552,7 +556,7 @@ impl Client {
         wait.max(reopens.map_or(Duration::ZERO, closed))
     }
 
-    /// Where its breaker is.
+    /// State of the circuit breaker.
     pub fn circuit(&self) -> Circuit {
         self.state.lock().expect("lock").breaker.circuit(Instant::now())
     }

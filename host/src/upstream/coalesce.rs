@@ -1,4 +1,4 @@
-//! Answers that many objects ask for: one request serves all who say how old an answer may be.
+//! Coalescing of equal GET requests: one response serves all requests that accept its age (as Go's singleflight does).
 
 use std::{
     collections::HashMap,
@@ -12,11 +12,11 @@ use std::{
 
 use super::{Request, Response, SendError, conditional::Key};
 
-/// Answers kept of one upstream at most, bytes of one, and of all.
+/// Responses kept per upstream, bytes of one, and bytes of all.
 const ANSWERS: usize = 16;
 const BYTES: (usize, usize) = (1 << 20, 4 << 20);
 
-/// The last answers to GETs that may be shared.
+/// The last responses to GET requests that may be shared.
 #[derive(Default)]
 pub struct Shared(Mutex<HashMap<Key, Arc<Cell>>>);
 
@@ -26,17 +26,17 @@ struct Cell {
     bytes: AtomicUsize,
 }
 
-/// The last answer, from when it was asked for until when it came.
+/// The result of the last request, with the times it was sent and received.
 struct Last {
     asked: Instant,
     came: Instant,
     answer: Result<Response, SendError>,
-    /// Whether it serves those, too, who come after it.
+    /// The result also serves requests that arrive later.
     lasts: bool,
 }
 
-/// What is asked for, and how old the answer may be: what `Cache-Control: max-age` says of a GET into which no secrets
-/// go.
+/// The cache key of a request and the age it accepts, from `Cache-Control: max-age`. `None` unless it is a GET without
+/// secrets in it.
 pub fn max_age(request: &Request) -> Option<(Key, Duration)> {
     if request.method != "GET" || request.body.is_some() || !request.substitutions.is_empty() {
         return None;
@@ -50,9 +50,9 @@ pub fn max_age(request: &Request) -> Option<(Key, Duration)> {
 }
 
 impl Shared {
-    /// An answer that is not older than `max_age`, asked for only when there is none. Who comes while it is asked for
-    /// waits, and shares what comes of it, a failure, too: else all would wait for a server that is down one after the
-    /// other.
+    /// A response not older than `max_age`; `request` is sent only if there is none. Requests that arrive while it is
+    /// in flight wait and share its result, also a failure: otherwise all would wait for a server that is down one
+    /// after the other.
     pub async fn get(
         &self,
         key: Key,
@@ -88,7 +88,7 @@ impl Shared {
             return Err(SendError::Unavailable("no answer".into()));
         };
         let answer = last.answer.clone();
-        // Besides this one only the map knows it: nobody waits for it any more.
+        // Only this call and the map hold the slot: no request waits for the result.
         if !last.lasts && Arc::strong_count(&cell) <= 2 {
             *held = None;
         }
@@ -103,7 +103,7 @@ impl Shared {
         answer
     }
 
-    /// Forgets the largest of the others until all together are small enough.
+    /// Removes the largest other responses until the total is within the limit.
     fn make_room(&self, keep: &Arc<Cell>) {
         let mut all = self.0.lock().expect("lock");
         let bytes = |cell: &Cell| cell.bytes.load(Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// Whether somebody waits for it, or has just got it.
+/// The slot is held by a request that waits or has just been served.
 fn in_use(cell: &Arc<Cell>) -> bool {
     Arc::strong_count(cell) > 1
 }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_says_so_shares() {
+    fn max_age_parses_only_shareable_gets() {
         let age = |method, header| max_age(&request(method, header)).map(|(_, age)| age);
         assert_eq!(age("GET", Some("max-age=7")), Some(Duration::from_secs(7)));
         assert_eq!(age("GET", None), None);
@@ -169,7 +169,7 @@ mod tests {
         Key::new(path, []).expect("a key")
     }
 
-    /// Answers that count; each takes a moment.
+    /// A response whose body is its number; it takes one turn of the scheduler.
     async fn ask(count: &AtomicU16, fails: bool) -> Result<Response, SendError> {
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         tokio::task::yield_now().await;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_serves_many() {
+    async fn concurrent_requests_share_one_response() {
         let (shared, count) = (Shared::default(), AtomicU16::new(0));
         let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, false)))).await;
         assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.body == [1])));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_serves_those_who_wait_and_nobody_else() {
+    async fn failure_is_shared_with_waiting_requests_only() {
         let (shared, count) = (Shared::default(), AtomicU16::new(0));
         let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, true)))).await;
         assert!(all.iter().all(Result::is_err));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_to_keep_serves_those_who_wait_and_is_let_go() {
+    async fn unkept_response_serves_waiting_requests_and_is_dropped() {
         for (status, bytes) in [(503, 1), (200, BYTES.0 + 1)] {
             let (shared, count) = (Shared::default(), AtomicU16::new(0));
             let ask = || async {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_bytes_are_bounded() {
+    async fn total_bytes_stay_within_limit() {
         let shared = Shared::default();
         for n in 0..10 {
             let answer = Response {

@@ -1,7 +1,7 @@
-//! Answers that came with a validator, kept to be asked for conditionally (RFC 9111).
+//! A cache of responses with a validator, for conditional requests (RFC 9111).
 //!
-//! Nothing is given out unasked: the server says each time whether what is kept is still right, so that no
-//! freshness need be computed. It is one client's own, with one identity, so that `private` may be kept.
+//! No response is served without asking: the server confirms each by HTTP 304, so no freshness is computed. The cache
+//! belongs to one client with one identity, so `private` responses may be kept.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Response;
 
-/// Bytes kept per client, and of one answer.
+/// Bytes kept per client, and of one response.
 const BYTES: (usize, usize) = (1 << 20, 256 << 10);
 
-/// What decides an answer: all that the component may vary.
+/// The key of a response: all parts of a request that a component may vary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
 impl Key {
-    /// The key of a request that only reads and has no condition of its own.
+    /// The key of a request that only reads and sets no condition itself; else `None`.
     pub fn new<'a>(
         path_and_query: &str,
         headers: impl IntoIterator<Item = &'a (String, String)>,
@@ -50,7 +50,7 @@ impl Kept {
     }
 }
 
-/// The kept answers of one client.
+/// The kept responses of one client.
 #[derive(Default)]
 pub struct Cache {
     kept: HashMap<Key, Kept>,
@@ -59,12 +59,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Whether nothing is kept.
+    /// No response is kept.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// The conditions to ask with.
+    /// The headers of a conditional request.
     pub fn conditions(&self, key: &Key) -> Vec<(HeaderName, HeaderValue)> {
         let Some(kept) = self.kept.get(key) else {
             return Vec::new();
@@ -74,7 +74,7 @@ impl Cache {
         etag.into_iter().chain(modified).collect()
     }
 
-    /// The server said that it is still right: what is kept, with the newer headers.
+    /// Handles HTTP 304: returns the kept response, with the newer headers.
     pub fn confirmed(&mut self, key: &Key, newer: &[(String, String)]) -> Option<Response> {
         self.clock += 1;
         let kept = self.kept.get_mut(key)?;
@@ -89,7 +89,7 @@ impl Cache {
         Some(kept.response.clone())
     }
 
-    /// Keeps an answer if it may be kept; what was kept before is not right any more.
+    /// Keeps a response if it may be kept. The previous one is outdated in any case.
     pub fn take(&mut self, key: Key, headers: &HeaderMap, response: &Response) {
         self.forget(&key);
         let (etag, modified) = (headers.get(header::ETAG), headers.get(header::LAST_MODIFIED));
@@ -127,7 +127,7 @@ impl Cache {
     }
 }
 
-/// Whether the server lets an answer be kept. What it varies by is in the key, but for `*`.
+/// The server permits to keep the response. Headers that it varies by are in the key, except for `*`.
 fn storable(headers: &HeaderMap) -> bool {
     let words = |name: HeaderName| {
         let values = headers.get_all(name).into_iter();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_for_by_its_validator_and_given_when_confirmed() {
+    fn kept_response_is_revalidated_and_replaced() {
         let mut cache = Cache::default();
         cache.take(
             key("/a"),
@@ -185,13 +185,13 @@ mod tests {
             given.headers.contains(&("x".into(), "2".into()))
                 && given.headers.contains(&("content-length".into(), "4".into()))
         );
-        // Another answer, without a validator: what was kept is gone.
+        // A response without a validator replaces and removes the kept one.
         cache.take(key("/a"), &headers(&[]), &answer(b"other"));
         assert!(cache.conditions(&key("/a")).is_empty() && cache.bytes == 0);
     }
 
     #[test]
-    fn what_may_not_be_kept_is_not() {
+    fn unstorable_responses_are_not_kept() {
         let mut cache = Cache::default();
         for lines in [
             &[("etag", "1"), ("cache-control", "private, No-Store")][..],
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn its_bytes_are_bounded_and_the_least_used_goes() {
+    fn size_is_bounded_and_least_used_entry_is_evicted() {
         let mut cache = Cache::default();
         let etag = headers(&[("etag", "1")]);
         cache.take(key("/huge"), &etag, &answer(&vec![0; BYTES.1 + 1]));

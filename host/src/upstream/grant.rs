@@ -1,4 +1,4 @@
-//! What a log-in sends, and what it reads from the answer.
+//! Login requests for tokens, and the parsing of their responses.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use serde_json::{Map, Value, json};
 
 use super::{SendError, masking::Masks, spec::Login};
 
-/// How long a token is taken to last where nobody says.
+/// Lifetime of a token if neither spec nor server gives one.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// One way to get a token. Not `Debug`: it holds secrets.
+/// One way to request a token. Not `Debug`: it holds secrets.
 pub struct Grant {
     url: String,
-    /// The header that the token goes into.
+    /// The header that carries the token.
     pub header: HeaderName,
-    /// What stands before it there.
+    /// The prefix of the token in that header.
     pub prefix: &'static str,
     kind: Kind,
 }
 
 enum Kind {
-    /// RFC 6749, sections 4.3.2 and 4.4.2.
+    /// OAuth2: RFC 6749, sections 4.3.2 and 4.4.2.
     Oauth2 {
         client: (String, String),
         form: Vec<(&'static str, String)>,
     },
-    /// A server's own.
+    /// A JSON login of the server itself.
     Login {
         body: Value,
         password: String,
@@ -49,7 +49,7 @@ impl Grant {
         }
     }
 
-    /// A JSON body with user name and password.
+    /// A JSON login with user name and password in the body.
     pub fn login(url: String, login: &Login, password: String) -> Result<Self, SendError> {
         let (header, prefix) = match &login.header {
             None => (http::header::AUTHORIZATION, "Bearer "),
@@ -83,7 +83,7 @@ impl Grant {
         })
     }
 
-    /// The request.
+    /// Builds the HTTP request.
     pub fn request(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
         let request = http.post(&self.url);
         match &self.kind {
@@ -95,7 +95,7 @@ impl Grant {
         }
     }
 
-    /// The token in an answer, and how long it lasts. The error never has a part of the answer in it.
+    /// The token of a response, and its lifetime. The error never contains a part of the response.
     pub fn granted(&self, answer: &[u8]) -> Result<(String, Duration), String> {
         #[derive(Deserialize)]
         struct Granted {
@@ -127,7 +127,7 @@ impl Grant {
         }
     }
 
-    /// The server's words in a refusal, unless it echoes what it was sent, in whichever way.
+    /// The server's message about a rejected login, unless it repeats a secret it was sent, in any encoding.
     pub fn refusal(&self, answer: &[u8]) -> String {
         let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
         let words = ["error_description", "error", "message"].map(|f| answer[f].as_str().unwrap_or(""));
@@ -146,7 +146,7 @@ impl Grant {
         if let Kind::Oauth2 { client, .. } = &self.kind {
             masks.never_show(format!("{}:{}", client.0, client.1).as_bytes());
         }
-        // Before it is cut: of a password that is cut a part would be seen.
+        // Checked before the text is cut: a cut password would no longer be recognized.
         let echoed = sent.iter().any(|s| !s.is_empty() && words.contains(s))
             || masks.hide(words.as_bytes()) != words.as_bytes();
         match words.is_empty() || echoed {
@@ -156,7 +156,7 @@ impl Grant {
     }
 }
 
-/// The texts of a body with user name and password in their places. Neither is looked through for the other's.
+/// The strings of a body with user name and password in their places. Neither is searched for the other's placeholder.
 fn filled(value: Value, username: &str, password: &str) -> Value {
     let again = |v| filled(v, username, password);
     match value {
@@ -175,7 +175,7 @@ fn filled(value: Value, username: &str, password: &str) -> Value {
     }
 }
 
-/// The value at a path of fields and indexes: `.data.sessions[0].id`, with or without `$` before it.
+/// The value at a path of fields and indexes: `.data.sessions[0].id`, with an optional `$` before it.
 fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     let path = path.trim_start_matches('$').replace('[', ".").replace(']', "");
     let steps = path.split('.').filter(|step| !step.is_empty());
@@ -215,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn the_body_is_as_the_spec_says() {
+    fn login_body_follows_spec() {
         let plain = login(json!({}));
-        // A user name that looks like a placeholder is a user name.
+        // A user name that looks like a placeholder is taken literally.
         assert_eq!(body(&plain)["password"], "pa\"ss$(username)");
         assert_eq!(
             (plain.header.as_str(), plain.prefix),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn token_and_lifetime_are_where_the_spec_says() {
+    fn token_and_lifetime_paths_follow_spec() {
         let answer = br#"{"token":"t","data":{"s":[{"id":"x","ttl":"90"}]},"n":1.5}"#;
         for (spec, token, ms) in [
             (json!({}), "t", 300_000),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_never_echoes() {
+    fn rejection_message_never_repeats_secrets() {
         let grant = login(json!({}));
         assert_eq!(
             grant.refusal(br#"{"message":"Invalid username or password"}"#),

@@ -1,4 +1,4 @@
-//! How it is with an upstream, as its requests tell: pure, and the conditions made of it.
+//! The health of an upstream, recorded by its requests, and the status conditions made of it. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::contract::bindings::{
     types::{Condition, TriState},
 };
 
-/// A refused request stands against the credentials for this long; then success elsewhere is enough.
+/// Time for which a rejected request stands against the credentials; later a success on another path clears it.
 const REFUSAL: Duration = Duration::from_secs(600);
 
-/// Something that is so or not, and why.
+/// The content of a status condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// Whether it is so.
+    /// The condition is true.
     pub good: bool,
-    /// Why, in a word.
+    /// The reason, in CamelCase.
     pub reason: &'static str,
-    /// Why, for people.
+    /// The message for people.
     pub message: String,
 }
 
@@ -32,36 +32,36 @@ impl Fact {
     }
 }
 
-/// What is known of an upstream. Every change of it gives whether people should be told.
+/// The known health of an upstream. Each `record_…` returns true if the status has to change.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     connected: Option<Fact>,
     authenticated: Option<Fact>,
-    /// The path at which the credentials were refused: success elsewhere proves nothing at first.
+    /// The path that rejected the credentials, and when: a success on another path proves nothing at first.
     refused: Option<(String, Instant)>,
-    /// When something was last heard from it.
+    /// The time of the last sign of life.
     heard: Option<Instant>,
 }
 
 impl Health {
-    /// Whether nothing is known of the connection yet.
+    /// The connection was never tried.
     pub fn unknown(&self) -> bool {
         self.connected.is_none()
     }
 
-    /// Whether it is as it should be, as far as is known.
+    /// The upstream is reachable and accepts the credentials, as far as is known.
     pub fn good(&self) -> bool {
         let bad = |fact: &Option<Fact>| fact.as_ref().is_some_and(|f| !f.good);
         self.connected.is_some() && !bad(&self.connected) && !bad(&self.authenticated)
     }
 
-    /// How long nothing was heard.
+    /// Time since the last sign of life.
     pub fn silent(&self, now: Instant) -> Duration {
         self.heard
             .map_or(Duration::MAX, |heard| now.saturating_duration_since(heard))
     }
 
-    /// It can be reached.
+    /// The upstream can be reached.
     pub fn reached(&mut self, now: Instant) -> bool {
         self.heard = Some(now);
         match &self.connected {
@@ -70,7 +70,7 @@ impl Health {
         }
     }
 
-    /// It has answered a request with credentials.
+    /// The upstream has responded to a request with credentials.
     pub fn answered(&mut self, status: u16, path: &str, now: Instant) -> bool {
         let mut news = self.reached(now);
         if status == 401 {
@@ -96,17 +96,17 @@ impl Health {
         }
     }
 
-    /// It has given a token, or not.
+    /// A login has succeeded or failed.
     pub fn logged_in(&mut self, result: Result<(), &SendError>, now: Instant) -> bool {
         match result {
-            // A token that is not accepted is worth nothing.
+            // A token that requests are rejected with proves nothing.
             Ok(()) if self.refused.is_some() => self.reached(now),
             Ok(()) => self.reached(now) | self.accepted("LoggedIn"),
             Err(SendError::LoginFailed(why)) => {
                 let fact = Fact::new(false, "AuthFailed", format!("Log-in refused: {why}"));
                 self.reached(now) | set(&mut self.authenticated, fact)
             }
-            // Why no token was given says nothing of the credentials; but there is none.
+            // A failed login says nothing about the credentials; but there is no token.
             Err(SendError::Unavailable(why)) if self.authenticated.as_ref().is_none_or(|f| f.good) => {
                 let fact = Fact::new(false, "LoginFailed", why.clone());
                 self.reached(now) | set(&mut self.authenticated, fact)
@@ -115,7 +115,7 @@ impl Health {
         }
     }
 
-    /// There is no connection.
+    /// The upstream cannot be reached.
     pub fn unreachable(&mut self, kind: transport_error::Kind, why: &str) -> bool {
         let reason = match kind {
             transport_error::Kind::Tls => "TLSFailed",
@@ -125,8 +125,8 @@ impl Health {
         set(&mut self.connected, Fact::new(false, reason, why))
     }
 
-    /// What people are told. `open` is why it is not asked at the moment, if it isn't; `none` says that there are no
-    /// credentials.
+    /// The report for the status. `open` is the failure that keeps the circuit breaker open; `is_anonymous` is set if
+    /// the Upstream needs no credentials.
     pub fn report(&self, open: Option<&str>, none: bool) -> Report {
         let connected = match (&self.connected, open) {
             (Some(fact), _) if !fact.good => Some(fact.clone()),
@@ -149,7 +149,7 @@ impl Health {
     }
 }
 
-/// Only another word is news: the messages of a fault differ each time.
+/// Replaces a fact if status or reason differ; messages of the same error differ each time and are no change.
 fn set(fact: &mut Option<Fact>, new: Fact) -> bool {
     let news = fact
         .as_ref()
@@ -160,19 +160,19 @@ fn set(fact: &mut Option<Fact>, new: Fact) -> bool {
     news
 }
 
-/// What the conditions of an Upstream are made of. None for what was not looked at.
+/// The conditions of an Upstream. `None` for a condition that was not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whether there is a connection.
+    /// The condition `Connected`.
     pub connected: Option<Fact>,
-    /// Whether the credentials are accepted.
+    /// The condition `Authenticated`.
     pub authenticated: Option<Fact>,
-    /// Whether only a change of the object or its Secrets helps.
+    /// Only a change of the object or its Secrets helps.
     pub stalled: bool,
 }
 
 impl Report {
-    /// It can't even be tried, for one of the reasons that lie in the object and its Secrets.
+    /// The report for an Upstream that cannot be tried because of its spec or its Secrets.
     pub fn wrong(error: &SendError) -> Self {
         let (reason, stalled) = match error {
             SendError::NotFound(_) => ("SecretMissing", false),
@@ -193,7 +193,7 @@ impl Report {
         }
     }
 
-    /// As conditions, and as an outcome or a failure.
+    /// The report as conditions of an outcome or a failure.
     pub fn answer(&self) -> Result<Outcome, Failure> {
         let condition = |kind: &str, fact: &Option<Fact>| {
             let (status, reason, message) = match fact {
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changes_is_told() {
+    fn record_returns_true_on_change_only() {
         let (mut health, t) = (Health::default(), Instant::now());
         assert!(health.unknown() && health.silent(t) == Duration::MAX);
         assert!(health.answered(200, "/a", t) && !health.answered(404, "/b", t) && health.good());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_not_cleared_by_an_open_door() {
+    fn rejected_credentials_survive_success_on_other_path() {
         let (mut health, t) = (Health::default(), Instant::now());
         assert!(health.answered(401, "/user", t));
         assert!(!health.answered(200, "/info", t) && !health.logged_in(Ok(()), t) && !health.good());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions() {
+    fn report_yields_ready_reason() {
         let ready = |report: &Report| match report.answer() {
             Ok(outcome) => outcome
                 .conditions

@@ -1,34 +1,34 @@
-//! How fast requests go: the rate, what the server asks for by `Retry-After`, and the budget of retries.
+//! The rate of requests to an upstream (`spec.limits` and the server's `Retry-After`), and the budget of retries.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// However long a server asks to wait: after that it is asked again.
+/// Maximum wait that a server can ask for; then the next request is sent.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
-/// So much of a retry is earned by each request, in hundredths, and this much may be saved up.
+/// Balance of the retry budget, in hundredths of a retry: the credit for each request, and the maximum.
 const EARNED: u32 = 10;
 const SAVED: u32 = 1000;
-/// What there is at first.
+/// Balance at the start.
 const INITIAL: u32 = 300;
-/// What a retry costs.
+/// Price of a retry.
 const COST: u32 = 100;
 
-/// When the next request may go. Time is given to it.
+/// A rate limiter by the generic cell rate algorithm. It is pure: callers pass the time.
 #[derive(Debug)]
 pub struct Pace {
-    /// Between requests; none for as fast as they come.
+    /// Interval between requests; `None` for no limit.
     interval: Option<Duration>,
-    /// What may go at once, as time.
+    /// The burst, as time.
     tolerance: Duration,
-    /// When the next request would go if all went evenly (the generic cell rate algorithm).
+    /// The slot of the next request at an even rate.
     next: Option<Instant>,
-    /// The server asked not to come before.
+    /// End of the wait that the server asked for.
     paused: Option<Instant>,
     retries: u32,
 }
 
 impl Pace {
-    /// So many requests per second, and so many at once; none for as fast as they come.
+    /// Allows `per_second` requests with bursts of `burst`; `None` for no limit.
     pub fn new(per_second: Option<u32>, burst: Option<u32>) -> Self {
         let interval = per_second.map(|n| Duration::from_secs(1) / n.max(1));
         let burst = burst.or(per_second).unwrap_or(1).max(1);
@@ -41,7 +41,7 @@ impl Pace {
         }
     }
 
-    /// How long a request has to wait. Where that is no longer than its patience it is expected to come then.
+    /// The wait until the next slot. The slot is taken only if the wait is at most `max_wait`.
     pub fn take(&mut self, now: Instant, patience: Duration) -> Duration {
         let pause = self
             .paused
@@ -57,18 +57,18 @@ impl Pace {
         wait
     }
 
-    /// The server asked to be left alone for this long.
+    /// Holds back requests for the wait that the server asks for.
     pub fn pause(&mut self, now: Instant, wait: Duration) {
         let until = now + wait.min(LONGEST);
         self.paused = self.paused.max(Some(until));
     }
 
-    /// A request begins, and earns a part of a retry.
+    /// Credits a part of a retry for each new request.
     pub fn earn(&mut self) {
         self.retries = (self.retries + EARNED).min(SAVED);
     }
 
-    /// Whether a failed request may be repeated.
+    /// Withdraws a retry. Returns false if the balance is too low.
     pub fn retry(&mut self) -> bool {
         let left = self.retries.checked_sub(COST);
         self.retries = left.unwrap_or(self.retries);
@@ -76,7 +76,7 @@ impl Pace {
     }
 }
 
-/// What `Retry-After` says (RFC 9110, section 10.2.3): seconds, or a date.
+/// The wait in a `Retry-After` header (RFC 9110, section 10.2.3): seconds, or a date.
 pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = value.trim().parse() {
         return Some(Duration::from_secs(seconds));
@@ -94,7 +94,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_and_then_evenly() {
+    fn burst_passes_and_then_requests_are_spaced() {
         let (mut pace, t) = (Pace::new(Some(10), Some(3)), Instant::now());
         let waits: Vec<_> = (0..5).map(|_| pace.take(t, SECOND).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_left_alone_for_as_long_as_it_asks() {
+    fn retry_after_delays_requests_up_to_maximum() {
         let (mut pace, t) = (Pace::new(None, None), Instant::now());
         pace.pause(t, 7 * SECOND);
         pace.pause(t, 3 * SECOND);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any second no more than the rate and the burst.
+        /// No second contains more requests than the rate and the burst allow.
         #[test]
         fn never_faster(rate in 1..50u32, burst in 1..20u32, gaps in proptest::collection::vec(0..200u64, 1..200)) {
             let (mut pace, start) = (Pace::new(Some(rate), Some(burst)), Instant::now());
@@ -147,7 +147,7 @@ mod tests {
             }
         }
 
-        /// However much fails: no more retries than a tenth of the requests and what there was at first.
+        /// Retries never exceed a tenth of the requests and the initial balance.
         #[test]
         fn retries_are_a_part(requests in 1..500u32) {
             let mut pace = Pace::new(None, None);

@@ -1,8 +1,8 @@
-//! What a component may say in a request.
+//! The methods, paths and headers that a component may use in a request.
 
 use super::SendError;
 
-/// Set by the host, or about the connection: not a component's business.
+/// Request headers that the host sets, or that concern the connection.
 const FORBIDDEN: [&str; 20] = [
     "authorization",
     "cookie",
@@ -19,7 +19,7 @@ const FORBIDDEN: [&str; 20] = [
     "transfer-encoding",
     "upgrade",
     "forwarded",
-    // Some servers take these for the method and the path: what was granted would not be what is asked.
+    // Some servers take method or path from these headers: the server would act on something else than was granted.
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -27,7 +27,7 @@ const FORBIDDEN: [&str; 20] = [
     "x-rewrite-url",
 ];
 
-/// Not given to a component: sessions and challenges.
+/// Response headers that are withheld from components: sessions and challenges.
 const WITHHELD: [&str; 5] = [
     "set-cookie",
     "set-cookie2",
@@ -36,7 +36,7 @@ const WITHHELD: [&str; 5] = [
     "authentication-info",
 ];
 
-/// The path stays below the upstream's URL: no other origin, no climbing, nothing that ends a line.
+/// Checks that a path stays below the upstream's URL: no other origin, no `..`, and no character that ends the line.
 pub fn path(path_and_query: &str) -> Result<(), SendError> {
     let wrong = |what: &str| {
         Err(SendError::Invalid(format!(
@@ -53,7 +53,7 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
         return wrong("has a character that must be escaped");
     }
     let path = path_and_query.split('?').next().unwrap_or_default();
-    // As a server may read it that decodes before it splits.
+    // As decoded by a server that decodes before it splits.
     let decoded = path
         .to_ascii_lowercase()
         .replace("%2e", ".")
@@ -68,8 +68,8 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
     Ok(())
 }
 
-/// A method in upper case: `get` would not be what was granted. CONNECT and TRACE are no requests to an upstream, and
-/// TRACE gives back the credentials.
+/// Checks a method. It must be in upper case, because grants are; CONNECT does not address an upstream, and TRACE would
+/// return the credentials.
 pub fn method(method: &str) -> Result<(), SendError> {
     let token = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
     match token && !matches!(method, "CONNECT" | "TRACE") {
@@ -78,7 +78,7 @@ pub fn method(method: &str) -> Result<(), SendError> {
     }
 }
 
-/// Whether a component may set a header.
+/// Checks that a component may set a header.
 pub fn header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
     if FORBIDDEN.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
@@ -94,7 +94,7 @@ pub fn header(name: &str, value: &str) -> Result<(), SendError> {
     Ok(())
 }
 
-/// Whether a component gets to see a header of the answer.
+/// A component may see this header of a response.
 pub fn shown(name: &str) -> bool {
     !WITHHELD.contains(&name)
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_stay_below_the_upstream() {
+    fn path_outside_upstream_is_refused() {
         for good in ["/", "/api/v1/teams/a%20b?x=../y", "/a..b"] {
             assert!(path(good).is_ok(), "{good}");
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn methods() {
+    fn method_unless_upper_case_is_refused() {
         for good in ["GET", "PUT", "VERSION-CONTROL"] {
             assert!(method(good).is_ok(), "{good}");
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_host_are_refused() {
+    fn header_of_host_is_refused() {
         for bad in [
             "Authorization",
             "COOKIE",
@@ -160,10 +160,10 @@ mod tests {
         assert!(header("X-A", "a\r\nAuthorization: b").is_err());
     }
 
-    /// Whatever is let through: one line, below the upstream, however a server decodes it; and it is a head that the
-    /// HTTP client takes.
+    /// Accepted heads are one line, stay below the upstream however a server decodes them, and are valid for the HTTP
+    /// client.
     #[test]
-    fn heads() {
+    fn arbitrary_heads_are_safe_or_refused() {
         use proptest::prelude::*;
         let piece = prop::sample::select(vec![
             "/", "a", ".", "..", "%2e", "%2E", "%2f", "%5c", "\\", "?", "#", " ", "\r\n", "@", ":", "//",

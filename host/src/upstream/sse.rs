@@ -1,24 +1,27 @@
-//! Server-sent events, as the HTML standard says a stream of them is read. Pure: bytes in, events out.
+//! Server-sent events, parsed as the HTML standard specifies. Pure: bytes in, events out.
+//!
+//! Our own parser, because each event is bounded while it is read and the rest of it skipped: `eventsource-stream`
+//! buffers an event of any size.
 
-/// An event.
+/// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// What the stream can be resumed after, when the server has given any so far.
+    /// The last event ID, after which the stream can be resumed; `None` if the server has given none so far.
     pub id: Option<String>,
-    /// Its name; `message` where the server gives none.
+    /// The event type; `message` if the server gives none.
     pub name: String,
     /// Its data.
     pub data: String,
-    /// Whether there was more data than is kept of one event.
+    /// The event was larger than the limit and is cut.
     pub cut: bool,
 }
 
-/// Reads a stream as it comes, in whatever pieces.
+/// A parser of a stream in chunks of any size.
 pub struct Parser {
     limit: usize,
     line: Vec<u8>,
     cut: bool,
-    /// A line feed that comes next belongs to the line end before.
+    /// The last chunk ended in a carriage return: a line feed that follows belongs to the same line end.
     carriage_return: bool,
     begun: bool,
     name: Vec<u8>,
@@ -29,7 +32,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Of each event no more than `limit` bytes are kept. `id` is that of the last event of the connection before.
+    /// A parser that keeps at most `limit` bytes of each event. `id` is the last event ID of the previous connection.
     pub fn new(limit: usize, id: Option<String>) -> Self {
         Self {
             limit,
@@ -45,12 +48,12 @@ impl Parser {
         }
     }
 
-    /// How many milliseconds the server asks to wait before connecting again.
+    /// The reconnection time that the server has asked for, in milliseconds.
     pub fn retry(&self) -> Option<u64> {
         self.retry
     }
 
-    /// Takes what came; gives the events that are complete by it.
+    /// Parses a chunk; returns the events completed by it.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Event> {
         let mut events = Vec::new();
         let mut rest = bytes;
@@ -73,7 +76,7 @@ impl Parser {
         events
     }
 
-    /// One line; an empty one completes an event.
+    /// Parses a line; an empty line completes an event.
     fn take(&mut self, line: &[u8]) -> Option<Event> {
         let line = match std::mem::replace(&mut self.begun, true) {
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
@@ -103,7 +106,7 @@ impl Parser {
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
                 self.retry = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
             }
-            // A comment, or what a later standard may know.
+            // A comment, or a field of a later standard.
             _ => {}
         }
         None
@@ -146,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn as_the_standard_has_it() {
-        // Its own examples.
+    fn events_parse_as_in_html_standard() {
+        // The examples of the standard.
         assert_eq!(
             read("data: YHOO\ndata: +2\ndata: 10\n\n"),
             [event("", "message", "YHOO\n+2\n10")]
@@ -167,17 +170,17 @@ mod tests {
             [event("", "message", ""), event("", "message", "\n")],
             "what is not complete is none"
         );
-        // A byte order mark, every line end, an id that is kept, a name without data.
+        // A byte order mark, every line end, an ID that persists, an event type without data.
         assert_eq!(
             read("\u{feff}id: 7\revent: a\r\ndata: x\n\r\nevent: lost\n\ndata: y\r\r"),
             [event("7", "a", "x"), event("7", "message", "y")]
         );
-        // As Concourse ends a stream.
+        // The end of a stream of Concourse.
         assert_eq!(read("id: 1\nevent: end\ndata\n\n"), [event("1", "end", "")]);
     }
 
     #[test]
-    fn retry_is_digits_and_an_id_has_no_nul() {
+    fn retry_needs_digits_and_id_with_nul_is_ignored() {
         let mut parser = Parser::new(100, Some("3".into()));
         parser.feed(b"retry: 1x\n");
         assert_eq!(parser.retry(), None);
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_event_is_cut_and_the_next_is_whole() {
+    fn large_event_is_cut_and_next_is_whole() {
         let mut parser = Parser::new(10, None);
         let large = format!(
             "data: {}\ndata: {}\n\ndata: ok\n\n",
@@ -203,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut into pieces, and whatever ends its lines.
+        /// Chunks and line ends make no difference.
         #[test]
         fn pieces_and_line_ends_do_not_matter(
             lines in prop::collection::vec("(data|event|id|retry|:|x)?:? ?[a-z0-9é]{0,3}", 0..30),
@@ -223,21 +226,21 @@ mod tests {
             prop_assert_eq!(events, whole);
         }
 
-        /// Bytes of any kind do no harm, and no more is kept than the limit allows.
+        /// Arbitrary bytes are harmless, and the buffers stay within the limit.
         #[test]
         fn anything_is_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let mut parser = Parser::new(20, None);
             for event in parser.feed(&bytes) {
-                // A byte that is no UTF-8 becomes three.
+                // An invalid byte becomes three bytes of UTF-8.
                 prop_assert!(event.data.len() <= 3 * 21);
             }
             prop_assert!(parser.line.len() <= 20 && parser.data.len() <= 21);
         }
     }
 
-    /// Bytes of any kind: never more of an event than the limit, and what comes after them is read again.
+    /// Arbitrary bytes: no event exceeds the limit, and a valid event after them is parsed.
     #[test]
-    fn any_bytes() {
+    fn arbitrary_bytes_are_bounded_and_recovered() {
         let line = prop_oneof![
             prop::collection::vec(any::<u8>(), 0..40),
             Just(b"data:".repeat(30)),
@@ -249,7 +252,7 @@ mod tests {
             let mut parser = Parser::new(64, None);
             for piece in &pieces {
                 for event in parser.feed(piece) {
-                    // What is no UTF-8 takes three bytes to say so.
+                    // An invalid byte becomes three bytes of UTF-8.
                     prop_assert!(event.data.len() <= 3 * 64 + 1, "{} bytes", event.data.len());
                 }
             }

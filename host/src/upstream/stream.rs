@@ -1,7 +1,7 @@
-//! Event streams the host keeps open on behalf of objects: one per upstream and path, however many follow it.
+//! Event streams that the host keeps open for objects: one per upstream and path, shared by all subscribers.
 //!
-//! An object says in each reconcile what it follows. Who follows what is kept behind one lock; beside it each
-//! stream has a task that connects, reads and connects again.
+//! An object subscribes again in each reconcile. One lock guards the table of subscriptions; each stream has a task
+//! that connects, reads and reconnects.
 
 mod follow;
 mod pattern;
@@ -28,10 +28,10 @@ use crate::{
     kube::{key::ObjectRef, object::Object},
 };
 
-/// Streams of one upstream at most: each is a connection.
+/// Maximum number of streams per upstream: each is a connection.
 const STREAMS: usize = 1000;
 
-/// Names a stream.
+/// The key of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     /// The Upstream.
@@ -41,14 +41,14 @@ pub struct StreamKey {
 }
 
 impl fmt::Display for StreamKey {
-    /// Without the query, which may be anything.
+    /// Without the query, which may contain anything.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.split('?').next().unwrap_or_default();
         write!(f, "{}{path}", self.upstream)
     }
 }
 
-/// Where a stream comes from.
+/// The client of a stream, and the version of its Upstream.
 pub struct Source {
     client: Arc<Client>,
     uid: String,
@@ -56,7 +56,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The source by this client.
+    /// The source that uses this client.
     pub(super) fn new(upstream: &UpstreamObject, client: Arc<Client>) -> Self {
         Self {
             client,
@@ -65,41 +65,41 @@ impl Source {
         }
     }
 
-    /// What the client was made of, and was allowed then.
+    /// The Secret versions and the network version that the client was built from.
     fn made_of(&self) -> (&[(SecretKey, String)], u64) {
         let around = &self.client.around;
         (&around.secrets, around.network_version)
     }
 
-    /// Whether what was allowed then is what is allowed now.
+    /// The network policy has not changed since the client was built.
     fn allowed(&self) -> bool {
         let around = &self.client.around;
         around.network_version == around.network.version()
     }
 
-    /// Whether it is the same place; it may be reached with other credentials.
+    /// Both sources are the same Upstream and generation; credentials may differ.
     fn same_place(&self, other: &Self) -> bool {
         (&self.uid, self.generation) == (&other.uid, other.generation)
     }
 }
 
-/// How a stream is.
+/// The state of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// On its way.
+    /// The connection is being opened.
     Connecting,
-    /// Events come.
+    /// Events are being received.
     Open,
-    /// Tried again after a while; says why.
+    /// The connection is closed and will be opened again after a delay; with the reason.
     Waiting(String),
-    /// What everybody waited for has come, or the server has no more.
+    /// All subscribers have received their last event, or the server has closed the stream for good.
     Ended,
-    /// Its Upstream, a Secret or what is allowed changed: opened again by the next reconcile.
+    /// The Upstream, a Secret or the network policy changed; the next reconcile opens the stream again.
     Outdated,
 }
 
 impl StreamState {
-    /// One word, for metrics.
+    /// The state as a label of metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -111,29 +111,29 @@ impl StreamState {
     }
 }
 
-/// What there is to say of a stream.
+/// The status of a stream, for metrics and the status page.
 #[derive(Clone, Debug)]
 pub struct StreamFacts {
-    /// Which one.
+    /// The stream.
     pub key: StreamKey,
-    /// How it is.
+    /// Its state.
     pub state: StreamState,
-    /// Events so far.
+    /// Number of events received.
     pub events: u64,
-    /// Times it was opened again.
+    /// Number of reconnections.
     pub reconnects: u64,
-    /// Objects that follow it.
+    /// Number of subscribed objects.
     pub followers: usize,
 }
 
-/// Counts over all streams so far.
+/// Counters over all streams.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Connections opened.
     pub opened: AtomicU64,
-    /// Connections opened again.
+    /// Reconnections.
     pub reconnects: AtomicU64,
-    /// Events read.
+    /// Events received.
     pub events: AtomicU64,
     /// Objects woken.
     pub wakes: AtomicU64,
@@ -141,14 +141,14 @@ pub struct Totals {
 
 struct Follower {
     interest: Interest,
-    /// What it waited for has come.
+    /// The last event of the subscription has been received.
     done: bool,
 }
 
 struct Entry {
     source: Arc<Source>,
     followers: HashMap<ObjectRef, Follower>,
-    /// Whose word counts: that of the task started last.
+    /// The number of the current task. Reports of earlier tasks are ignored.
     epoch: u64,
     task: Option<AbortHandle>,
     state: StreamState,
@@ -185,32 +185,32 @@ impl Drop for Entry {
 #[derive(Default)]
 struct Inner {
     streams: HashMap<StreamKey, Entry>,
-    /// What each object follows.
+    /// The streams of each object.
     of: HashMap<ObjectRef, HashSet<StreamKey>>,
 }
 
-/// Wakes an object because of a stream.
+/// Wakes an object because of an event of a stream.
 type Wake = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 
-/// All streams of a host.
+/// All event streams of the host.
 pub struct Streams {
     inner: Mutex<Inner>,
     gate: Gate,
-    /// In a plan none is opened: nothing waits for what they would bring.
+    /// In a plan no stream is opened: nothing waits for its events.
     closed: bool,
     wake: Wake,
-    /// What is counted.
+    /// Counters over all streams.
     pub totals: Totals,
     me: Weak<Self>,
 }
 
 impl Streams {
-    /// None yet. They are open only while the gate is.
+    /// An empty set. Streams are open only while the fence is open.
     pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
         Self::made(gate, false, Box::new(wake))
     }
 
-    /// For a plan: whoever subscribes is let in, and no stream is opened.
+    /// A set for plans: subscriptions succeed, and no stream is opened.
     pub fn closed() -> Arc<Self> {
         Self::made(Gate::shut(), true, Box::new(|_, _| {}))
     }
@@ -226,7 +226,7 @@ impl Streams {
         })
     }
 
-    /// From now on an object follows a stream, which is opened unless it is open already.
+    /// Subscribes an object to a stream, which is opened unless it is open already.
     pub fn subscribe(
         &self,
         object: &ObjectRef,
@@ -239,7 +239,7 @@ impl Streams {
         }
         let source = Arc::new(source);
         let inner = &mut *self.inner.lock().expect("lock");
-        // Behind the lock: what is let in here is found by `clear`.
+        // Checked behind the lock, so that `close_all` finds each stream that passes.
         self.gate.check()?;
         if !source.allowed() {
             let why = "which addresses are allowed has just changed";
@@ -284,7 +284,7 @@ impl Streams {
         }
         if entry.task.is_none() && entry.wanted() {
             if entry.state == StreamState::Ended {
-                // Somebody new, who has seen nothing of it.
+                // A new subscriber, which has seen no event of it.
                 entry.last_id = None;
             }
             entry.epoch += 1;
@@ -301,7 +301,7 @@ impl Streams {
         Ok(())
     }
 
-    /// An object follows these and no others.
+    /// Keeps these subscriptions of an object and cancels all others.
     pub fn retain(&self, object: &ObjectRef, keys: &HashSet<StreamKey>) {
         let inner = &mut *self.inner.lock().expect("lock");
         let Some(of) = inner.of.get_mut(object) else {
@@ -325,12 +325,13 @@ impl Streams {
         }
     }
 
-    /// Closes all.
+    /// Closes all streams.
     pub fn clear(&self) {
         *self.inner.lock().expect("lock") = Inner::default();
     }
 
-    /// An Upstream or a Secret has changed: what was opened with it is closed at once, and its followers look again.
+    /// Handles a change of an Upstream or a Secret: streams opened with the old version are closed at once, and their
+    /// subscribers woken.
     pub fn changed(&self, changed: &ObjectRef, now: Option<&Object>) {
         let upstream = &*changed.gvk.group == "ostler.dev" && &*changed.gvk.kind == "Upstream";
         let secret = changed.gvk.group.is_empty() && &*changed.gvk.kind == "Secret";
@@ -351,7 +352,7 @@ impl Streams {
         });
     }
 
-    /// Which addresses are allowed has changed: what was opened before is closed at once, and its followers look again.
+    /// Handles a change of the network policy: streams opened before are closed at once, and their subscribers woken.
     pub fn network_changed(&self) {
         self.outdate(|_, source| !source.allowed());
     }
@@ -367,7 +368,7 @@ impl Streams {
         self.tell(woken);
     }
 
-    /// What an object follows, in order.
+    /// The streams of an object, sorted.
     pub fn of(&self, object: &ObjectRef) -> Vec<StreamFacts> {
         let inner = self.inner.lock().expect("lock");
         let keys = inner.of.get(object).into_iter().flatten();
@@ -395,8 +396,8 @@ impl Streams {
         }
     }
 
-    /// What a stream's task does to its entry, unless another has taken its place; then there is nothing to go on
-    /// with. Whom it gives is woken.
+    /// Applies a report of a stream's task to its entry and wakes the returned objects. `None` if the task has been
+    /// replaced and must end.
     fn by_task<T>(
         &self,
         key: &StreamKey,
@@ -412,7 +413,8 @@ impl Streams {
         Some(result)
     }
 
-    /// It is open. Unless it goes on after the last event, something may have been missed.
+    /// The connection is open. Unless it resumes after the last event, events may have been missed and subscribers are
+    /// woken.
     fn opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
         self.totals.opened.fetch_add(1, Ordering::Relaxed);
         self.by_task(key, epoch, |entry| {
@@ -421,11 +423,11 @@ impl Streams {
         })
     }
 
-    /// An event has come; says whether more are waited for.
+    /// An event was received. Returns true if subscribers wait for more.
     fn came(&self, key: &StreamKey, epoch: u64, event: &Event) -> Option<bool> {
         self.totals.events.fetch_add(1, Ordering::Relaxed);
         let mut body = Body::new(event);
-        // What has to be read is read outside the lock: it is that of all streams.
+        // Parsed outside the lock, which guards all streams.
         let reads = |entry: &Entry| {
             entry
                 .followers
@@ -462,7 +464,7 @@ impl Streams {
         })
     }
 
-    /// The server has no more to say, for ever.
+    /// The server has closed the stream for good (HTTP 204).
     fn ended(&self, key: &StreamKey, epoch: u64) {
         self.by_task(key, epoch, |entry| {
             let waiting = entry.waiting();
@@ -473,7 +475,7 @@ impl Streams {
         });
     }
 
-    /// It is not open; `telling`, when who follows it should look why.
+    /// The connection is closed; with `wakes_subscribers`, they are woken to see the reason.
     fn broken(&self, key: &StreamKey, epoch: u64, why: String, telling: bool) -> Option<()> {
         self.by_task(key, epoch, |entry| {
             entry.state = StreamState::Waiting(why);

@@ -1,4 +1,4 @@
-//! TLS of one upstream: whom it trusts, and what the client shows of itself.
+//! The TLS settings of an upstream: trusted authorities, and the client certificate.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,7 @@ use rustls::{
 
 use super::{SecretKeySelector, SecretValue, Secrets, SendError, missing, object::UpstreamObject};
 
-/// The system's authorities, read once.
+/// The system's certificate authorities, read once.
 fn system() -> &'static RootCertStore {
     static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
     ROOTS.get_or_init(|| {
@@ -21,7 +21,7 @@ fn system() -> &'static RootCertStore {
     })
 }
 
-/// The settings that an Upstream and its Secrets ask for.
+/// The TLS configuration of an Upstream and its Secrets.
 pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<ClientConfig, SendError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let invalid = |e: rustls::Error| SendError::Invalid(format!("spec.tls: {e}"));
@@ -71,7 +71,7 @@ pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Client
     Ok(config)
 }
 
-/// Trusts anybody who has the key to the certificate shown.
+/// A verifier for `insecureSkipVerify`: accepts any certificate whose private key the server proves to have.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,34 +1,34 @@
-//! Why there was no answer: what a person can act on, and what to do about it.
+//! Errors of the transport: a cause that people can act on, and its class, on which retries and the status depend.
 
 use std::error::Error;
 
 use super::SendError;
 use crate::policy::network::NotAllowed;
 
-/// What went wrong.
+/// The class of a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No connection: nothing was sent.
+    /// The connection failed: nothing was sent.
     Connect,
-    /// No agreement on TLS: nothing was sent.
+    /// The TLS handshake failed: nothing was sent.
     Tls,
-    /// The address may not be connected to.
+    /// The network policy does not allow the address.
     Address,
-    /// The connection broke, or nothing came in time.
+    /// The connection broke, or nothing was received in time.
     Broken,
 }
 
-/// A fault on the way to an answer, in words that never have the URL in them (its query may be anything).
+/// An error of the transport. Its text never contains the URL, whose query may be anything.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What went wrong.
+    /// The class.
     pub kind: Kind,
     /// The innermost cause.
     pub text: String,
 }
 
 impl Fault {
-    /// Of a request.
+    /// The error of a request.
     pub fn of(error: &reqwest::Error) -> Self {
         let mut fault = Self::within(error, error.is_connect());
         if error.is_timeout() {
@@ -42,7 +42,7 @@ impl Fault {
         fault
     }
 
-    /// Of an attempt to connect.
+    /// The error of a connection attempt.
     pub fn connecting(error: &(dyn Error + 'static)) -> Self {
         Self::within(error, true)
     }
@@ -56,7 +56,7 @@ impl Fault {
             } else if cause.is::<rustls::Error>() {
                 kind = Kind::Tls;
             }
-            // An I/O error gives the source of what it wraps, not what it wraps.
+            // `std::io::Error::source` skips the error that it wraps.
             let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
             let next = match wrapped {
                 Some(inner) => Some(inner as &(dyn Error + 'static)),
@@ -76,12 +76,12 @@ impl Fault {
         }
     }
 
-    /// Whether nothing of the request has left.
+    /// No part of the request was sent.
     pub fn unsent(&self) -> bool {
         matches!(self.kind, Kind::Connect | Kind::Tls)
     }
 
-    /// As an error; `doing` says in the midst of what.
+    /// Converts to the error of a request, with a prefix that names the operation.
     pub fn error(self, doing: &str) -> SendError {
         let text = format!("{doing}{}", self.text);
         match self.kind {

@@ -1,4 +1,4 @@
-//! Connections: one that is kept open and opened again, and one that is read through to its end.
+//! Connections of event streams: one that is kept open, and one that is read to its end.
 
 use std::{
     collections::VecDeque,
@@ -14,18 +14,18 @@ use crate::upstream::{
     transport_error::Fault,
 };
 
-/// Bytes kept of one event.
+/// Maximum size of an event in bytes.
 const EVENT_BYTES: usize = 1 << 20;
-/// First and longest pause between connections. The server may ask for another first one.
+/// First and longest delay between connections. The server may ask for another first one (`retry:`).
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The shortest it may ask for.
+/// Minimum delay that a server can ask for.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// A server that is asked for a stream answers within.
+/// Timeout of the response's head.
 const ANSWER: Duration = Duration::from_secs(30);
-/// A connection that has said nothing for so long may be dead without anybody having noticed.
+/// Timeout without any byte. The connection may be dead without having been closed.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// A stream's task.
+/// The task of a stream.
 pub(super) struct Following {
     pub streams: Weak<Streams>,
     pub key: StreamKey,
@@ -34,17 +34,17 @@ pub(super) struct Following {
     pub last_id: Option<String>,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 enum End {
-    /// Nothing more is waited for, or nobody waits.
+    /// No subscriber waits for more events.
     Done,
-    /// The server has nothing more to say.
+    /// The server has closed the stream for good.
     Over,
     Broken {
         why: String,
-        /// Whether it was refused in a way that trying again hardly changes.
+        /// The server rejected the request with a status that a retry hardly changes.
         refused: bool,
-        /// How long it may not even be tried.
+        /// A wait that must pass before the reconnection delay.
         wait: Duration,
     },
 }
@@ -63,7 +63,7 @@ impl From<SendError> for End {
 }
 
 impl Following {
-    /// Connects and reads, again and again, until nothing more is waited for.
+    /// Connects and reads, again and again, until no subscriber waits for more events.
     pub async fn run(mut self) {
         let (mut first, mut in_a_row, mut told) = (PAUSE.0, 0, false);
         loop {
@@ -81,13 +81,13 @@ impl Following {
             if let Some(retry) = retry {
                 first = retry.clamp(SHORTEST, PAUSE.1);
             }
-            // One that lasted is no reason to wait longer each time; one that ends at once is.
+            // A connection that lasted resets the back-off; one that ends at once increases it.
             let pause = |n: u32| first.saturating_mul(1 << n.min(16)).min(PAUSE.1);
             if began.elapsed() > pause(in_a_row).max(PAUSE.0) {
                 in_a_row = 0;
             }
             let pause = pause(in_a_row);
-            // Who was told when to come has not failed.
+            // A server that gave a time to come back (`Retry-After`) has not failed.
             in_a_row += u32::from(wait.is_zero());
             tracing::debug!(stream = %key, "event stream: {why}");
             if streams.broken(key, epoch, why, refused && !told).is_none() {
@@ -103,7 +103,7 @@ impl Following {
         }
     }
 
-    /// One connection, from opening it to its end; and how long the server asks to wait.
+    /// Reads one connection to its end; returns the reconnection time that the server has asked for.
     async fn connection(&mut self) -> (End, Option<Duration>) {
         let (key, epoch) = (&self.key, self.epoch);
         let resumed = self.last_id.is_some();
@@ -142,12 +142,13 @@ impl Following {
     }
 }
 
-/// An answer, and the credential that was sent for it.
+/// A response, and the credential that was sent for it.
 type Opened = (reqwest::Response, Option<http::HeaderValue>);
 
 impl Client {
-    /// Asks for a stream, after the last event that came if there is one; once more after a fresh log-in when it is
-    /// refused with 401. Asking waits for its turn as requests do; an open stream is none of those in flight.
+    /// Requests a stream, after the last event received if there is one; once more after a new login if the server
+    /// rejects it with 401. The request waits for the rate limit as others do; an open stream does not count as in
+    /// flight.
     async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<Opened, SendError> {
         request_policy::path(path)?;
         let asking = async {
@@ -197,7 +198,7 @@ impl Client {
     }
 }
 
-/// Opens a stream; none when the server says that there is nothing to come.
+/// Opens a stream; `None` if the server answers 204: the stream is closed for good.
 async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Option<Opened>, End> {
     let (response, credential) = client.stream(path, last_id).await?;
     let status = response.status().as_u16();
@@ -208,7 +209,7 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
     };
     match status {
         200 => {}
-        // So it is in the standard.
+        // 204 ends a stream for good, by the standard.
         204 => return Ok(None),
         _ => return Err(broken(format!("HTTP {status}"))),
     }
@@ -220,34 +221,34 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
     }
 }
 
-/// Between half of it and all.
+/// A random delay between half and all of it.
 fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause / 2 * (crate::kube::time::unique() % 1024) as u32 / 1024
 }
 
-/// What to read of a stream.
+/// The events to read of a stream.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// Events to give; all when there are none.
+    /// Events to return; all events if empty.
     pub select: Vec<Pattern>,
-    /// The event that is the last.
+    /// The last event to read.
     pub until: Vec<Pattern>,
-    /// So many at most, the last.
+    /// Maximum number of events; the last ones are kept.
     pub last: usize,
-    /// With so many bytes of data at most.
+    /// Maximum bytes of data.
     pub bytes: usize,
-    /// In so long at most.
+    /// Maximum time of reading.
     pub timeout: Duration,
 }
 
-/// The end of a stream.
+/// The last events of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
-    /// Its last events.
+    /// The events.
     pub events: VecDeque<sse::Event>,
-    /// How many of those asked for came before.
+    /// Number of selected events that were dropped before them.
     pub skipped: u64,
-    /// Whether it was read to its end.
+    /// The stream was read to its end.
     pub complete: bool,
     bytes: usize,
 }
@@ -266,8 +267,8 @@ impl Tail {
     }
 }
 
-/// Reads a stream through and keeps its end, without credentials or former secrets in it. While it is read it is one of
-/// the requests in flight.
+/// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
+/// a request in flight.
 pub async fn tail(client: &Client, path: &str, query: &Query, former: &Former) -> Result<Tail, SendError> {
     let (mut tail, mut sent) = (Tail::default(), None);
     let reading = async {

@@ -1,15 +1,15 @@
-//! Which events count. Pure.
+//! Filters of events. Pure.
 
 use serde_json::Value;
 
 use crate::{contract::bindings::http, upstream::sse::Event};
 
-/// Which events are meant.
+/// A pattern of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
-    /// Name of the event; none for any.
+    /// The event type; `None` for any.
     pub name: Option<String>,
-    /// A JSON pointer into the data, and what must be there: a text, or the JSON of anything else.
+    /// A JSON pointer into the data, and the value there: a string, or the JSON text of any other value.
     pub data: Option<(String, String)>,
 }
 
@@ -22,19 +22,19 @@ impl From<http::EventMatch> for Pattern {
     }
 }
 
-/// An event whose data is read as JSON once, if anybody asks.
+/// An event whose data is parsed as JSON once, when first needed.
 pub struct Body<'a> {
     event: &'a Event,
     json: Option<Value>,
 }
 
 impl<'a> Body<'a> {
-    /// Not read yet.
+    /// Wraps an event without parsing its data.
     pub fn new(event: &'a Event) -> Self {
         Self { event, json: None }
     }
 
-    /// Reads it now.
+    /// Parses the data now.
     pub fn read(&mut self) {
         self.json();
     }
@@ -47,7 +47,7 @@ impl<'a> Body<'a> {
 }
 
 impl Pattern {
-    /// Whether an event is meant. One that is too large to look into is.
+    /// The event matches. An event too large to be parsed matches.
     pub fn matches(&self, body: &mut Body<'_>) -> bool {
         if self.name.as_ref().is_some_and(|name| *name != body.event.name) {
             return false;
@@ -66,35 +66,35 @@ impl Pattern {
     }
 }
 
-/// What an event means to who follows.
+/// The effect of an event on a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
+    /// The event is not selected.
     Nothing,
-    /// It is to look.
+    /// The object is woken.
     Wake,
-    /// It is to look, and nothing more is waited for.
+    /// The object is woken, and its subscription ends.
     End,
 }
 
-/// What an object wants of a stream.
+/// The events of a stream that an object subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Events that wake it; all when there are none.
+    /// Events that wake the object; all events if empty.
     pub wake: Vec<Pattern>,
-    /// Events after which it waits for nothing more.
+    /// Events that end the subscription.
     pub until: Vec<Pattern>,
 }
 
 impl Interest {
-    /// Whether the data of an event has to be read for it.
+    /// The event's data must be parsed to classify it.
     pub fn reads(&self, event: &Event) -> bool {
         let named = |p: &Pattern| p.name.as_ref().is_none_or(|name| *name == event.name);
         let mut patterns = self.until.iter().chain(&self.wake);
         !event.cut && patterns.any(|p| p.data.is_some() && named(p))
     }
 
-    /// What an event means.
+    /// The effect of an event.
     pub fn verdict(&self, body: &mut Body<'_>) -> Verdict {
         if self.until.iter().any(|p| p.matches(body)) {
             Verdict::End
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_name_and_by_what_is_in_the_data() {
+    fn pattern_matches_event_type_and_data() {
         let event = |name: &str, data: &str, cut| Event {
             id: None,
             name: name.into(),
