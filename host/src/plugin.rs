@@ -36,7 +36,7 @@ use crate::{
     policy::{
         grants::Grants,
         manifest::{self, Manifest},
-        plugin_policy::Terms,
+        plugin_policy::PluginPolicy,
     },
     sandbox::{
         capabilities::Call,
@@ -101,7 +101,7 @@ impl Kind {
 /// A build of a plugin that is ready to be called.
 pub struct Plugin {
     /// Its name, grants, configuration and limits.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<PluginPolicy>,
     /// Its own version.
     pub version: String,
     /// SHA-256 of the component.
@@ -159,9 +159,9 @@ impl Plugin {
     /// which no build goes back.
     fn under(&self, other: &Self) -> Self {
         let asks = self.manifest.as_ref().map(|m| m.asks.clone());
-        let terms = Terms {
+        let terms = PluginPolicy {
             plugin: self.terms.plugin.clone(),
-            grants: other.terms.grants.clone().asking(asks),
+            grants: other.terms.grants.clone().with_asks(asks),
             config: self.terms.config.clone(),
             limits: other.terms.limits.clone(),
         };
@@ -199,7 +199,7 @@ impl Plugin {
         Ok(())
     }
 
-    fn with(&self, terms: Terms, record: Arc<Record>, suspended: bool) -> Self {
+    fn with(&self, terms: PluginPolicy, record: Arc<Record>, suspended: bool) -> Self {
         Self {
             terms: Arc::new(terms),
             version: self.version.clone(),
@@ -275,7 +275,7 @@ pub async fn load(
         };
         Refusal::new(reason, e.to_string())
     })?;
-    let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
+    let manifest = manifest::read_manifest(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
     let digest = hex(&Sha256::digest(&wasm));
@@ -318,9 +318,9 @@ fn agree(
     config: Vec<u8>,
     grants: &Grants,
     limits: &Limits,
-) -> Terms {
-    let grants = grants.of(name).asking(manifest.map(|m| m.asks.clone()));
-    Terms {
+) -> PluginPolicy {
+    let grants = grants.grants_for(name).with_asks(manifest.map(|m| m.asks.clone()));
+    PluginPolicy {
         plugin: name.into(),
         limits: grants.limits(limits),
         grants,

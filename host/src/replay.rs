@@ -6,7 +6,7 @@
 
 mod probe;
 
-use crate::policy::plugin_policy::Terms;
+use crate::policy::plugin_policy::PluginPolicy;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -80,9 +80,9 @@ pub async fn replay(
     let request = Request::read(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
     let config = Vec::<u8>::read(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
-    let terms = Terms {
+    let terms = PluginPolicy {
         plugin: name.as_str().into(),
-        grants: Grants::default().of(name),
+        grants: Grants::default().grants_for(name),
         config,
         limits: recording.limits()?,
     };

@@ -44,26 +44,27 @@ mod transport_error;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use sha2::{Digest, Sha256};
+use parking_lot::Mutex;
+use ring::{hmac, rand::SystemRandom};
 
 pub(crate) use self::{
-    answer::{asked_to_wait, cause},
-    health::Report,
+    answer::{retry_after, root_cause},
+    health::HealthReport,
 };
 pub use self::{
-    breaker::Circuit,
-    masking::{Encoding, Former, Substitution},
+    breaker::CircuitState,
+    masking::{Encoding, PreviousSecrets, Substitution},
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
-    sse::Event,
-    stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
+    sse::ServerSentEvent,
+    stream::{Subscription, EventPattern, TailQuery, StreamSource, StreamStatus, StreamKey, StreamState, EventStreams, EventTail},
 };
 use self::{
-    client::{Client, Surroundings, Totals},
+    client::{Client, ClientContext, ClientCounters},
     health::Health,
 };
 use crate::{
@@ -74,7 +75,7 @@ use crate::{
 };
 
 /// The kind of `Upstream` objects.
-pub fn kind() -> Gvk {
+pub fn upstream_gvk() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Upstream")
 }
 
@@ -127,16 +128,16 @@ pub struct SecretValue {
 }
 
 /// A source of secret values: the cache of Secrets, or a fixture in tests.
-pub trait Secrets: Send + Sync {
+pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
     fn get(&self, key: &SecretKey) -> Option<SecretValue>;
 }
 
 /// Secret values read at one moment. A client is built from them and compared by their versions, so both must be the
 /// same read.
-struct Snapshot(Vec<(SecretKey, SecretValue)>);
+struct SecretSnapshot(Vec<(SecretKey, SecretValue)>);
 
-impl Secrets for Snapshot {
+impl SecretStore for SecretSnapshot {
     fn get(&self, key: &SecretKey) -> Option<SecretValue> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.map(|(_, value)| value.clone())
@@ -173,11 +174,11 @@ pub struct Response {
 
 impl Response {
     /// The response to a request that could not be authenticated: HTTP 401.
-    pub fn refused(why: &str) -> Self {
+    pub fn unauthorized(why: &str) -> Self {
         Self {
             status: 401,
             headers: vec![("content-type".into(), "text/plain; charset=utf-8".into())],
-            body: format!("log-in refused: {why}").into_bytes(),
+            body: format!("login refused: {why}").into_bytes(),
         }
     }
 }
@@ -209,7 +210,7 @@ pub enum SendError {
     #[error("{0}")]
     NotAllowed(String),
     /// The server does not accept the credentials.
-    #[error("log-in refused: {0}")]
+    #[error("login refused: {0}")]
     LoginFailed(String),
     /// The connection failed, broke, or timed out.
     #[error("{0}")]
@@ -222,7 +223,7 @@ pub enum SendError {
     TooLarge(String),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
-    Deposed(#[from] Deposed),
+    NotLeader(#[from] Deposed),
 }
 
 impl From<SendError> for types::Error {
@@ -232,7 +233,7 @@ impl From<SendError> for types::Error {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
             SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
-            SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
             SendError::TooLarge(_) => Self::Budget(text),
         }
@@ -240,207 +241,206 @@ impl From<SendError> for types::Error {
 }
 
 /// Age of the last use after which a client and its connections are dropped.
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Bytes of a keyed digest: 128 bits suffice to tell values apart.
+const DIGEST_BYTES: usize = 16;
 
 /// The pool of all clients.
-pub struct Clients {
+pub struct ClientPool {
     /// Clients by namespace and name of the Upstream.
-    clients: Mutex<HashMap<(String, String), Entry>>,
+    clients: Mutex<HashMap<(String, String), PoolEntry>>,
     /// Values that placeholders stood for before: a response may still contain them after a rotation.
-    former: Former,
+    previous: PreviousSecrets,
     /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
-    salt: [u8; 32],
+    digest_key: hmac::Key,
     gate: Gate,
-    network: Network,
-    news: News,
+    network: NetworkPolicy,
+    on_status_change: StatusListener,
     /// In a plan: answers requests that may change something.
-    instead: Option<Instead>,
+    dry_run: Option<DryRunResponder>,
 }
 
 /// A function that answers in place of an upstream.
-type Instead = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
+type DryRunResponder = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
 
 /// Called with namespace and name of an Upstream when its status may have to change.
-type News = Arc<dyn Fn(&str, &str) + Send + Sync>;
+type StatusListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// Counters and state of one upstream's client, for metrics.
 #[derive(Clone, Debug)]
-pub struct Traffic {
+pub struct ClientStats {
     /// Namespace and name of the Upstream.
     pub upstream: String,
     /// State of the circuit breaker.
-    pub circuit: Circuit,
+    pub circuit: CircuitState,
     /// Number of repeated requests.
     pub retries: u64,
     /// Number of responses that the server confirmed by HTTP 304.
     pub confirmed: u64,
 }
 
-struct Entry {
+struct PoolEntry {
     /// Uid and generation of the Upstream, versions of its Secrets and of the network policy.
     version: String,
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
-    used: Instant,
-    totals: Arc<Totals>,
+    last_used: Instant,
+    counters: Arc<ClientCounters>,
     /// Health known to the last client of this version: a client dropped as idle need not check it again.
     health: Health,
 }
 
-impl Default for Clients {
+impl Default for ClientPool {
     fn default() -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        let mut salt = [0; 32];
-        for chunk in salt.chunks_mut(8) {
-            chunk.copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());
-        }
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Self {
             clients: Mutex::default(),
-            former: Former::default(),
-            salt,
+            previous: PreviousSecrets::default(),
+            digest_key: key.expect("the system has randomness"),
             gate: Gate::default(),
-            network: Network::default(),
-            news: Arc::new(|_, _| {}),
-            instead: None,
+            network: NetworkPolicy::default(),
+            on_status_change: Arc::new(|_, _| {}),
+            dry_run: None,
         }
     }
 }
 
-impl Clients {
+impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
-    pub fn gated(self, gate: Gate) -> Self {
+    pub fn with_fence(self, gate: Gate) -> Self {
         Self { gate, ..self }
     }
 
     /// Connects only to addresses that this policy allows.
-    pub fn within(self, network: Network) -> Self {
+    pub fn with_network(self, network: NetworkPolicy) -> Self {
         Self { network, ..self }
     }
 
     /// Calls the listener when the status of an Upstream may have to change.
-    pub fn telling(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
+    pub fn with_status_listener(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
         Self {
-            news: Arc::new(news),
+            on_status_change: Arc::new(news),
             ..self
         }
     }
 
     /// Intercepts requests with unsafe methods, for a plan: they are checked and answered by `respond`, and not sent.
-    pub fn planning(
+    pub fn with_dry_run(
         self,
         instead: impl Fn(&UpstreamObject, &Request) -> Response + Send + Sync + 'static,
     ) -> Self {
         Self {
-            instead: Some(Arc::new(instead)),
+            dry_run: Some(Arc::new(instead)),
             ..self
         }
     }
 
     /// Sends one request with the upstream's credentials.
-    pub async fn send(
+    pub async fn send_request(
         &self,
         upstream: &UpstreamObject,
         request: Request,
-        secrets: &dyn Secrets,
+        secrets: &dyn SecretStore,
     ) -> Result<Response, SendError> {
-        let client = self.client(upstream, secrets)?;
-        if let Some(instead) = &self.instead
+        let client = self.client_for(upstream, secrets)?;
+        if let Some(instead) = &self.dry_run
             && !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS")
         {
-            client.check(&request, secrets, &self.former)?;
+            client.check_request(&request, secrets, &self.previous)?;
             return Ok(instead(upstream, &request));
         }
-        let age = coalesce::max_age(&request);
-        let answer = client.send(request, secrets, &self.former, &self.gate);
+        let age = coalesce::parse_max_age(&request);
+        let answer = client.send_request(request, secrets, &self.previous, &self.gate);
         match age {
-            Some((key, age)) => client.shared.get(key, age, answer).await,
+            Some((key, age)) => client.coalescer.get_or_request(key, age, answer).await,
             None => answer.await,
         }
     }
 
     /// Reads an event stream to its end and returns its last events.
-    pub async fn tail(
+    pub async fn read_events(
         &self,
         upstream: &UpstreamObject,
         path: &str,
-        query: &Query,
-        secrets: &dyn Secrets,
-    ) -> Result<Tail, SendError> {
-        let client = self.client(upstream, secrets)?;
-        stream::tail(&client, path, query, &self.former).await
+        query: &TailQuery,
+        secrets: &dyn SecretStore,
+    ) -> Result<EventTail, SendError> {
+        let client = self.client_for(upstream, secrets)?;
+        stream::read_tail(&client, path, query, &self.previous).await
     }
 
     /// The client of an upstream's event streams.
-    pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
-        Ok(Source::new(upstream, self.client(upstream, secrets)?))
+    pub fn stream_source(&self, upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Result<StreamSource, SendError> {
+        Ok(StreamSource::new(upstream, self.client_for(upstream, secrets)?))
     }
 
     /// The client for the current version of an Upstream and its Secrets. A superseded client is dropped with its
     /// connections; calls in flight finish on it.
-    pub(crate) fn client(
+    pub(crate) fn client_for(
         &self,
         upstream: &UpstreamObject,
-        secrets: &dyn Secrets,
+        secrets: &dyn SecretStore,
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
         let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
-        let mut snapshot = Snapshot(Vec::new());
+        let mut snapshot = SecretSnapshot(Vec::new());
         for key in upstream.secret_keys() {
-            let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
+            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             version.push_str(&format!(" {key}@{}", value.version));
             snapshot.0.push((key, value));
         }
         let (cell, totals, health) = {
-            let mut clients = self.clients.lock().expect("lock");
+            let mut clients = self.clients.lock();
             let name = (upstream.namespace.clone(), upstream.name.clone());
-            let entry = clients.entry(name).or_insert_with(|| Entry {
+            let entry = clients.entry(name).or_insert_with(|| PoolEntry {
                 version: version.clone(),
                 client: Arc::default(),
-                used: Instant::now(),
-                totals: Arc::default(),
+                last_used: Instant::now(),
+                counters: Arc::default(),
                 health: Health::default(),
             });
             if entry.version != version {
                 (entry.version, entry.client, entry.health) = (version, Arc::default(), Health::default());
             }
-            entry.used = Instant::now();
-            (entry.client.clone(), entry.totals.clone(), entry.health.clone())
+            entry.last_used = Instant::now();
+            (entry.client.clone(), entry.counters.clone(), entry.health.clone())
         };
         // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
         let new = || {
-            let (news, namespace, name) = (self.news.clone(), &upstream.namespace, &upstream.name);
+            let (news, namespace, name) = (self.on_status_change.clone(), &upstream.namespace, &upstream.name);
             let (namespace, name) = (namespace.clone(), name.clone());
-            let around = Surroundings {
+            let context = ClientContext {
                 network: self.network.clone(),
                 network_version: network,
-                secrets: snapshot
+                secret_versions: snapshot
                     .0
                     .iter()
                     .map(|(k, v)| (k.clone(), v.version.clone()))
                     .collect(),
                 health,
-                totals,
-                news: Arc::new(move || news(&namespace, &name)),
+                counters: totals,
+                on_status_change: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, &snapshot, around).map(Arc::new)
+            Client::new(upstream, &snapshot, context).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
 
     /// Drops the client of a deleted Upstream.
-    pub fn forget(&self, namespace: &str, name: &str) {
-        let mut clients = self.clients.lock().expect("lock");
+    pub fn remove_client(&self, namespace: &str, name: &str) {
+        let mut clients = self.clients.lock();
         clients.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Drops clients that were not used for ten minutes.
-    pub fn sweep(&self) {
-        self.drop_idle(IDLE);
+    pub fn drop_unused(&self) {
+        self.drop_idle(IDLE_TIMEOUT);
     }
 
     /// Drops clients that were not used for this long, except those with open streams. The health they know is kept.
     pub fn drop_idle(&self, idle: Duration) {
-        let mut clients = self.clients.lock().expect("lock");
-        for entry in clients.values_mut().filter(|e| e.used.elapsed() >= idle) {
+        let mut clients = self.clients.lock();
+        for entry in clients.values_mut().filter(|e| e.last_used.elapsed() >= idle) {
             match entry.client.get() {
                 Some(Ok(client)) if Arc::strong_count(client) == 1 => entry.health = client.health(),
                 Some(Err(_)) => {}
@@ -451,15 +451,15 @@ impl Clients {
     }
 
     /// Counters and states of all clients.
-    pub fn traffic(&self) -> Vec<Traffic> {
-        let clients = self.clients.lock().expect("lock");
+    pub fn collect_stats(&self) -> Vec<ClientStats> {
+        let clients = self.clients.lock();
         let traffic = clients.iter().filter_map(|((namespace, name), entry)| {
             let client = entry.client.get()?.as_ref().ok()?;
-            Some(Traffic {
+            Some(ClientStats {
                 upstream: format!("{namespace}/{name}"),
-                circuit: client.circuit(),
-                retries: entry.totals.retries.load(Ordering::Relaxed),
-                confirmed: entry.totals.confirmed.load(Ordering::Relaxed),
+                circuit: client.circuit_state(),
+                retries: entry.counters.retries.load(Ordering::Relaxed),
+                confirmed: entry.counters.confirmed.load(Ordering::Relaxed),
             })
         });
         traffic.collect()
@@ -467,19 +467,13 @@ impl Clients {
 
     /// An HMAC-SHA256 of a value, truncated to 128 bits: it changes with the value and reveals nothing about it. The
     /// key is random and lives as long as the process, so digests differ after a restart.
-    pub fn digest(&self, value: &[u8]) -> String {
-        let inner = Sha256::new()
-            .chain_update(self.salt)
-            .chain_update(value)
-            .finalize();
-        hex(&Sha256::new()
-            .chain_update(inner)
-            .chain_update(self.salt)
-            .finalize()[..16])
+    pub fn keyed_digest(&self, value: &[u8]) -> String {
+        let tag = hmac::sign(&self.digest_key, value);
+        hex(&tag.as_ref()[..DIGEST_BYTES])
     }
 }
 
-fn missing(key: &SecretKey) -> SendError {
+fn missing_secret(key: &SecretKey) -> SendError {
     SendError::NotFound(format!("{key} does not exist"))
 }
 
@@ -493,11 +487,11 @@ mod tests {
     #[test]
     fn idle_client_in_use_stays_and_health_survives_drop() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let network = Network::default();
-        network.allow(NetworkGrant {
+        let network = NetworkPolicy::default();
+        network.replace_grant(NetworkGrant {
             allow: vec!["127.0.0.1/32".parse().expect("a network")],
         });
-        let clients = Clients::default().within(network);
+        let clients = ClientPool::default().with_network(network);
         let mut upstream = UpstreamObject {
             uid: "u".into(),
             generation: 1,
@@ -506,18 +500,18 @@ mod tests {
             spec: serde_json::from_value(json!({"url": "http://127.0.0.1:1"})).expect("a spec"),
         };
         let client =
-            |upstream: &UpstreamObject| clients.client(upstream, &Snapshot(Vec::new())).expect("a client");
+            |upstream: &UpstreamObject| clients.client_for(upstream, &SecretSnapshot(Vec::new())).expect("a client");
         let first = client(&upstream);
-        first.state.lock().expect("lock").health.reached(Instant::now());
+        first.state.lock().health.record_reachable(Instant::now());
         clients.drop_idle(Duration::ZERO);
         assert!(Arc::ptr_eq(&first, &client(&upstream)), "it is in use");
-        let (gone, report) = (Arc::downgrade(&first), first.report());
+        let (gone, report) = (Arc::downgrade(&first), first.health_report());
         drop(first);
         clients.drop_idle(Duration::ZERO);
         assert!(gone.upgrade().is_none());
-        assert_eq!(client(&upstream).report(), report);
-        assert!(!client(&upstream).wants_probe(IDLE));
+        assert_eq!(client(&upstream).health_report(), report);
+        assert!(!client(&upstream).needs_health_check(IDLE_TIMEOUT));
         upstream.generation = 2;
-        assert!(client(&upstream).wants_probe(IDLE), "another has to be looked at");
+        assert!(client(&upstream).needs_health_check(IDLE_TIMEOUT), "another has to be looked at");
     }
 }

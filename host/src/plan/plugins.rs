@@ -39,7 +39,7 @@ impl Agreed {
     fn object(name: &str, spec: &PluginSpec) -> Self {
         Self {
             id: of_object(name),
-            grants: Grants::of_object(name, spec.grant()),
+            grants: Grants::from_object(name, spec.grant()),
             config: configuration(spec),
             suspended: spec.suspended,
         }

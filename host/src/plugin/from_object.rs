@@ -44,7 +44,7 @@ pub async fn governed(
     limits: &Limits,
 ) -> Result<Plugin, Refusal> {
     let config = configuration(spec);
-    let grants = Grants::of_object(name, spec.grant());
+    let grants = Grants::from_object(name, spec.grant());
     let plugin = match registry.compiled(&hex(&Sha256::digest(&wasm))) {
         Some(build) => build.agreed(Some(&config), &grants, limits)?,
         None => load(engine, wasm, Some(&config), &grants, limits).await?,

@@ -29,8 +29,8 @@ use crate::{
     sandbox::capabilities::Services,
     schedule::{dispatcher::Cause, queue::Priority},
     supply::{
-        oci::{self, Auth, Reference},
-        signature::{Policy, PublicKey},
+        oci::{self, RegistryAuth, Reference},
+        signature::{SignaturePolicy, PublicKey},
     },
 };
 
@@ -43,7 +43,7 @@ const ASKED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub struct Objects {
     services: Arc<Services>,
     selector: Option<Selector>,
-    registries: oci::Store,
+    registries: oci::ComponentStore,
     registry: Arc<Registry>,
     /// Whether it is known which there are.
     known: watch::Sender<bool>,
@@ -76,7 +76,7 @@ impl Objects {
     pub fn new(
         services: Arc<Services>,
         selector: Option<Selector>,
-        registries: oci::Store,
+        registries: oci::ComponentStore,
         registry: Arc<Registry>,
     ) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl Objects {
             .parse()
             .map_err(|e| Refusal::new("SpecInvalid", format!("the reference {}: {e}", oci.reference)))?;
         let auth = match &oci.pull_secret {
-            None => Auth::anonymous(),
+            None => RegistryAuth::anonymous(),
             Some(secret) => {
                 let at = format!("Secret {}/{}", secret.namespace, secret.name);
                 let name = KeyName {
@@ -181,12 +181,12 @@ impl Objects {
                     key: ".dockerconfigjson".into(),
                 };
                 let json = self.secret("PullSecretInvalid", &name).await?;
-                Auth::from_docker_config(&json)
+                RegistryAuth::from_docker_config(&json)
                     .map_err(|e| Refusal::new("PullSecretInvalid", format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
-            None => Policy::none(),
+            None => SignaturePolicy::none(),
             Some(verify) => self.policy(verify).await?,
         };
         let pulled = self.registries.pull(&reference, &auth, &policy).await;
@@ -211,7 +211,7 @@ impl Objects {
         Ok((pulled.wasm, note))
     }
 
-    async fn policy(&self, verify: &Verify) -> Result<Policy, Refusal> {
+    async fn policy(&self, verify: &Verify) -> Result<SignaturePolicy, Refusal> {
         let invalid = |at: &str, e: &dyn std::fmt::Display| Refusal::new("KeyInvalid", format!("{at}: {e}"));
         let mut keys = Vec::new();
         for (i, pem) in verify.keys.iter().enumerate() {
@@ -237,8 +237,8 @@ impl Objects {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
         let policy = match verify.all {
-            true => Policy::all_of(keys),
-            false => Policy::any_of(keys),
+            true => SignaturePolicy::all_of(keys),
+            false => SignaturePolicy::any_of(keys),
         };
         Ok(match verify.required {
             true => policy,

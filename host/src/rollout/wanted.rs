@@ -185,7 +185,7 @@ impl Reloader {
         if part == Part::Stable {
             self.agree(
                 &id,
-                &Grants::of_object(&wanted.name, spec.grant()),
+                &Grants::from_object(&wanted.name, spec.grant()),
                 spec.suspended,
             );
         }
@@ -225,7 +225,7 @@ impl Reloader {
         let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
         let tapes = self.tapes.clone();
         let (slot, revision, wanted) = (slot.clone(), loading.revision.clone(), loading.wanted.clone());
-        let twice = self.grants.name(&wanted.name);
+        let twice = self.grants.contains_plugin(&wanted.name);
         let task = async move {
             let built = build(&engine, &registry, &objects, &wanted, slot.1, content, &limits).await;
             let built = match built {

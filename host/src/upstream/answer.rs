@@ -7,35 +7,35 @@ use http::header;
 
 use super::{
     SendError,
-    rate_limit::{LONGEST, retry_after},
-    transport_error::Fault,
+    rate_limit::{MAX_RETRY_AFTER, parse_retry_after},
+    transport_error::TransportError,
 };
 
 /// The wait that the server asks for by `Retry-After` (HTTP 429 or 503), capped at [`MAX_RETRY_AFTER`].
-pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
+pub fn retry_after(response: &reqwest::Response) -> Option<Duration> {
     if !matches!(response.status().as_u16(), 429 | 503) {
         return None;
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    Some(retry_after(value, SystemTime::now())?.min(LONGEST))
+    Some(retry_after(value, SystemTime::now())?.min(MAX_RETRY_AFTER))
 }
 
 /// The reason for an unreadable body.
-pub enum Unread {
+pub enum BodyError {
     /// The body exceeds the limit.
     TooLarge(SendError),
     /// The connection broke.
-    Broken(Fault),
+    Broken(TransportError),
 }
 
 /// Reads a body of at most `limit` bytes.
-pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Unread> {
+pub async fn read_body(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|e| Unread::Broken(Fault::of(&e)))?);
+        body.extend_from_slice(&chunk.map_err(|e| BodyError::Broken(TransportError::from_request(&e)))?);
         if body.len() > limit {
-            return Err(Unread::TooLarge(SendError::TooLarge(format!(
+            return Err(BodyError::TooLarge(SendError::TooLarge(format!(
                 "the answer has more than {limit} bytes"
             ))));
         }
@@ -45,13 +45,13 @@ pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<
 
 /// Reads a body of at most `limit` bytes, with the error as callers report it.
 pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
-    collected(response, limit).await.map_err(|unread| match unread {
-        Unread::TooLarge(e) => e,
-        Unread::Broken(fault) => fault.error(""),
+    read_body(response, limit).await.map_err(|unread| match unread {
+        BodyError::TooLarge(e) => e,
+        BodyError::Broken(error) => error.into_send_error(""),
     })
 }
 
 /// The innermost cause of a request's error. It never contains the URL, whose query may be anything.
-pub fn cause(error: &reqwest::Error) -> String {
-    Fault::of(error).text
+pub fn root_cause(error: &reqwest::Error) -> String {
+    TransportError::from_request(error).text
 }

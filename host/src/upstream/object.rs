@@ -25,7 +25,7 @@ pub struct UpstreamObject {
 
 impl UpstreamObject {
     /// Parses a stored object; the error names the field.
-    pub fn parse(object: &Object) -> Result<Self, String> {
+    pub fn from_object(object: &Object) -> Result<Self, String> {
         let upstream: Upstream =
             serde_json::from_slice(&object.json.text()).map_err(|e| format!("Upstream: {e}"))?;
         Ok(Self {
@@ -38,12 +38,12 @@ impl UpstreamObject {
     }
 
     /// The Upstream takes HTTP requests; others are message brokers.
-    pub fn speaks_http(&self) -> bool {
+    pub fn is_http(&self) -> bool {
         !self.spec.url.starts_with("amqp")
     }
 
     /// Objects of this namespace may use the Upstream.
-    pub fn allows(&self, namespace: &str) -> bool {
+    pub fn allows_namespace(&self, namespace: &str) -> bool {
         *namespace == self.namespace
             || self
                 .spec
@@ -93,7 +93,7 @@ impl UpstreamObject {
     }
 
     /// The names of the Secrets that the Upstream needs, in its namespace.
-    pub fn secrets(&self) -> BTreeSet<String> {
+    pub fn secret_names(&self) -> BTreeSet<String> {
         self.secret_keys().into_iter().map(|key| key.name).collect()
     }
 }

@@ -3,7 +3,7 @@
 use super::SendError;
 
 /// Request headers that the host sets, or that concern the connection.
-const FORBIDDEN: [&str; 20] = [
+const FORBIDDEN_HEADERS: [&str; 20] = [
     "authorization",
     "cookie",
     "host",
@@ -28,7 +28,7 @@ const FORBIDDEN: [&str; 20] = [
 ];
 
 /// Response headers that are withheld from components: sessions and challenges.
-const WITHHELD: [&str; 5] = [
+const WITHHELD_HEADERS: [&str; 5] = [
     "set-cookie",
     "set-cookie2",
     "www-authenticate",
@@ -37,7 +37,7 @@ const WITHHELD: [&str; 5] = [
 ];
 
 /// Checks that a path stays below the upstream's URL: no other origin, no `..`, and no character that ends the line.
-pub fn path(path_and_query: &str) -> Result<(), SendError> {
+pub fn check_path(path_and_query: &str) -> Result<(), SendError> {
     let wrong = |what: &str| {
         Err(SendError::Invalid(format!(
             "path-and-query {path_and_query:?} {what}"
@@ -70,18 +70,18 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
 
 /// Checks a method. It must be in upper case, because grants are; CONNECT does not address an upstream, and TRACE would
 /// return the credentials.
-pub fn method(method: &str) -> Result<(), SendError> {
+pub fn check_method(method: &str) -> Result<(), SendError> {
     let token = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
-    match token && !matches!(method, "CONNECT" | "TRACE") {
-        true => Ok(()),
-        false => Err(SendError::Invalid(format!("the method {method:?} can't be sent"))),
+    if !token || matches!(method, "CONNECT" | "TRACE") {
+        return Err(SendError::Invalid(format!("the method {method:?} can't be sent")));
     }
+    Ok(())
 }
 
 /// Checks that a component may set a header.
-pub fn header(name: &str, value: &str) -> Result<(), SendError> {
+pub fn check_header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
-    if FORBIDDEN.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
+    if FORBIDDEN_HEADERS.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
         return Err(SendError::Invalid(format!(
             "the header {name:?} is set by the host"
         )));
@@ -95,8 +95,8 @@ pub fn header(name: &str, value: &str) -> Result<(), SendError> {
 }
 
 /// A component may see this header of a response.
-pub fn shown(name: &str) -> bool {
-    !WITHHELD.contains(&name)
+pub fn is_visible_header(name: &str) -> bool {
+    !WITHHELD_HEADERS.contains(&name)
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn path_outside_upstream_is_refused() {
         for good in ["/", "/api/v1/teams/a%20b?x=../y", "/a..b"] {
-            assert!(path(good).is_ok(), "{good}");
+            assert!(check_path(good).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -125,17 +125,17 @@ mod tests {
             "/x%2f%2e%2e%2fb",
             "/a/..%5cb",
         ] {
-            assert!(path(bad).is_err(), "{bad:?}");
+            assert!(check_path(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn method_unless_upper_case_is_refused() {
         for good in ["GET", "PUT", "VERSION-CONTROL"] {
-            assert!(method(good).is_ok(), "{good}");
+            assert!(check_method(good).is_ok(), "{good}");
         }
         for bad in ["", "get", "TRACE", "CONNECT", "GET ", "GET / HTTP/1.1\r\nX: y"] {
-            assert!(method(bad).is_err(), "{bad:?}");
+            assert!(check_method(bad).is_err(), "{bad:?}");
         }
     }
 
@@ -154,10 +154,10 @@ mod tests {
             "X-Original-URL",
             "X-Rewrite-URL",
         ] {
-            assert!(header(bad, "x").is_err(), "{bad}");
+            assert!(check_header(bad, "x").is_err(), "{bad}");
         }
-        assert!(header("X-Concourse-Config-Version", "3").is_ok());
-        assert!(header("X-A", "a\r\nAuthorization: b").is_err());
+        assert!(check_header("X-Concourse-Config-Version", "3").is_ok());
+        assert!(check_header("X-A", "a\r\nAuthorization: b").is_err());
     }
 
     /// Accepted heads are one line, stay below the upstream however a server decodes them, and are valid for the HTTP
@@ -188,14 +188,14 @@ mod tests {
             20_000,
             (paths, name, value),
             |(text, name, value)| {
-                if path(&text).is_ok() {
+                if check_path(&text).is_ok() {
                     let base = reqwest::Url::parse("http://up.example/base").expect("a URL");
                     let whole = reqwest::Url::parse(&format!("{base}{text}")).expect("a URL");
                     prop_assert_eq!(whole.host_str(), Some("up.example"), "{}", text);
                     prop_assert!(whole.path().starts_with("/base/"), "{} is {}", text, whole.path());
                     prop_assert!(!whole.as_str().contains(['\r', '\n', ' ']), "{}", whole);
                 }
-                if header(&name, &value).is_ok() {
+                if check_header(&name, &value).is_ok() {
                     prop_assert!(!value.contains(['\r', '\n', '\0']), "{:?}", value);
                     prop_assert!(
                         !name.eq_ignore_ascii_case("host")

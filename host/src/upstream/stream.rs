@@ -17,19 +17,19 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use self::pattern::{Body, Verdict};
+use self::pattern::{ParsedEvent, EventEffect};
 pub use self::{
-    follow::{Query, Tail, tail},
-    pattern::{Interest, Pattern},
+    follow::{TailQuery, EventTail, read_tail},
+    pattern::{Subscription, EventPattern},
 };
-use super::{Client, SecretKey, SendError, UpstreamObject, sse::Event};
+use super::{Client, SecretKey, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
     client::fence::Gate,
     kube::{key::ObjectRef, object::Object},
 };
 
 /// Maximum number of streams per upstream: each is a connection.
-const STREAMS: usize = 1000;
+const MAX_STREAMS: usize = 1000;
 
 /// The key of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,13 +49,13 @@ impl fmt::Display for StreamKey {
 }
 
 /// The client of a stream, and the version of its Upstream.
-pub struct Source {
+pub struct StreamSource {
     client: Arc<Client>,
     uid: String,
     generation: i64,
 }
 
-impl Source {
+impl StreamSource {
     /// The source that uses this client.
     pub(super) fn new(upstream: &UpstreamObject, client: Arc<Client>) -> Self {
         Self {
@@ -66,19 +66,19 @@ impl Source {
     }
 
     /// The Secret versions and the network version that the client was built from.
-    fn made_of(&self) -> (&[(SecretKey, String)], u64) {
-        let around = &self.client.around;
-        (&around.secrets, around.network_version)
+    fn client_inputs(&self) -> (&[(SecretKey, String)], u64) {
+        let context = &self.client.context;
+        (&context.secret_versions, context.network_version)
     }
 
     /// The network policy has not changed since the client was built.
-    fn allowed(&self) -> bool {
-        let around = &self.client.around;
-        around.network_version == around.network.version()
+    fn is_allowed(&self) -> bool {
+        let context = &self.client.context;
+        context.network_version == context.network.version()
     }
 
     /// Both sources are the same Upstream and generation; credentials may differ.
-    fn same_place(&self, other: &Self) -> bool {
+    fn is_same_server(&self, other: &Self) -> bool {
         (&self.uid, self.generation) == (&other.uid, other.generation)
     }
 }
@@ -100,7 +100,7 @@ pub enum StreamState {
 
 impl StreamState {
     /// The state as a label of metrics.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
             Self::Open => "open",
@@ -113,7 +113,7 @@ impl StreamState {
 
 /// The status of a stream, for metrics and the status page.
 #[derive(Clone, Debug)]
-pub struct StreamFacts {
+pub struct StreamStatus {
     /// The stream.
     pub key: StreamKey,
     /// Its state.
@@ -123,12 +123,12 @@ pub struct StreamFacts {
     /// Number of reconnections.
     pub reconnects: u64,
     /// Number of subscribed objects.
-    pub followers: usize,
+    pub subscribers: usize,
 }
 
 /// Counters over all streams.
 #[derive(Debug, Default)]
-pub struct Totals {
+pub struct StreamCounters {
     /// Connections opened.
     pub opened: AtomicU64,
     /// Reconnections.
@@ -139,15 +139,15 @@ pub struct Totals {
     pub wakes: AtomicU64,
 }
 
-struct Follower {
-    interest: Interest,
+struct Subscriber {
+    subscription: Subscription,
     /// The last event of the subscription has been received.
     done: bool,
 }
 
-struct Entry {
-    source: Arc<Source>,
-    followers: HashMap<ObjectRef, Follower>,
+struct StreamEntry {
+    source: Arc<StreamSource>,
+    followers: HashMap<ObjectRef, Subscriber>,
     /// The number of the current task. Reports of earlier tasks are ignored.
     epoch: u64,
     task: Option<AbortHandle>,
@@ -157,12 +157,12 @@ struct Entry {
     reconnects: u64,
 }
 
-impl Entry {
-    fn wanted(&self) -> bool {
+impl StreamEntry {
+    fn is_wanted(&self) -> bool {
         self.followers.values().any(|f| !f.done)
     }
 
-    fn close(&mut self, state: StreamState) {
+    fn close_with(&mut self, state: StreamState) {
         self.epoch += 1;
         self.state = state;
         if let Some(task) = self.task.take() {
@@ -170,58 +170,58 @@ impl Entry {
         }
     }
 
-    fn waiting(&self) -> Vec<ObjectRef> {
+    fn pending_subscribers(&self) -> Vec<ObjectRef> {
         let waiting = self.followers.iter().filter(|(_, f)| !f.done);
         waiting.map(|(object, _)| object.clone()).collect()
     }
 }
 
-impl Drop for Entry {
+impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.close(StreamState::Ended);
+        self.close_with(StreamState::Ended);
     }
 }
 
 #[derive(Default)]
-struct Inner {
-    streams: HashMap<StreamKey, Entry>,
+struct StreamTable {
+    streams: HashMap<StreamKey, StreamEntry>,
     /// The streams of each object.
-    of: HashMap<ObjectRef, HashSet<StreamKey>>,
+    by_object: HashMap<ObjectRef, HashSet<StreamKey>>,
 }
 
 /// Wakes an object because of an event of a stream.
-type Wake = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
+type WakeHandler = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 
 /// All event streams of the host.
-pub struct Streams {
-    inner: Mutex<Inner>,
+pub struct EventStreams {
+    inner: Mutex<StreamTable>,
     gate: Gate,
     /// In a plan no stream is opened: nothing waits for its events.
-    closed: bool,
-    wake: Wake,
+    is_disabled: bool,
+    wake: WakeHandler,
     /// Counters over all streams.
-    pub totals: Totals,
+    pub counters: StreamCounters,
     me: Weak<Self>,
 }
 
-impl Streams {
+impl EventStreams {
     /// An empty set. Streams are open only while the fence is open.
     pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
-        Self::made(gate, false, Box::new(wake))
+        Self::build_streams(gate, false, Box::new(wake))
     }
 
     /// A set for plans: subscriptions succeed, and no stream is opened.
-    pub fn closed() -> Arc<Self> {
-        Self::made(Gate::shut(), true, Box::new(|_, _| {}))
+    pub fn disabled() -> Arc<Self> {
+        Self::build_streams(Gate::shut(), true, Box::new(|_, _| {}))
     }
 
-    fn made(gate: Gate, closed: bool, wake: Wake) -> Arc<Self> {
+    fn build_streams(gate: Gate, closed: bool, wake: WakeHandler) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
             gate,
-            closed,
+            is_disabled: closed,
             wake,
-            totals: Totals::default(),
+            counters: StreamCounters::default(),
             me: me.clone(),
         })
     }
@@ -231,30 +231,30 @@ impl Streams {
         &self,
         object: &ObjectRef,
         key: &StreamKey,
-        interest: Interest,
-        source: Source,
+        interest: Subscription,
+        source: StreamSource,
     ) -> Result<(), SendError> {
-        if self.closed {
+        if self.is_disabled {
             return Ok(());
         }
         let source = Arc::new(source);
-        let inner = &mut *self.inner.lock().expect("lock");
+        let inner = &mut *self.inner.lock();
         // Checked behind the lock, so that `close_all` finds each stream that passes.
         self.gate.check()?;
-        if !source.allowed() {
+        if !source.is_allowed() {
             let why = "which addresses are allowed has just changed";
             return Err(SendError::Unavailable(why.into()));
         }
         if !inner.streams.contains_key(key) {
             let of_upstream = inner.streams.keys().filter(|k| k.upstream == key.upstream);
-            if of_upstream.count() >= STREAMS {
+            if of_upstream.count() >= MAX_STREAMS {
                 return Err(SendError::Unavailable(format!(
-                    "{} has {STREAMS} event streams already",
+                    "{} has {MAX_STREAMS} event streams already",
                     key.upstream
                 )));
             }
         }
-        let entry = inner.streams.entry(key.clone()).or_insert_with(|| Entry {
+        let entry = inner.streams.entry(key.clone()).or_insert_with(|| StreamEntry {
             source: source.clone(),
             followers: HashMap::new(),
             epoch: 0,
@@ -264,53 +264,53 @@ impl Streams {
             events: 0,
             reconnects: 0,
         });
-        if !entry.source.same_place(&source) {
+        if !entry.source.is_same_server(&source) {
             entry.last_id = None;
         }
-        if !entry.source.same_place(&source) || entry.source.made_of() != source.made_of() {
-            entry.close(StreamState::Outdated);
+        if !entry.source.is_same_server(&source) || entry.source.client_inputs() != source.client_inputs() {
+            entry.close_with(StreamState::Outdated);
             entry.source = source;
         }
         match entry.followers.get_mut(object) {
-            Some(follower) if follower.interest == interest => {}
+            Some(follower) if follower.subscription == interest => {}
             _ => {
-                let follower = Follower {
-                    interest,
+                let follower = Subscriber {
+                    subscription: interest,
                     done: false,
                 };
                 entry.followers.insert(object.clone(), follower);
-                inner.of.entry(object.clone()).or_default().insert(key.clone());
+                inner.by_object.entry(object.clone()).or_default().insert(key.clone());
             }
         }
-        if entry.task.is_none() && entry.wanted() {
+        if entry.task.is_none() && entry.is_wanted() {
             if entry.state == StreamState::Ended {
                 // A new subscriber, which has seen no event of it.
                 entry.last_id = None;
             }
             entry.epoch += 1;
             entry.state = StreamState::Connecting;
-            let following = follow::Following {
+            let following = follow::StreamTask {
                 streams: self.me.clone(),
                 key: key.clone(),
                 epoch: entry.epoch,
                 source: entry.source.clone(),
                 last_id: entry.last_id.clone(),
             };
-            entry.task = Some(tokio::spawn(following.run()).abort_handle());
+            entry.task = Some(tokio::spawn(following.run_until_done()).abort_handle());
         }
         Ok(())
     }
 
     /// Keeps these subscriptions of an object and cancels all others.
-    pub fn retain(&self, object: &ObjectRef, keys: &HashSet<StreamKey>) {
-        let inner = &mut *self.inner.lock().expect("lock");
-        let Some(of) = inner.of.get_mut(object) else {
+    pub fn retain_subscriptions(&self, object: &ObjectRef, keys: &HashSet<StreamKey>) {
+        let inner = &mut *self.inner.lock();
+        let Some(of) = inner.by_object.get_mut(object) else {
             return;
         };
         let gone: Vec<StreamKey> = of.difference(keys).cloned().collect();
         of.retain(|key| keys.contains(key));
         if of.is_empty() {
-            inner.of.remove(object);
+            inner.by_object.remove(object);
         }
         for key in gone {
             let Some(entry) = inner.streams.get_mut(&key) else {
@@ -319,78 +319,79 @@ impl Streams {
             entry.followers.remove(object);
             if entry.followers.is_empty() {
                 inner.streams.remove(&key);
-            } else if !entry.wanted() {
-                entry.close(StreamState::Ended);
+            } else if !entry.is_wanted() {
+                entry.close_with(StreamState::Ended);
             }
         }
     }
 
     /// Closes all streams.
-    pub fn clear(&self) {
-        *self.inner.lock().expect("lock") = Inner::default();
+    pub fn close_all(&self) {
+        *self.inner.lock() = StreamTable::default();
     }
 
     /// Handles a change of an Upstream or a Secret: streams opened with the old version are closed at once, and their
     /// subscribers woken.
-    pub fn changed(&self, changed: &ObjectRef, now: Option<&Object>) {
+    pub fn on_object_change(&self, changed: &ObjectRef, now: Option<&Object>) {
         let upstream = &*changed.gvk.group == "ostler.dev" && &*changed.gvk.kind == "Upstream";
         let secret = changed.gvk.group.is_empty() && &*changed.gvk.kind == "Secret";
         if !upstream && !secret {
             return;
         }
         let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
-        self.outdate(|key, source| match upstream {
-            true => {
+        self.close_outdated(|key, source| {
+            if upstream {
                 key.upstream == *changed
                     && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
-            }
-            false => source
-                .made_of()
+            } else {
+                source
+                .client_inputs()
                 .0
                 .iter()
-                .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v)),
+                .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v))
+            }
         });
     }
 
     /// Handles a change of the network policy: streams opened before are closed at once, and their subscribers woken.
-    pub fn network_changed(&self) {
-        self.outdate(|_, source| !source.allowed());
+    pub fn on_network_change(&self) {
+        self.close_outdated(|_, source| !source.is_allowed());
     }
 
-    fn outdate(&self, outdated: impl Fn(&StreamKey, &Source) -> bool) {
+    fn close_outdated(&self, outdated: impl Fn(&StreamKey, &StreamSource) -> bool) {
         let mut woken = Vec::new();
-        for (key, entry) in &mut self.inner.lock().expect("lock").streams {
+        for (key, entry) in &mut self.inner.lock().streams {
             if entry.task.is_some() && outdated(key, &entry.source) {
-                entry.close(StreamState::Outdated);
-                woken.extend(entry.waiting().into_iter().map(|object| (object, key.clone())));
+                entry.close_with(StreamState::Outdated);
+                woken.extend(entry.pending_subscribers().into_iter().map(|object| (object, key.clone())));
             }
         }
-        self.tell(woken);
+        self.wake_objects(woken);
     }
 
     /// The streams of an object, sorted.
-    pub fn of(&self, object: &ObjectRef) -> Vec<StreamFacts> {
-        let inner = self.inner.lock().expect("lock");
-        let keys = inner.of.get(object).into_iter().flatten();
+    pub fn streams_of(&self, object: &ObjectRef) -> Vec<StreamStatus> {
+        let inner = self.inner.lock();
+        let keys = inner.by_object.get(object).into_iter().flatten();
         let mut facts: Vec<_> = keys
-            .filter_map(|key| Some(facts(key, inner.streams.get(key)?)))
+            .filter_map(|key| Some(stream_status(key, inner.streams.get(key)?)))
             .collect();
         facts.sort_by(|a, b| a.key.cmp(&b.key));
         facts
     }
 
     /// All streams, in no order.
-    pub fn all(&self) -> Vec<StreamFacts> {
-        let inner = self.inner.lock().expect("lock");
+    pub fn all_streams(&self) -> Vec<StreamStatus> {
+        let inner = self.inner.lock();
         inner
             .streams
             .iter()
-            .map(|(key, entry)| facts(key, entry))
+            .map(|(key, entry)| stream_status(key, entry))
             .collect()
     }
 
-    fn tell(&self, woken: Vec<(ObjectRef, StreamKey)>) {
-        self.totals.wakes.fetch_add(woken.len() as u64, Ordering::Relaxed);
+    fn wake_objects(&self, woken: Vec<(ObjectRef, StreamKey)>) {
+        self.counters.wakes.fetch_add(woken.len() as u64, Ordering::Relaxed);
         for (object, key) in woken {
             (self.wake)(&object, &key);
         }
@@ -398,64 +399,63 @@ impl Streams {
 
     /// Applies a report of a stream's task to its entry and wakes the returned objects. `None` if the task has been
     /// replaced and must end.
-    fn by_task<T>(
+    fn update_from_task<T>(
         &self,
         key: &StreamKey,
         epoch: u64,
-        act: impl FnOnce(&mut Entry) -> (T, Vec<ObjectRef>),
+        act: impl FnOnce(&mut StreamEntry) -> (T, Vec<ObjectRef>),
     ) -> Option<T> {
         let (result, woken) = {
-            let mut inner = self.inner.lock().expect("lock");
+            let mut inner = self.inner.lock();
             let entry = inner.streams.get_mut(key).filter(|e| e.epoch == epoch)?;
             act(entry)
         };
-        self.tell(woken.into_iter().map(|object| (object, key.clone())).collect());
+        self.wake_objects(woken.into_iter().map(|object| (object, key.clone())).collect());
         Some(result)
     }
 
     /// The connection is open. Unless it resumes after the last event, events may have been missed and subscribers are
     /// woken.
-    fn opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
-        self.totals.opened.fetch_add(1, Ordering::Relaxed);
-        self.by_task(key, epoch, |entry| {
+    fn on_opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
+        self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Open;
-            ((), if resumed { Vec::new() } else { entry.waiting() })
+            ((), if resumed { Vec::new() } else { entry.pending_subscribers() })
         })
     }
 
     /// An event was received. Returns true if subscribers wait for more.
-    fn came(&self, key: &StreamKey, epoch: u64, event: &Event) -> Option<bool> {
-        self.totals.events.fetch_add(1, Ordering::Relaxed);
-        let mut body = Body::new(event);
+    fn on_event(&self, key: &StreamKey, epoch: u64, event: &ServerSentEvent) -> Option<bool> {
+        self.counters.events.fetch_add(1, Ordering::Relaxed);
+        let mut body = ParsedEvent::new(event);
         // Parsed outside the lock, which guards all streams.
-        let reads = |entry: &Entry| {
+        let reads = |entry: &StreamEntry| {
             entry
                 .followers
                 .values()
-                .any(|f| !f.done && f.interest.reads(event))
+                .any(|f| !f.done && f.subscription.needs_data(event))
         };
         if self
             .inner
             .lock()
-            .expect("lock")
             .streams
             .get(key)
             .is_some_and(reads)
         {
-            body.read();
+            body.parse_data();
         }
-        self.by_task(key, epoch, |entry| {
+        self.update_from_task(key, epoch, |entry| {
             entry.events += 1;
             entry.last_id.clone_from(&event.id);
             let mut woken = Vec::new();
             for (object, follower) in entry.followers.iter_mut().filter(|(_, f)| !f.done) {
-                let verdict = follower.interest.verdict(&mut body);
-                follower.done = verdict == Verdict::End;
-                if verdict != Verdict::Nothing {
+                let verdict = follower.subscription.classify_event(&mut body);
+                follower.done = verdict == EventEffect::WakeAndEnd;
+                if verdict != EventEffect::Ignore {
                     woken.push(object.clone());
                 }
             }
-            let more = entry.wanted();
+            let more = entry.is_wanted();
             if !more {
                 entry.state = StreamState::Ended;
                 entry.task = None;
@@ -465,9 +465,9 @@ impl Streams {
     }
 
     /// The server has closed the stream for good (HTTP 204).
-    fn ended(&self, key: &StreamKey, epoch: u64) {
-        self.by_task(key, epoch, |entry| {
-            let waiting = entry.waiting();
+    fn on_ended(&self, key: &StreamKey, epoch: u64) {
+        self.update_from_task(key, epoch, |entry| {
+            let waiting = entry.pending_subscribers();
             entry.followers.values_mut().for_each(|f| f.done = true);
             entry.state = StreamState::Ended;
             entry.task = None;
@@ -476,16 +476,16 @@ impl Streams {
     }
 
     /// The connection is closed; with `wakes_subscribers`, they are woken to see the reason.
-    fn broken(&self, key: &StreamKey, epoch: u64, why: String, telling: bool) -> Option<()> {
-        self.by_task(key, epoch, |entry| {
+    fn on_broken(&self, key: &StreamKey, epoch: u64, why: String, wakes_subscribers: bool) -> Option<()> {
+        self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Waiting(why);
-            ((), if telling { entry.waiting() } else { Vec::new() })
+            ((), if wakes_subscribers { entry.pending_subscribers() } else { Vec::new() })
         })
     }
 
-    fn again(&self, key: &StreamKey, epoch: u64) -> Option<()> {
-        self.totals.reconnects.fetch_add(1, Ordering::Relaxed);
-        self.by_task(key, epoch, |entry| {
+    fn on_reconnect(&self, key: &StreamKey, epoch: u64) -> Option<()> {
+        self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.update_from_task(key, epoch, |entry| {
             entry.reconnects += 1;
             entry.state = StreamState::Connecting;
             ((), Vec::new())
@@ -493,12 +493,12 @@ impl Streams {
     }
 }
 
-fn facts(key: &StreamKey, entry: &Entry) -> StreamFacts {
-    StreamFacts {
+fn stream_status(key: &StreamKey, entry: &StreamEntry) -> StreamStatus {
+    StreamStatus {
         key: key.clone(),
         state: entry.state.clone(),
         events: entry.events,
         reconnects: entry.reconnects,
-        followers: entry.followers.len(),
+        subscribers: entry.followers.len(),
     }
 }

@@ -3,11 +3,11 @@
 use std::error::Error;
 
 use super::SendError;
-use crate::policy::network::NotAllowed;
+use crate::policy::network::AddressNotAllowed;
 
 /// The class of a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TransportErrorKind {
     /// The connection failed: nothing was sent.
     Connect,
     /// The TLS handshake failed: nothing was sent.
@@ -20,41 +20,41 @@ pub enum Kind {
 
 /// An error of the transport. Its text never contains the URL, whose query may be anything.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct TransportError {
     /// The class.
-    pub kind: Kind,
+    pub kind: TransportErrorKind,
     /// The innermost cause.
     pub text: String,
 }
 
-impl Fault {
+impl TransportError {
     /// The error of a request.
-    pub fn of(error: &reqwest::Error) -> Self {
-        let mut fault = Self::within(error, error.is_connect());
+    pub fn from_request(error: &reqwest::Error) -> Self {
+        let mut error = Self::from_chain(error, error.is_connect());
         if error.is_timeout() {
-            fault.text = "no answer in time".into();
+            error.text = "no answer in time".into();
             if error.is_connect() {
-                fault.text = "can't connect: no answer in time".into();
+                error.text = "can't connect: no answer in time".into();
             }
         } else if error.source().is_none() {
-            fault.text = "the connection failed".into();
+            error.text = "the connection failed".into();
         }
-        fault
+        error
     }
 
     /// The error of a connection attempt.
-    pub fn connecting(error: &(dyn Error + 'static)) -> Self {
-        Self::within(error, true)
+    pub fn from_connect(error: &(dyn Error + 'static)) -> Self {
+        Self::from_chain(error, true)
     }
 
-    fn within(error: &(dyn Error + 'static), connecting: bool) -> Self {
-        let mut kind = if connecting { Kind::Connect } else { Kind::Broken };
+    fn from_chain(error: &(dyn Error + 'static), connecting: bool) -> Self {
+        let mut kind = if connecting { TransportErrorKind::Connect } else { TransportErrorKind::Broken };
         let mut cause = error;
         loop {
-            if cause.is::<NotAllowed>() {
-                kind = Kind::Address;
+            if cause.is::<AddressNotAllowed>() {
+                kind = TransportErrorKind::Address;
             } else if cause.is::<rustls::Error>() {
-                kind = Kind::Tls;
+                kind = TransportErrorKind::Tls;
             }
             // `std::io::Error::source` skips the error that it wraps.
             let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
@@ -66,9 +66,9 @@ impl Fault {
             cause = next;
         }
         let what = match kind {
-            Kind::Connect => "can't connect: ",
-            Kind::Tls => "TLS: ",
-            Kind::Address | Kind::Broken => "",
+            TransportErrorKind::Connect => "can't connect: ",
+            TransportErrorKind::Tls => "TLS: ",
+            TransportErrorKind::Address | TransportErrorKind::Broken => "",
         };
         Self {
             kind,
@@ -77,15 +77,15 @@ impl Fault {
     }
 
     /// No part of the request was sent.
-    pub fn unsent(&self) -> bool {
-        matches!(self.kind, Kind::Connect | Kind::Tls)
+    pub fn is_unsent(&self) -> bool {
+        matches!(self.kind, TransportErrorKind::Connect | TransportErrorKind::Tls)
     }
 
     /// Converts to the error of a request, with a prefix that names the operation.
-    pub fn error(self, doing: &str) -> SendError {
+    pub fn into_send_error(self, doing: &str) -> SendError {
         let text = format!("{doing}{}", self.text);
         match self.kind {
-            Kind::Address => SendError::NotAllowed(text),
+            TransportErrorKind::Address => SendError::NotAllowed(text),
             _ => SendError::Unavailable(text),
         }
     }

@@ -7,8 +7,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::{
-    oci::{Auth, Digest, Limits, PullError, Pulled, Reference, Store},
-    signature::{Policy, PublicKey, SigningKey},
+    oci::{RegistryAuth, Digest, PullLimits, PullError, PulledComponent, Reference, ComponentStore},
+    signature::{SignaturePolicy, PublicKey, SigningKey},
 };
 use ostler_test_harness::{
     process::host_binary,
@@ -122,13 +122,13 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-fn store(cache: &Path) -> Store {
-    Store::new(Some(cache.to_owned()), Limits::default())
+fn store(cache: &Path) -> ComponentStore {
+    ComponentStore::new(Some(cache.to_owned()), PullLimits::default())
 }
 
-async fn pull(store: &Store, reference: &str, policy: &Policy) -> Result<Pulled, PullError> {
+async fn pull(store: &ComponentStore, reference: &str, policy: &SignaturePolicy) -> Result<PulledComponent, PullError> {
     let reference: Reference = reference.parse().expect("a reference");
-    store.pull(&reference, &Auth::anonymous(), policy).await
+    store.pull(&reference, &RegistryAuth::anonymous(), policy).await
 }
 
 fn http() -> reqwest::Client {
@@ -148,7 +148,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
             .await
             .expect("an answer");
         let location = start.headers()["location"].to_str().expect("a URL").to_owned();
-        let url = format!("{location}&digest={}", Digest::of(bytes));
+        let url = format!("{location}&digest={}", Digest::of_bytes(bytes));
         let put = http
             .put(url)
             .body(bytes.to_vec())
@@ -161,7 +161,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
         manifest.to_string(),
         manifest["mediaType"].as_str().unwrap_or(MANIFEST).to_owned(),
     );
-    let digest = Digest::of(bytes.as_bytes());
+    let digest = Digest::of_bytes(bytes.as_bytes());
     let put = http
         .put(format!("{base}/manifests/{digest}"))
         .header("content-type", kind)
@@ -176,7 +176,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
 }
 
 fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
-    json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+    json!({"mediaType": media_type, "digest": Digest::of_bytes(bytes).to_string(), "size": bytes.len()})
 }
 
 mod real {
@@ -308,8 +308,8 @@ mod real {
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let pinned = text(&pushed["reference"]);
-        let ours = Policy::any_of(vec![desk.public("ours")]);
-        let theirs = Policy::any_of(vec![desk.public("theirs")]);
+        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
+        let theirs = SignaturePolicy::any_of(vec![desk.public("theirs")]);
         let cache = desk.at("cache");
         let first = pull(&store(&cache), pinned, &ours).await.expect("pulled");
         assert_eq!((first.cached, &first.wasm), (false, &component(GREETING)));
@@ -347,7 +347,7 @@ mod real {
         // Broken, it is no better than none; the registry mends it.
         let layer = cache
             .join("blobs/sha256")
-            .join(Digest::of(&component(GREETING)).hex());
+            .join(Digest::of_bytes(&component(GREETING)).hex());
         std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
         let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
         assert_eq!(error.reason(), "PullFailed");
@@ -362,7 +362,7 @@ mod real {
         let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag]);
-        let wasm = Digest::of(&component(GREETING));
+        let wasm = Digest::of_bytes(&component(GREETING));
         for digest in [wasm.as_str(), text(&pushed["digest"])] {
             let file = registry.blob_path(digest);
             let good = std::fs::read(&file).expect("on its disk");
@@ -372,7 +372,7 @@ mod real {
             let error = pull(
                 &store(&desk.at("cache")),
                 text(&pushed["reference"]),
-                &Policy::none(),
+                &SignaturePolicy::none(),
             )
             .await;
             let error = error.expect_err("changed");
@@ -387,7 +387,7 @@ mod real {
         let pulled = pull(
             &store(&desk.at("cache")),
             text(&pushed["reference"]),
-            &Policy::none(),
+            &SignaturePolicy::none(),
         )
         .await;
         assert!(!pulled.expect("mended").cached);
@@ -407,7 +407,7 @@ mod real {
         ]);
         desk.write("probe.wasm", component("tests/probe"));
         let evil = desk.json(&["push", "probe.wasm", &format!("{place}:evil")]);
-        let ours = Policy::any_of(vec![desk.public("ours")]);
+        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
         let pull = async || pull(&store(&desk.at("cache")), text(&evil["reference"]), &ours).await;
         assert_eq!(pull().await.expect_err("not signed").reason(), "SignatureMissing");
         // Somebody who may write to the registry copies the signature.
@@ -462,7 +462,7 @@ mod real {
             (text, "a layer of type \"text/plain\""),
         ] {
             let reference = put(&registry, "other/thing", &manifest, &blobs).await;
-            let error = pull(&store(&desk.at("cache")), &reference, &Policy::none())
+            let error = pull(&store(&desk.at("cache")), &reference, &SignaturePolicy::none())
                 .await
                 .expect_err(says);
             assert_eq!(error.reason(), "NotAComponent");
@@ -506,7 +506,7 @@ mod real {
         );
         assert_eq!(
             config["layerDigests"],
-            json!([Digest::of(&component(GREETING)).to_string()])
+            json!([Digest::of_bytes(&component(GREETING)).to_string()])
         );
         let exports = config["component"]["exports"].as_array().expect("a list");
         assert!(

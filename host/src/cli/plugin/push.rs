@@ -12,12 +12,12 @@ use super::{
     registry::{Registry, text},
 };
 use crate::{
-    contract::{inspection, limits::Limits},
+    contract::{inspection, limits::PullLimits},
     plugin,
     policy::grants::Grants,
     sandbox::engine::Engine,
     supply::{
-        oci::{Reference, Shape},
+        oci::{Reference, ComponentInterfaces},
         signature::{Fingerprint, SigningKey},
     },
 };
@@ -74,7 +74,7 @@ impl Push {
         let file = self.file.display();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading the component {file}"))?;
         let shape = inspection::inspect(&wasm).with_context(|| file.to_string())?;
-        let limits = Limits::default();
+        let limits = PullLimits::default();
         let engine =
             Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
         let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
@@ -85,7 +85,7 @@ impl Push {
             ("org.opencontainers.image.version", plugin.version.clone()),
         ];
         let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
-        let shape = Shape {
+        let shape = ComponentInterfaces {
             imports: shape.imports,
             exports: shape.exports,
         };

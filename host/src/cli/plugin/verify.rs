@@ -18,7 +18,7 @@ use crate::{
     contract::inspection::{self, Inspection},
     supply::{
         oci::{Digest, Reference},
-        signature::{Fingerprint, Policy, PublicKey},
+        signature::{Fingerprint, SignaturePolicy, PublicKey},
     },
 };
 
@@ -87,9 +87,9 @@ impl Verify {
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
         let policy = match (asked, self.all) {
-            (false, _) => Policy::none(),
-            (true, false) => Policy::any_of(keys),
-            (true, true) => Policy::all_of(keys),
+            (false, _) => SignaturePolicy::none(),
+            (true, false) => SignaturePolicy::any_of(keys),
+            (true, true) => SignaturePolicy::all_of(keys),
         };
         let path = Path::new(&self.subject);
         let subject = match path.is_file() {
@@ -107,7 +107,7 @@ impl Verify {
             verified: problems.is_empty(),
             subject: subject.name,
             digest: subject.digest,
-            component_digest: Digest::of(&subject.wasm).to_string(),
+            component_digest: Digest::of_bytes(&subject.wasm).to_string(),
             size: subject.wasm.len(),
             signed_by: asked.then_some(subject.signers),
             // It exports something, or it would not.
@@ -126,7 +126,7 @@ impl Verify {
         }
     }
 
-    fn file(&self, path: &Path, policy: &Policy) -> anyhow::Result<Subject> {
+    fn file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
         let name = path.display().to_string();
         let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
         let (mut signers, mut problem) = (Vec::new(), None);
@@ -161,7 +161,7 @@ impl Verify {
         })
     }
 
-    async fn pulled(&self, policy: Policy) -> anyhow::Result<Subject> {
+    async fn pulled(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
         let reference: Reference = self
             .subject
             .parse()
@@ -169,7 +169,7 @@ impl Verify {
         let (store, auth) = self.registry.open(&reference)?;
         // Optional, so that the rest is told, too.
         let pulled = store.pull(&reference, &auth, &policy.optional()).await?;
-        let pinned = Digest::parse(&pulled.digest).map(|digest| reference.pinned(digest));
+        let pinned = Digest::parse(&pulled.digest).map(|digest| reference.with_digest(digest));
         Ok(Subject {
             name: pinned.unwrap_or(reference).to_string(),
             wasm: pulled.wasm,
