@@ -70,7 +70,7 @@ use self::{
 use crate::{
     client::fence::{Deposed, Gate},
     contract::bindings::{http, types},
-    kube::{hash::hex, key::Gvk},
+    kube::{hash::encode_hex, key::Gvk},
     policy::network::Network,
 };
 
@@ -469,8 +469,8 @@ impl ClientPool {
     /// key is random and lives as long as the process, so digests differ after a restart.
     pub fn keyed_digest(&self, value: &[u8]) -> String {
         let tag = hmac::sign(&self.digest_key, value);
-        hex(&tag.as_ref()[..DIGEST_BYTES])
-    }
+        encode_hex(&tag.as_ref()[..DIGEST_BYTES])
+        }
 }
 
 fn missing_secret(key: &SecretKey) -> SendError {

@@ -7,7 +7,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use sha2::Sha256;
 
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// A SHA-256 digest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ impl Digest {
     /// The digest of these bytes.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
-        Self(format!("sha256:{}", hex(&Sha256::digest(bytes))))
+        Self(format!("sha256:{}", encode_hex(&Sha256::digest(bytes))))
     }
 
     /// Parses `sha256:` and 64 hexadecimal digits.

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// DER prefix of an uncompressed P-256 point in a SubjectPublicKeyInfo.
 const P256_SPKI_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
@@ -94,7 +94,7 @@ impl PublicKey {
             Some(Self {
                 algorithm,
                 bytes: bytes.to_vec(),
-                fingerprint: Fingerprint(format!("sha256:{}", hex(&Sha256::digest(info)))),
+                fingerprint: Fingerprint(format!("sha256:{}", encode_hex(&Sha256::digest(info)))),
             })
         };
         of(Algorithm::P256, P256_SPKI_PREFIX, P256_POINT_BYTES).or_else(|| of(Algorithm::Ed25519, ED25519_SPKI_PREFIX, ED25519_KEY_BYTES))
