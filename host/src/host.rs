@@ -22,7 +22,7 @@ use crate::{
     leader::lease::Campaign,
     observe::metrics::Metrics,
     plugin::{self, Registry},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{
         self, Controller,
         activation::{requeue, swapped},
@@ -91,7 +91,7 @@ impl Host {
             }),
         ));
         let network = NetworkPolicy::default();
-        network.allow(settings.allowed(&settings.grants));
+        network.replace_grant(settings.allowed(&settings.grants));
         let telling = router.clone();
         let upstreams = ClientPool::default()
             .with_fence(gate.clone())
@@ -152,7 +152,7 @@ impl Host {
             .following(objects.clone())
             .probing(services.tapes.clone());
         let reloader = reloader.telling(Box::new(move |grants| {
-            if network.allow(allowing.allowed(grants)) {
+            if network.replace_grant(allowing.allowed(grants)) {
                 asking.streams.on_network_change();
                 requeue_upstreams(&asking, &Cause::ConfigChange);
             }
@@ -301,9 +301,13 @@ async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }
-    let scopes = services.reach.everywhere(&upstream::upstream_gvk(), None, Form::Whole);
+    let scopes = services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
     let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
-    services.router.assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
+    services
+        .router
+        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
@@ -313,7 +317,10 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
     if !services.router.reconciles(&upstream::upstream_gvk()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::upstream_gvk(), None, Form::Whole) {
+    for scope in services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+    {
         let (serving, _) = services.informers.ensure(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
             services.router.add(&key, Priority::Low, cause.clone());

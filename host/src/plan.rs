@@ -40,7 +40,7 @@ use crate::{
         scope::{Form, Reach},
     },
     observe::metrics::Metrics,
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::Step, stats::Ledger},
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::Memo},
@@ -123,7 +123,7 @@ impl World {
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
-        network.allow(settings.allowed(&settings.grants));
+        network.replace_grant(settings.allowed(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),

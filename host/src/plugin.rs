@@ -147,7 +147,9 @@ impl Plugin {
 
     /// Whether one is as good as the other.
     pub fn same(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.suspended == other.suspended && self.terms.same(&other.terms)
+        self.digest == other.digest
+            && self.suspended == other.suspended
+            && self.terms.is_equivalent(&other.terms)
     }
 
     /// Whether it has a kind, or a name, that the other leaves to others.
@@ -189,7 +191,7 @@ impl Plugin {
 
     /// What is reconciled is given whole.
     fn may_have_its_kinds(&self) -> Result<(), Refusal> {
-        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.reads_secrets() {
+        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(Refusal::new(
                 "SecretsNotGranted",
                 "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
@@ -275,7 +277,8 @@ pub async fn load(
         };
         Refusal::new(reason, e.to_string())
     })?;
-    let manifest = manifest::read_manifest(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
+    let manifest =
+        manifest::read_manifest(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
     let digest = encode_hex(&Sha256::digest(&wasm));
@@ -319,10 +322,12 @@ fn agree(
     grants: &Grants,
     limits: &Limits,
 ) -> PluginPolicy {
-    let grants = grants.grants_for(name).with_asks(manifest.map(|m| m.asks.clone()));
+    let grants = grants
+        .grants_for(name)
+        .with_asks(manifest.map(|m| m.asks.clone()));
     PluginPolicy {
         plugin: name.into(),
-        limits: grants.limits(limits),
+        limits: grants.effective_limits(limits),
         grants,
         config,
     }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use crate::{
-    contract::limits::PullLimits,
+    contract::limits::Limits,
     kube::selector::Selector,
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Reconciles at the same time.
     pub workers: u32,
     /// What one call may use.
-    pub limits: PullLimits,
+    pub limits: Limits,
     /// Interval of outcomes that poll without saying how often.
     pub poll: Duration,
     /// How often an object that waits looks again by itself.
@@ -66,7 +66,7 @@ impl Default for Settings {
             network: Vec::new(),
             namespaces: Vec::new(),
             workers: 16,
-            limits: PullLimits::default(),
+            limits: Limits::default(),
             poll: Duration::from_secs(300),
             yield_every: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
@@ -92,6 +92,7 @@ impl Settings {
     /// Where components are pulled from, and kept.
     pub(crate) fn registries(&self) -> oci::ComponentStore {
         let directory = self.cache.as_ref().map(|c| c.directory.join("components"));
-        oci::ComponentStore::new(directory, oci::PullLimits::default()).with_plain_http(self.plain_http.clone())
+        oci::ComponentStore::new(directory, oci::PullLimits::default())
+            .with_plain_http(self.plain_http.clone())
     }
 }

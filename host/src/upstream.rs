@@ -61,7 +61,10 @@ pub use self::{
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
-    stream::{Subscription, EventPattern, TailQuery, StreamSource, StreamStatus, StreamKey, StreamState, EventStreams, EventTail},
+    stream::{
+        EventPattern, EventStreams, EventTail, StreamKey, StreamSource, StreamState, StreamStatus,
+        StreamSubscription, TailQuery,
+    },
 };
 use self::{
     client::{Client, ClientContext, ClientCounters},
@@ -71,7 +74,7 @@ use crate::{
     client::fence::{Deposed, Gate},
     contract::bindings::{http, types},
     kube::{hash::encode_hex, key::Gvk},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
 };
 
 /// The kind of `Upstream` objects.
@@ -370,7 +373,11 @@ impl ClientPool {
     }
 
     /// The client of an upstream's event streams.
-    pub fn stream_source(&self, upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Result<StreamSource, SendError> {
+    pub fn stream_source(
+        &self,
+        upstream: &UpstreamObject,
+        secrets: &dyn SecretStore,
+    ) -> Result<StreamSource, SendError> {
         Ok(StreamSource::new(upstream, self.client_for(upstream, secrets)?))
     }
 
@@ -407,7 +414,8 @@ impl ClientPool {
         };
         // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
         let new = || {
-            let (news, namespace, name) = (self.on_status_change.clone(), &upstream.namespace, &upstream.name);
+            let (news, namespace, name) =
+                (self.on_status_change.clone(), &upstream.namespace, &upstream.name);
             let (namespace, name) = (namespace.clone(), name.clone());
             let context = ClientContext {
                 network: self.network.clone(),
@@ -470,7 +478,7 @@ impl ClientPool {
     pub fn keyed_digest(&self, value: &[u8]) -> String {
         let tag = hmac::sign(&self.digest_key, value);
         encode_hex(&tag.as_ref()[..DIGEST_BYTES])
-        }
+    }
 }
 
 fn missing_secret(key: &SecretKey) -> SendError {
@@ -499,8 +507,11 @@ mod tests {
             name: "ci".into(),
             spec: serde_json::from_value(json!({"url": "http://127.0.0.1:1"})).expect("a spec"),
         };
-        let client =
-            |upstream: &UpstreamObject| clients.client_for(upstream, &SecretSnapshot(Vec::new())).expect("a client");
+        let client = |upstream: &UpstreamObject| {
+            clients
+                .client_for(upstream, &SecretSnapshot(Vec::new()))
+                .expect("a client")
+        };
         let first = client(&upstream);
         first.state.lock().health.record_reachable(Instant::now());
         clients.drop_idle(Duration::ZERO);
@@ -512,6 +523,9 @@ mod tests {
         assert_eq!(client(&upstream).health_report(), report);
         assert!(!client(&upstream).needs_health_check(IDLE_TIMEOUT));
         upstream.generation = 2;
-        assert!(client(&upstream).needs_health_check(IDLE_TIMEOUT), "another has to be looked at");
+        assert!(
+            client(&upstream).needs_health_check(IDLE_TIMEOUT),
+            "another has to be looked at"
+        );
     }
 }

@@ -26,8 +26,8 @@ use ostler::testing::{
     network::NetworkGrant,
     object::Object,
     upstream::{
-        CircuitState, ClientPool, Subscription, EventPattern, TailQuery, Request, Secret, SecretKey, SecretValue, SecretStore,
-        SendError, StreamKey, StreamState, EventStreams, UpstreamObject,
+        CircuitState, ClientPool, EventPattern, EventStreams, Request, Secret, SecretKey, SecretStore,
+        SecretValue, SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
     },
 };
 use serde_json::json;
@@ -181,12 +181,12 @@ fn object(name: &str) -> ObjectRef {
 }
 
 /// Status events wake the object, `end` ends its subscription.
-fn interest() -> Subscription {
+fn interest() -> StreamSubscription {
     let named = |name: &str| EventPattern {
         name: Some(name.into()),
         data: None,
     };
-    Subscription {
+    StreamSubscription {
         wake: vec![named("status")],
         until: vec![named("end")],
     }
@@ -223,7 +223,10 @@ impl Lab {
             substitutions: vec![],
             timeout: Some(timeout),
         };
-        let answer = self.clients.send_request(&self.upstream, request, &self.vault).await;
+        let answer = self
+            .clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await;
         answer.map(|answer| answer.status)
     }
 
@@ -448,7 +451,7 @@ async fn disallowed_address_closes_stream_at_once() {
     let before = lab.clients.stream_source(&lab.upstream, &lab.vault).unwrap();
     lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Open), "nothing has");
-    network.allow(NetworkGrant::default());
+    network.replace_grant(NetworkGrant::default());
     lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
@@ -548,7 +551,9 @@ async fn tail_counts_as_in_flight_and_open_stream_does_not() {
         lab.server.number("end", "");
         waiting
     };
-    let tail = lab.clients.read_events(&lab.upstream, "/live", &query, &lab.vault);
+    let tail = lab
+        .clients
+        .read_events(&lab.upstream, "/live", &query, &lab.vault);
     let (tail, waiting) = tokio::join!(tail, meanwhile);
     assert!(tail.unwrap().complete);
     assert!(matches!(waiting, Err(SendError::Unavailable(_))), "{waiting:?}");

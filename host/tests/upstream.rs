@@ -160,7 +160,9 @@ fn request(path: &str) -> Request {
 
 impl Lab {
     async fn send(&self, request: Request) -> Result<Response, SendError> {
-        self.clients.send_request(&self.upstream, request, &self.vault).await
+        self.clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await
     }
 
     fn logins(&self) -> u32 {

@@ -20,8 +20,8 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::{
-    network::{NetworkPolicy, NetworkGrant, parse_network},
-    upstream::{CircuitState, ClientPool, TailQuery, Request, Response, SendError, UpstreamObject},
+    network::{NetworkGrant, NetworkPolicy, parse_network},
+    upstream::{CircuitState, ClientPool, Request, Response, SendError, TailQuery, UpstreamObject},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -61,7 +61,9 @@ impl Lab {
             substitutions: vec![],
             timeout: None,
         };
-        self.clients.send_request(&self.upstream, request, &self.vault).await
+        self.clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await
     }
 
     async fn get(&self, path: &str) -> Result<Response, SendError> {
@@ -281,11 +283,11 @@ async fn revoked_address_is_refused_by_next_request() {
     let grant = |allow: &[&str]| NetworkGrant {
         allow: allow.iter().map(|a| parse_network(a).unwrap()).collect(),
     };
-    here.allow(grant(&["127.0.0.1"]));
+    here.replace_grant(grant(&["127.0.0.1"]));
     let mut lab = Lab::new(json!({"url": serve(Router::new().route("/", get(async || ""))).await}));
     lab.clients = ClientPool::default().with_network(here.clone());
     lab.get("/").await.unwrap();
-    here.allow(grant(&[]));
+    here.replace_grant(grant(&[]));
     assert!(matches!(lab.get("/").await, Err(SendError::NotAllowed(_))));
 }
 

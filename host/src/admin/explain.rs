@@ -23,7 +23,7 @@ use crate::{
         dispatcher::{Cause, Explanation as Turn},
         queue::{Place, Priority},
     },
-    upstream::{self, StreamStatus, StreamState},
+    upstream::{self, StreamState, StreamStatus},
 };
 
 /// Causes told, the newest.

@@ -274,7 +274,7 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
                 .get_or_create(&labels)
                 .set(plugin.terms.limits.measure(*limit));
         }
-        let reads = i64::from(plugin.terms.grants.reads_secrets());
+        let reads = i64::from(plugin.terms.grants.can_read_secrets());
         secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
     }
 }

@@ -27,7 +27,7 @@ impl PluginSpec {
         let invalid = |e: String| Refusal::new("SpecInvalid", e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
-        let checked = read.spec.grant().check();
+        let checked = read.spec.grant().check_fields();
         checked.map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(read.spec)
     }

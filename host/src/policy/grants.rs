@@ -194,8 +194,8 @@ pub struct Pace {
     /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
     #[serde(
         default,
-        deserialize_with = "interval",
-        serialize_with = "written",
+        deserialize_with = "deserialize_interval",
+        serialize_with = "serialize_interval",
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(with = "Option<Time>")]
@@ -213,7 +213,10 @@ fn deserialize_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
 }
 
-fn serialize_interval<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_interval<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     time.map(Time).serialize(serializer)
 }
 
@@ -233,7 +236,7 @@ pub struct KubernetesGrant {
     /// What may be done.
     pub verbs: Vec<Verb>,
     /// Where; everywhere when nothing is said.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
@@ -242,16 +245,16 @@ pub struct KubernetesGrant {
 #[serde(deny_unknown_fields)]
 pub struct UpstreamGrant {
     /// Names of Upstreams.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Their namespaces.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
     /// HTTP methods.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub methods: Vec<String>,
     /// Paths, without the query.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub paths: Vec<String>,
 }
 
@@ -260,10 +263,10 @@ pub struct UpstreamGrant {
 #[serde(deny_unknown_fields)]
 pub struct SecretGrant {
     /// Their names.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Their namespaces.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 

@@ -117,7 +117,9 @@ pub fn embed_manifest(wasm: &[u8], manifest: &Manifest) -> Result<Vec<u8>, Manif
 fn sections(wasm: &[u8]) -> Result<Vec<(Range<usize>, &[u8])>, ManifestError> {
     let no_component = |e: wasmparser::BinaryReaderError| ManifestError::NotAComponent(e.to_string());
     if !Parser::is_component(wasm) {
-        return Err(ManifestError::NotAComponent("its header is not a component's".into()));
+        return Err(ManifestError::NotAComponent(
+            "its header is not a component's".into(),
+        ));
     }
     let mut found = Vec::new();
     let mut depth = 0;
@@ -195,7 +197,10 @@ config:
         assert_eq!(read_manifest(&one), Ok(Some(manifest())));
         let two = embed_manifest(&one, &Manifest::default()).expect("embedded");
         assert_eq!(read_manifest(&two), Ok(Some(Manifest::default())));
-        assert_eq!(two, embed_manifest(EMPTY, &Manifest::default()).expect("embedded"));
+        assert_eq!(
+            two,
+            embed_manifest(EMPTY, &Manifest::default()).expect("embedded")
+        );
     }
 
     #[test]
@@ -216,7 +221,10 @@ config:
             read_manifest(b"\0asm\x01\0\0\0"),
             Err(ManifestError::NotAComponent(_))
         ));
-        assert!(matches!(read_manifest(b"x"), Err(ManifestError::NotAComponent(_))));
+        assert!(matches!(
+            read_manifest(b"x"),
+            Err(ManifestError::NotAComponent(_))
+        ));
         let section = embed_manifest(EMPTY, &manifest()).expect("embedded")[EMPTY.len()..].to_vec();
         let twice = [EMPTY, &section, &section].concat();
         assert_eq!(read_manifest(&twice), Err(ManifestError::Duplicate(2)));

@@ -6,11 +6,12 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Deserializer, de::Error};
 use tokio::net::TcpStream;
@@ -166,7 +167,10 @@ impl NetworkPolicy {
     }
 
     /// Resolves a host to its allowed addresses.
-    async fn resolve_host(&self, host: &str) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
+    async fn resolve_host(
+        &self,
+        host: &str,
+    ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
         let found: Vec<_> = match host.parse::<IpAddr>() {
             Ok(address) => vec![address],
             Err(_) => tokio::net::lookup_host((host, 0))
@@ -216,7 +220,10 @@ mod tests {
 
     fn grant(allow: &[&str]) -> NetworkGrant {
         NetworkGrant {
-            allow: allow.iter().map(|a| parse_network(a).expect("a network")).collect(),
+            allow: allow
+                .iter()
+                .map(|a| parse_network(a).expect("a network"))
+                .collect(),
         }
     }
 
@@ -288,7 +295,10 @@ mod tests {
         ] {
             assert!(!allows(&[wide], address), "{address}");
             assert!(allows(
-                &[wide, &unwrap_embedded_ipv4(address.parse().expect("one")).to_string()],
+                &[
+                    wide,
+                    &unwrap_embedded_ipv4(address.parse().expect("one")).to_string()
+                ],
                 address
             ));
         }
@@ -311,8 +321,13 @@ mod tests {
                 .to_string();
             assert!(error.contains("network.allow"), "{error}");
         }
-        assert!(network.replace_grant(grant(&["127.0.0.0/8"])) && !network.replace_grant(grant(&["127.0.0.0/8"])));
-        assert_eq!(network.check_url(&"http://127.1/".parse().expect("a URL")), Ok(()));
+        assert!(
+            network.replace_grant(grant(&["127.0.0.0/8"])) && !network.replace_grant(grant(&["127.0.0.0/8"]))
+        );
+        assert_eq!(
+            network.check_url(&"http://127.1/".parse().expect("a URL")),
+            Ok(())
+        );
     }
 
     #[tokio::test]

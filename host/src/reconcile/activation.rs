@@ -63,7 +63,7 @@ pub(crate) fn swapped(
         router.hold(plugin.name(), plugin.suspended);
     }
     requeue(services, plugin, cause);
-    if plugin.terms.grants.holdable().next().is_some() {
+    if plugin.terms.grants.holdable_kinds().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
@@ -72,7 +72,7 @@ pub(crate) fn swapped(
 /// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
 /// must not wait for ever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.terms.grants.holdable() {
+    for (group, kind) in plugin.terms.grants.holdable_kinds() {
         let gvk = match services.effects.preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {

@@ -76,7 +76,11 @@ impl Controller {
     }
 
     /// How it is with an Upstream, when to look again, and what that depends on.
-    async fn look(&self, key: &ObjectRef, object: &Object) -> (HealthReport, Option<Duration>, Vec<Dependency>) {
+    async fn look(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+    ) -> (HealthReport, Option<Duration>, Vec<Dependency>) {
         let services = &self.services;
         let mut reads = Vec::new();
         let upstream = match UpstreamObject::from_object(object) {

@@ -29,8 +29,8 @@ use crate::{
     sandbox::capabilities::Services,
     schedule::{dispatcher::Cause, queue::Priority},
     supply::{
-        oci::{self, RegistryAuth, Reference},
-        signature::{SignaturePolicy, PublicKey},
+        oci::{self, Reference, RegistryAuth},
+        signature::{PublicKey, SignaturePolicy},
     },
 };
 
@@ -189,7 +189,7 @@ impl Objects {
             None => SignaturePolicy::none(),
             Some(verify) => self.policy(verify).await?,
         };
-        let pulled = self.registries.pull(&reference, &auth, &policy).await;
+        let pulled = self.registries.pull_component(&reference, &auth, &policy).await;
         let pulled = pulled.map_err(|e| Refusal {
             reason: e.reason(),
             message: format!("{}: {e}", oci.reference),
@@ -242,7 +242,7 @@ impl Objects {
         };
         Ok(match verify.required {
             true => policy,
-            false => policy.optional(),
+            false => policy.permissive(),
         })
     }
 

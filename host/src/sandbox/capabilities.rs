@@ -55,7 +55,7 @@ use crate::{
     recording::{Tape, Tapes},
     sandbox::object_cache::Memo,
     schedule::{dependencies::Dependency, dispatcher::Router},
-    upstream::{ClientPool, StreamKey, EventStreams},
+    upstream::{ClientPool, EventStreams, StreamKey},
 };
 
 /// Counts of one reconcile, added to those of its object.
@@ -323,7 +323,7 @@ impl Call {
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
         self.terms
             .grants
-            .check(access)
+            .check_access(access)
             .map_err(|e| Error::Denied(e.to_string()))
     }
 

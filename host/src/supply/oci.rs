@@ -23,14 +23,14 @@ use std::{collections::BTreeSet, future::Future, path::PathBuf, sync::Arc, time:
 use tracing::warn;
 
 pub use self::{
-    auth::{RegistryAuth, AuthError},
+    auth::{AuthError, RegistryAuth},
     manifest::ComponentInterfaces,
     push::PushedComponent,
     reference::{Digest, Reference, ReferenceError},
     registry::UploadProgress,
 };
 use self::{cache::DiskCache, registry::Registry};
-use crate::supply::signature::{Fingerprint, FoundSignatures, SignaturePolicy, SignatureError, Verification};
+use crate::supply::signature::{Fingerprint, FoundSignatures, SignatureError, SignaturePolicy, Verification};
 
 /// Limits of a pull.
 #[derive(Clone, Debug)]
@@ -183,7 +183,10 @@ impl ComponentStore {
     /// Accepts references without a digest, for development.
     #[must_use]
     pub fn with_tags(self) -> Self {
-        Self { allow_tags: true, ..self }
+        Self {
+            allow_tags: true,
+            ..self
+        }
     }
 
     /// Uses plain HTTP for these registries (`HOST:PORT`); loopback addresses always use it.
@@ -233,7 +236,9 @@ impl ComponentStore {
                 self.limits.timeout
             ))
         };
-        tokio::time::timeout(self.limits.timeout, work).await.map_err(late)?
+        tokio::time::timeout(self.limits.timeout, work)
+            .await
+            .map_err(late)?
     }
 
     fn open_registry(&self, reference: &Reference, auth: &RegistryAuth) -> Result<Registry, PullError> {
@@ -266,7 +271,8 @@ impl ComponentStore {
         match found {
             Ok(digest) => {
                 let resolved = digest.clone();
-                self.write_cache(move |cache| cache.write_tag(&name, &resolved)).await;
+                self.write_cache(move |cache| cache.write_tag(&name, &resolved))
+                    .await;
                 Ok((digest, None))
             }
             Err(e) if e.is_transient() => {
@@ -331,17 +337,23 @@ impl ComponentStore {
     }
 
     /// The component of a digest; true if all of it was cached.
-    async fn fetch_component(&self, registry: &Registry, digest: &Digest) -> Result<(Vec<u8>, bool), PullError> {
-        let (bytes, media_type, manifest_cached) = match self.read_cached_blob(digest, manifest::MAX_MANIFEST_BYTES).await {
-            Some(bytes) => (bytes, None, true),
-            None => {
-                let answer = registry.fetch_manifest(digest.as_str()).await?;
-                let answer = answer.ok_or_else(|| registry.not_found_error(digest.as_str()))?;
-                registry::check_digest("the manifest", digest, &answer.bytes)?;
-                (answer.bytes, answer.media_type, false)
-            }
-        };
-        let (layer, size) = manifest::find_component(media_type.as_deref(), &bytes, self.limits.component_bytes)?;
+    async fn fetch_component(
+        &self,
+        registry: &Registry,
+        digest: &Digest,
+    ) -> Result<(Vec<u8>, bool), PullError> {
+        let (bytes, media_type, manifest_cached) =
+            match self.read_cached_blob(digest, manifest::MAX_MANIFEST_BYTES).await {
+                Some(bytes) => (bytes, None, true),
+                None => {
+                    let answer = registry.fetch_manifest(digest.as_str()).await?;
+                    let answer = answer.ok_or_else(|| registry.not_found_error(digest.as_str()))?;
+                    registry::check_digest("the manifest", digest, &answer.bytes)?;
+                    (answer.bytes, answer.media_type, false)
+                }
+            };
+        let (layer, size) =
+            manifest::find_component(media_type.as_deref(), &bytes, self.limits.component_bytes)?;
         let (wasm, layer_cached) = match self.read_cached_blob(&layer, size).await {
             Some(wasm) => (wasm, true),
             None => (registry.fetch_blob(&layer, size).await?, false),

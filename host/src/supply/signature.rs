@@ -87,7 +87,10 @@ pub enum SignatureError {
         digest: String,
     },
     /// The component is signed by other keys.
-    #[error("{digest} has {found}, none by a key of the policy ({})", join_fingerprints(keys))]
+    #[error(
+        "{digest} has {found}, none by a key of the policy ({})",
+        join_fingerprints(keys)
+    )]
     Untrusted {
         /// The component.
         digest: String,
@@ -188,7 +191,11 @@ impl SignaturePolicy {
     }
 
     /// Verifies the signatures of a digest.
-    pub fn verify_digest(&self, digest: &str, found: &FoundSignatures) -> Result<Verification, SignatureError> {
+    pub fn verify_digest(
+        &self,
+        digest: &str,
+        found: &FoundSignatures,
+    ) -> Result<Verification, SignatureError> {
         if !self.needs_signatures() {
             return Ok(Verification::default());
         }
@@ -199,7 +206,11 @@ impl SignaturePolicy {
         }
     }
 
-    fn evaluate_signatures(&self, digest: &str, found: &FoundSignatures) -> (Vec<Fingerprint>, Option<SignatureError>) {
+    fn evaluate_signatures(
+        &self,
+        digest: &str,
+        found: &FoundSignatures,
+    ) -> (Vec<Fingerprint>, Option<SignatureError>) {
         let (mut signers, mut missing, mut other) = (Vec::new(), Vec::new(), None);
         let mut malformed = found.malformed.clone();
         for key in &self.keys {

@@ -17,7 +17,7 @@ pub fn retry_after(response: &reqwest::Response) -> Option<Duration> {
         return None;
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    Some(retry_after(value, SystemTime::now())?.min(MAX_RETRY_AFTER))
+    Some(parse_retry_after(value, SystemTime::now())?.min(MAX_RETRY_AFTER))
 }
 
 /// The reason for an unreadable body.

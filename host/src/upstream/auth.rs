@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex as SyncMutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretValue, SecretStore, SendError,
+    SecretKey, SecretStore, SecretValue, SendError,
     grant::TokenRequest,
     masking::Redactor,
     missing_secret,
@@ -58,7 +58,7 @@ struct TokenSource {
     grant: TokenRequest,
     timeout: Duration,
     state: Arc<Mutex<LoginState>>,
-    issued: SyncMutex<VecDeque<HeaderValue>>,
+    issued: parking_lot::Mutex<VecDeque<HeaderValue>>,
 }
 
 /// The reason for a missing credential.
@@ -124,7 +124,7 @@ impl Credentials {
                 grant,
                 timeout,
                 state: Arc::new(Mutex::new(LoginState::Empty)),
-                issued: SyncMutex::default(),
+                issued: parking_lot::Mutex::default(),
             }))
         };
         let auth = &upstream.spec.auth;
@@ -136,7 +136,10 @@ impl Credentials {
                     basic.username,
                     text(&basic.password_secret_ref)?
                 ));
-                AuthMethod::Fixed(http::header::AUTHORIZATION, sensitive_header(&format!("Basic {pair}"))?)
+                AuthMethod::Fixed(
+                    http::header::AUTHORIZATION,
+                    sensitive_header(&format!("Basic {pair}"))?,
+                )
             }
             Auth::Bearer(bearer) => {
                 let token = text(&bearer.token_secret_ref)?;
@@ -168,7 +171,12 @@ impl Credentials {
                 };
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
                 let url = resolve_token_endpoint(upstream, network, endpoint)?;
-                token(TokenRequest::for_oauth2(url, grant.client_id.clone(), secret, form))
+                token(TokenRequest::for_oauth2(
+                    url,
+                    grant.client_id.clone(),
+                    secret,
+                    form,
+                ))
             }
             Auth::Oauth2ClientCredentials(grant) => {
                 let form = vec![
@@ -178,14 +186,26 @@ impl Credentials {
                 let secret = text(&grant.client_secret_ref)?;
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
                 let url = resolve_token_endpoint(upstream, network, endpoint)?;
-                token(TokenRequest::for_oauth2(url, grant.client_id.clone(), secret, form))
+                token(TokenRequest::for_oauth2(
+                    url,
+                    grant.client_id.clone(),
+                    secret,
+                    form,
+                ))
             }
             Auth::Login(login) => {
                 let password = text(&login.password_secret_ref)?;
-                token(TokenRequest::for_login(join_url(upstream, &login.path), login, password)?)
+                token(TokenRequest::for_login(
+                    join_url(upstream, &login.path),
+                    login,
+                    password,
+                )?)
             }
         };
-        Ok(Self { method: way, redactor: redactor })
+        Ok(Self {
+            method: way,
+            redactor: redactor,
+        })
     }
 
     /// The Upstream needs no credentials.

@@ -106,7 +106,9 @@ impl CircuitBreaker {
         if !trial && self.failures < FAILURE_THRESHOLD {
             return false;
         }
-        let open = INITIAL_OPEN_INTERVAL.saturating_mul(1 << self.openings.min(16)).min(MAX_OPEN_INTERVAL);
+        let open = INITIAL_OPEN_INTERVAL
+            .saturating_mul(1 << self.openings.min(16))
+            .min(MAX_OPEN_INTERVAL);
         self.openings += 1;
         self.open_until = Some(now + open);
         true
@@ -134,9 +136,16 @@ mod tests {
         for i in 1..=FAILURE_THRESHOLD {
             assert_eq!(breaker.record_failure(false, t), i == FAILURE_THRESHOLD);
         }
-        assert_eq!(breaker.admit_request(t), Admission::Rejected(t + INITIAL_OPEN_INTERVAL));
+        assert_eq!(
+            breaker.admit_request(t),
+            Admission::Rejected(t + INITIAL_OPEN_INTERVAL)
+        );
         breaker.record_success(false);
-        assert_eq!(breaker.circuit_state(t), CircuitState::Open, "an old request's success");
+        assert_eq!(
+            breaker.circuit_state(t),
+            CircuitState::Open,
+            "an old request's success"
+        );
         let t = t + INITIAL_OPEN_INTERVAL;
         assert_eq!(
             (breaker.admit_request(t), breaker.admit_request(t)),
@@ -145,7 +154,10 @@ mod tests {
         breaker.cancel_trial();
         assert_eq!(breaker.admit_request(t), Admission::Trial);
         assert!(breaker.record_failure(true, t));
-        assert_eq!(breaker.admit_request(t), Admission::Rejected(t + 2 * INITIAL_OPEN_INTERVAL));
+        assert_eq!(
+            breaker.admit_request(t),
+            Admission::Rejected(t + 2 * INITIAL_OPEN_INTERVAL)
+        );
         let t = t + 2 * INITIAL_OPEN_INTERVAL;
         assert_eq!(breaker.admit_request(t), Admission::Trial);
         breaker.record_success(true);

@@ -2,25 +2,26 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
     Gate, Request, Response, SecretKey, SecretStore, SendError,
-    answer::{BodyError, retry_after, root_cause, read_body},
+    answer::{BodyError, read_body, retry_after, root_cause},
     attempt::Attempt,
-    auth::{Credentials, CredentialError},
+    auth::{CredentialError, Credentials},
     breaker::{Admission, CircuitBreaker, CircuitState},
     coalesce::ResponseCoalescer,
-    conditional::{EtagCache, CacheKey},
+    conditional::{CacheKey, EtagCache},
     health::{Health, HealthReport},
     masking::{PreviousSecrets, Redactor},
     object::UpstreamObject,
@@ -202,7 +203,12 @@ impl Client {
     }
 
     /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
-    pub fn check_request(&self, request: &Request, secrets: &dyn SecretStore, previous: &PreviousSecrets) -> Result<(), SendError> {
+    pub fn check_request(
+        &self,
+        request: &Request,
+        secrets: &dyn SecretStore,
+        previous: &PreviousSecrets,
+    ) -> Result<(), SendError> {
         self.prepare_request(request, secrets, previous).map(drop)
     }
 
@@ -253,7 +259,11 @@ impl Client {
     }
 
     /// Attempts the request until there is a response or no retry is left.
-    async fn send_with_retries(&self, request: PreparedRequest<'_>, gate: &Gate) -> Result<Response, SendError> {
+    async fn send_with_retries(
+        &self,
+        request: PreparedRequest<'_>,
+        gate: &Gate,
+    ) -> Result<Response, SendError> {
         self.state.lock().retry_budget.credit_request();
         let safe = request.method.is_safe();
         let (mut stale, mut retries) = (None, 0);
@@ -296,7 +306,10 @@ impl Client {
                     stale = credential.map(|(_, value)| value);
                     continue;
                 }
-                Ok(response) => match self.read_response(response, &request, &redactor, conditional, attempt).await {
+                Ok(response) => match self
+                    .read_response(response, &request, &redactor, conditional, attempt)
+                    .await
+                {
                     Ok(answer) => return answer,
                     Err(error) => error,
                 },
@@ -510,7 +523,9 @@ impl Client {
     /// Opens a connection as requests do, including TLS, and closes it at once.
     async fn open_connection(&self) -> Result<(), TransportError> {
         let network = &self.context.network;
-        let connected = network.open_connection(&self.host, self.port, self.connect_timeout).await;
+        let connected = network
+            .open_connection(&self.host, self.port, self.connect_timeout)
+            .await;
         let stream = connected.map_err(|e| TransportError::from_connect(&*e))?;
         let Some(tls) = &self.tls else { return Ok(()) };
         let error = |text: String| TransportError {
@@ -542,7 +557,10 @@ impl Client {
     pub fn needs_health_check(&self, idle: Duration) -> bool {
         let state = self.state.lock();
         let open = state.breaker.trial_at().is_some();
-        state.health.is_unknown() || open || !state.health.is_healthy() || state.health.idle_time(Instant::now()) >= idle
+        state.health.is_unknown()
+            || open
+            || !state.health.is_healthy()
+            || state.health.idle_time(Instant::now()) >= idle
     }
 
     /// The delay before the next health check: `idle` while the upstream is healthy, else growing from `soonest` to
@@ -554,7 +572,9 @@ impl Client {
             state.failed_checks = 0;
             return idle;
         }
-        let wait = soonest.saturating_mul(1 << state.failed_checks.min(16)).min(latest);
+        let wait = soonest
+            .saturating_mul(1 << state.failed_checks.min(16))
+            .min(latest);
         state.failed_checks = state.failed_checks.saturating_add(1);
         let closed = |at: Instant| at.saturating_duration_since(Instant::now());
         wait.max(reopens.map_or(Duration::ZERO, closed))

@@ -4,11 +4,13 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{Request, Response, SendError, conditional::CacheKey};
 
@@ -190,7 +192,8 @@ mod tests {
     #[tokio::test]
     async fn concurrent_requests_share_one_response() {
         let (shared, count) = (ResponseCoalescer::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, false)))).await;
+        let all =
+            join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, false)))).await;
         assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.body == [1])));
         let other = shared
             .get_or_request(key("/y"), LONG_AGE, ask(&count, false))
@@ -212,10 +215,16 @@ mod tests {
     #[tokio::test]
     async fn failure_is_shared_with_waiting_requests_only() {
         let (shared, count) = (ResponseCoalescer::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, true)))).await;
+        let all =
+            join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, true)))).await;
         assert!(all.iter().all(Result::is_err));
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        assert!(shared.get_or_request(key("/x"), LONG_AGE, ask(&count, false)).await.is_ok());
+        assert!(
+            shared
+                .get_or_request(key("/x"), LONG_AGE, ask(&count, false))
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
@@ -237,7 +246,10 @@ mod tests {
             assert_eq!(count.load(Ordering::Relaxed), 1);
             let slot = shared.0.lock()[&key("/x")].clone();
             assert!(slot.last.lock().await.is_none(), "nobody needs it");
-            shared.get_or_request(key("/x"), LONG_AGE, ask()).await.expect("an answer");
+            shared
+                .get_or_request(key("/x"), LONG_AGE, ask())
+                .await
+                .expect("an answer");
             assert_eq!(count.load(Ordering::Relaxed), 2);
         }
     }

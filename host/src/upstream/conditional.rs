@@ -173,7 +173,11 @@ mod tests {
             &headers(&[("etag", "\"1\""), ("last-modified", "then")]),
             &answer(b"body"),
         );
-        let names: Vec<_> = cache.conditional_headers(&key("/a")).into_iter().map(|(n, _)| n).collect();
+        let names: Vec<_> = cache
+            .conditional_headers(&key("/a"))
+            .into_iter()
+            .map(|(n, _)| n)
+            .collect();
         assert_eq!(names, [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE]);
         assert!(cache.conditional_headers(&key("/b")).is_empty());
         let newer = [
@@ -227,10 +231,18 @@ mod tests {
         let etag = headers(&[("etag", "1")]);
         cache.store_response(key("/huge"), &etag, &answer(&vec![0; MAX_RESPONSE_BYTES + 1]));
         assert!(cache.entries.is_empty());
-        cache.store_response(key(&format!("/?{}", "q".repeat(MAX_RESPONSE_BYTES))), &etag, &answer(b""));
+        cache.store_response(
+            key(&format!("/?{}", "q".repeat(MAX_RESPONSE_BYTES))),
+            &etag,
+            &answer(b""),
+        );
         assert!(cache.entries.is_empty(), "what is asked for counts, too");
         for i in 0..20 {
-            cache.store_response(key(&format!("/{i}")), &etag, &answer(&vec![0; MAX_RESPONSE_BYTES / 2]));
+            cache.store_response(
+                key(&format!("/{i}")),
+                &etag,
+                &answer(&vec![0; MAX_RESPONSE_BYTES / 2]),
+            );
             cache.revalidate_entry(&key("/0"), &[]);
             assert!(cache.bytes <= MAX_CACHE_BYTES);
             assert_eq!(

@@ -41,7 +41,12 @@ enum TokenRequestKind {
 
 impl TokenRequest {
     /// An OAuth2 token request; fields without a value are left out.
-    pub fn for_oauth2(url: String, id: String, secret: String, mut form: Vec<(&'static str, String)>) -> Self {
+    pub fn for_oauth2(
+        url: String,
+        id: String,
+        secret: String,
+        mut form: Vec<(&'static str, String)>,
+    ) -> Self {
         form.retain(|(_, value)| !value.is_empty());
         let client = (id, secret);
         Self {
@@ -90,7 +95,9 @@ impl TokenRequest {
     pub fn build_request(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
         let request = http.post(&self.url);
         match &self.kind {
-            TokenRequestKind::Oauth2 { client, form } => request.basic_auth(&client.0, Some(&client.1)).form(form),
+            TokenRequestKind::Oauth2 { client, form } => {
+                request.basic_auth(&client.0, Some(&client.1)).form(form)
+            }
             TokenRequestKind::Login { body, .. } => request
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .header(http::header::ACCEPT, "application/json")
@@ -109,7 +116,9 @@ impl TokenRequest {
             TokenRequestKind::Oauth2 { .. } => {
                 let granted: OauthToken =
                     serde_json::from_slice(answer).map_err(|_| "the answer is not an OAuth2 token")?;
-                let life = granted.expires_in.map_or(DEFAULT_TOKEN_LIFETIME, Duration::from_secs);
+                let life = granted
+                    .expires_in
+                    .map_or(DEFAULT_TOKEN_LIFETIME, Duration::from_secs);
                 Ok((granted.access_token, life))
             }
             TokenRequestKind::Login { token, lifetime, .. } => {
@@ -284,7 +293,11 @@ mod tests {
             "cGEic3MkKHVzZXJuYW1lKQ==",
         ] {
             let answer = json!({"message": echo}).to_string();
-            assert_eq!(grant.rejection_message(answer.as_bytes()), "no reason given", "{echo}");
+            assert_eq!(
+                grant.rejection_message(answer.as_bytes()),
+                "no reason given",
+                "{echo}"
+            );
         }
         let answer = json!({"message": "x".repeat(400)}).to_string();
         assert_eq!(grant.rejection_message(answer.as_bytes()).len(), 300);

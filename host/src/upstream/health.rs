@@ -76,7 +76,10 @@ impl Health {
         if status == 401 {
             self.rejected = Some((path.to_owned(), now));
             let message = "The server does not accept the credentials (HTTP 401)";
-            changed |= set_if_changed(&mut self.authenticated, HealthFact::new(false, "AuthFailed", message));
+            changed |= set_if_changed(
+                &mut self.authenticated,
+                HealthFact::new(false, "AuthFailed", message),
+            );
         } else if status < 400 {
             let stands = |(at, since): &(String, Instant)| {
                 at != path && now.saturating_duration_since(*since) < REJECTION_TIMEOUT
@@ -120,7 +123,9 @@ impl Health {
         let reason = match kind {
             transport_error::TransportErrorKind::Tls => "TLSFailed",
             transport_error::TransportErrorKind::Address => "AddressNotAllowed",
-            transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => "ConnectionFailed",
+            transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => {
+                "ConnectionFailed"
+            }
         };
         set_if_changed(&mut self.connected, HealthFact::new(false, reason, why))
     }
@@ -246,9 +251,16 @@ mod tests {
     fn record_returns_true_on_change_only() {
         let (mut health, t) = (Health::default(), Instant::now());
         assert!(health.is_unknown() && health.idle_time(t) == Duration::MAX);
-        assert!(health.record_response(200, "/a", t) && !health.record_response(404, "/b", t) && health.is_healthy());
+        assert!(
+            health.record_response(200, "/a", t)
+                && !health.record_response(404, "/b", t)
+                && health.is_healthy()
+        );
         assert!(health.record_unreachable(transport_error::TransportErrorKind::Connect, "refused"));
-        assert!(!health.record_unreachable(transport_error::TransportErrorKind::Broken, "reset") && !health.is_healthy());
+        assert!(
+            !health.record_unreachable(transport_error::TransportErrorKind::Broken, "reset")
+                && !health.is_healthy()
+        );
         assert!(health.record_unreachable(transport_error::TransportErrorKind::Tls, "expired"));
         assert!(health.record_reachable(t) && !health.record_reachable(t) && health.is_healthy());
     }
@@ -257,15 +269,25 @@ mod tests {
     fn rejected_credentials_survive_success_on_other_path() {
         let (mut health, t) = (Health::default(), Instant::now());
         assert!(health.record_response(401, "/user", t));
-        assert!(!health.record_response(200, "/info", t) && !health.record_login(Ok(()), t) && !health.is_healthy());
+        assert!(
+            !health.record_response(200, "/info", t)
+                && !health.record_login(Ok(()), t)
+                && !health.is_healthy()
+        );
         assert!(health.record_response(200, "/user", t) && health.is_healthy());
         assert!(health.record_response(401, "/user", t));
-        assert!(health.record_response(200, "/info", t + REJECTION_TIMEOUT), "long ago");
+        assert!(
+            health.record_response(200, "/info", t + REJECTION_TIMEOUT),
+            "long ago"
+        );
         let refused = SendError::LoginFailed("HTTP 401: no".into());
         assert!(health.record_login(Err(&refused), t) && health.record_login(Ok(()), t));
         let ill = SendError::Unavailable("login: HTTP 500".into());
         assert!(
-            health.record_login(Err(&ill), t) && !health.is_healthy() && health.record_login(Ok(()), t) && health.is_healthy()
+            health.record_login(Err(&ill), t)
+                && !health.is_healthy()
+                && health.record_login(Ok(()), t)
+                && health.is_healthy()
         );
     }
 

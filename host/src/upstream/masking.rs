@@ -1,15 +1,13 @@
 //! Secrets into a body on the way out, and placeholders back in their place on the way in.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Mutex,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use base64::{
     Engine,
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
 use memchr::memmem;
+use parking_lot::Mutex;
 
 use super::{SecretKey, SendError};
 use crate::contract::bindings::http;
@@ -324,7 +322,8 @@ mod tests {
             (Encoding::Plain, "secret>?value", "p=c2VjcmV0Pj92YWx1ZQ=="),
             (Encoding::Plain, "secret>?value", "p=c2VjcmV0Pj92YWx1ZQ"),
         ] {
-            let hidden = redactor(encoding, value, &PreviousSecrets::default()).redact_bytes(answer.as_bytes());
+            let hidden =
+                redactor(encoding, value, &PreviousSecrets::default()).redact_bytes(answer.as_bytes());
             let hidden = String::from_utf8_lossy(&hidden);
             for part in ["pa&ss", "hunter", "quoted", "sec ret", "sec%20ret", "ret", "c2Vj"] {
                 assert!(!hidden.contains(part), "{hidden}");
@@ -336,14 +335,15 @@ mod tests {
     fn a_rotated_value_stays_hidden_and_is_not_the_present_one() {
         let previous = PreviousSecrets::default();
         redactor(Encoding::Plain, "the-old-value", &previous);
-        let hidden =
-            redactor(Encoding::Plain, "the-new-value", &previous).redact_bytes(b"a=the-old-value b=the-new-value");
+        let hidden = redactor(Encoding::Plain, "the-new-value", &previous)
+            .redact_bytes(b"a=the-old-value b=the-new-value");
         assert_eq!(hidden, b"a=*** b={{placeholder-1}}");
     }
 
     #[test]
     fn forms_are_escaped() {
-        let filled = redactor(Encoding::Form, "a&b=c d", &PreviousSecrets::default()).fill_body(b"p={{placeholder-1}}");
+        let filled = redactor(Encoding::Form, "a&b=c d", &PreviousSecrets::default())
+            .fill_body(b"p={{placeholder-1}}");
         assert_eq!(filled, b"p=a%26b%3Dc%20d");
     }
 
@@ -361,7 +361,10 @@ mod tests {
             previous.record_current(&secret(0), &value(0));
             let all = previous.0.lock();
             assert!(all.bytes <= REMEMBERED.1);
-            assert_eq!(all.bytes, all.secrets.values().map(SecretValues::size_bytes).sum::<usize>());
+            assert_eq!(
+                all.bytes,
+                all.secrets.values().map(SecretValues::size_bytes).sum::<usize>()
+            );
         }
         let all = previous.all_values();
         assert!(all.contains(&value(0)) && all.contains(&value(19)) && !all.contains(&value(1)));

@@ -111,7 +111,9 @@ mod tests {
     #[test]
     fn burst_passes_and_then_requests_are_spaced() {
         let (mut limiter, t) = (RateLimiter::new(Some(10), Some(3)), Instant::now());
-        let waits: Vec<_> = (0..5).map(|_| limiter.reserve_slot(t, SECOND).as_millis()).collect();
+        let waits: Vec<_> = (0..5)
+            .map(|_| limiter.reserve_slot(t, SECOND).as_millis())
+            .collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(
             limiter.reserve_slot(t, Duration::from_millis(100)).as_millis(),

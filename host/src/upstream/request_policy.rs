@@ -81,7 +81,10 @@ pub fn check_method(method: &str) -> Result<(), SendError> {
 /// Checks that a component may set a header.
 pub fn check_header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
-    if FORBIDDEN_HEADERS.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
+    if FORBIDDEN_HEADERS.contains(&&*lower)
+        || lower.starts_with("proxy-")
+        || lower.starts_with("x-forwarded-")
+    {
         return Err(SendError::Invalid(format!(
             "the header {name:?} is set by the host"
         )));

@@ -200,7 +200,11 @@ mod tests {
             "x".repeat(5000),
             "y".repeat(50)
         );
-        let events: Vec<ServerSentEvent> = large.as_bytes().chunks(7).flat_map(|c| parser.parse_chunk(c)).collect();
+        let events: Vec<ServerSentEvent> = large
+            .as_bytes()
+            .chunks(7)
+            .flat_map(|c| parser.parse_chunk(c))
+            .collect();
         assert!(events[0].is_truncated && events[0].data.len() <= 11, "{events:?}");
         assert_eq!(events[1], event("", "message", "ok"));
         assert!(parser.line.capacity() < 100 && parser.data.capacity() < 100);

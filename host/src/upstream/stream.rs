@@ -10,17 +10,18 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use self::pattern::{ParsedEvent, EventEffect};
+use self::pattern::{EventEffect, ParsedEvent};
 pub use self::{
-    follow::{TailQuery, EventTail, read_tail},
-    pattern::{Subscription, EventPattern},
+    follow::{EventTail, TailQuery, read_tail},
+    pattern::{EventPattern, StreamSubscription},
 };
 use super::{Client, SecretKey, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
@@ -140,7 +141,7 @@ pub struct StreamCounters {
 }
 
 struct Subscriber {
-    subscription: Subscription,
+    subscription: StreamSubscription,
     /// The last event of the subscription has been received.
     done: bool,
 }
@@ -231,7 +232,7 @@ impl EventStreams {
         &self,
         object: &ObjectRef,
         key: &StreamKey,
-        interest: Subscription,
+        interest: StreamSubscription,
         source: StreamSource,
     ) -> Result<(), SendError> {
         if self.is_disabled {
@@ -279,7 +280,11 @@ impl EventStreams {
                     done: false,
                 };
                 entry.followers.insert(object.clone(), follower);
-                inner.by_object.entry(object.clone()).or_default().insert(key.clone());
+                inner
+                    .by_object
+                    .entry(object.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
         }
         if entry.task.is_none() && entry.is_wanted() {
@@ -345,10 +350,10 @@ impl EventStreams {
                     && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
             } else {
                 source
-                .client_inputs()
-                .0
-                .iter()
-                .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v))
+                    .client_inputs()
+                    .0
+                    .iter()
+                    .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v))
             }
         });
     }
@@ -363,7 +368,12 @@ impl EventStreams {
         for (key, entry) in &mut self.inner.lock().streams {
             if entry.task.is_some() && outdated(key, &entry.source) {
                 entry.close_with(StreamState::Outdated);
-                woken.extend(entry.pending_subscribers().into_iter().map(|object| (object, key.clone())));
+                woken.extend(
+                    entry
+                        .pending_subscribers()
+                        .into_iter()
+                        .map(|object| (object, key.clone())),
+                );
             }
         }
         self.wake_objects(woken);
@@ -391,7 +401,9 @@ impl EventStreams {
     }
 
     fn wake_objects(&self, woken: Vec<(ObjectRef, StreamKey)>) {
-        self.counters.wakes.fetch_add(woken.len() as u64, Ordering::Relaxed);
+        self.counters
+            .wakes
+            .fetch_add(woken.len() as u64, Ordering::Relaxed);
         for (object, key) in woken {
             (self.wake)(&object, &key);
         }
@@ -420,7 +432,14 @@ impl EventStreams {
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
         self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Open;
-            ((), if resumed { Vec::new() } else { entry.pending_subscribers() })
+            (
+                (),
+                if resumed {
+                    Vec::new()
+                } else {
+                    entry.pending_subscribers()
+                },
+            )
         })
     }
 
@@ -435,13 +454,7 @@ impl EventStreams {
                 .values()
                 .any(|f| !f.done && f.subscription.needs_data(event))
         };
-        if self
-            .inner
-            .lock()
-            .streams
-            .get(key)
-            .is_some_and(reads)
-        {
+        if self.inner.lock().streams.get(key).is_some_and(reads) {
             body.parse_data();
         }
         self.update_from_task(key, epoch, |entry| {
@@ -479,7 +492,14 @@ impl EventStreams {
     fn on_broken(&self, key: &StreamKey, epoch: u64, why: String, wakes_subscribers: bool) -> Option<()> {
         self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Waiting(why);
-            ((), if wakes_subscribers { entry.pending_subscribers() } else { Vec::new() })
+            (
+                (),
+                if wakes_subscribers {
+                    entry.pending_subscribers()
+                } else {
+                    Vec::new()
+                },
+            )
         })
     }
 

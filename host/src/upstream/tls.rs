@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
-use super::{SecretKeySelector, SecretValue, SecretStore, SendError, missing_secret, object::UpstreamObject};
+use super::{SecretKeySelector, SecretStore, SecretValue, SendError, missing_secret, object::UpstreamObject};
 
 /// The system's certificate authorities, read once.
 fn system_roots() -> &'static RootCertStore {

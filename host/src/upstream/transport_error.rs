@@ -30,16 +30,16 @@ pub struct TransportError {
 impl TransportError {
     /// The error of a request.
     pub fn from_request(error: &reqwest::Error) -> Self {
-        let mut error = Self::from_chain(error, error.is_connect());
+        let mut transport_error = Self::from_chain(error, error.is_connect());
         if error.is_timeout() {
-            error.text = "no answer in time".into();
+            transport_error.text = "no answer in time".into();
             if error.is_connect() {
-                error.text = "can't connect: no answer in time".into();
+                transport_error.text = "can't connect: no answer in time".into();
             }
         } else if error.source().is_none() {
-            error.text = "the connection failed".into();
+            transport_error.text = "the connection failed".into();
         }
-        error
+        transport_error
     }
 
     /// The error of a connection attempt.
@@ -48,7 +48,11 @@ impl TransportError {
     }
 
     fn from_chain(error: &(dyn Error + 'static), connecting: bool) -> Self {
-        let mut kind = if connecting { TransportErrorKind::Connect } else { TransportErrorKind::Broken };
+        let mut kind = if connecting {
+            TransportErrorKind::Connect
+        } else {
+            TransportErrorKind::Broken
+        };
         let mut cause = error;
         loop {
             if cause.is::<AddressNotAllowed>() {

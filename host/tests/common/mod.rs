@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Mutex};
 
 use ostler::testing::{
-    network::{NetworkPolicy, NetworkGrant, parse_network},
-    upstream::{Secret, SecretKey, SecretValue, SecretStore},
+    network::{NetworkGrant, NetworkPolicy, parse_network},
+    upstream::{Secret, SecretKey, SecretStore, SecretValue},
 };
 
 /// Secrets by name, or by key where one has several; each change of a value increases its version.
@@ -34,7 +34,7 @@ impl SecretStore for Vault {
 /// Allows connections to these addresses: the tests' servers are on this machine.
 pub fn allowing(addresses: &str) -> NetworkPolicy {
     let here = NetworkPolicy::default();
-    here.allow(NetworkGrant {
+    here.replace_grant(NetworkGrant {
         allow: vec![parse_network(addresses).unwrap()],
     });
     here

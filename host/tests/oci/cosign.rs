@@ -1,6 +1,6 @@
 //! Output of cosign 3.1.3, for a key made for this test, is accepted.
 
-use ostler::testing::signature::{FoundSignatures, SignaturePolicy, PublicKey, Signature};
+use ostler::testing::signature::{FoundSignatures, PublicKey, Signature, SignaturePolicy};
 
 const KEY: &str = "-----BEGIN PUBLIC KEY-----
 MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEbdXgj/svW0eqLkM1EnpALzdlG+7W
@@ -33,7 +33,10 @@ fn verified(digest: &str, signatures: Vec<Signature>) -> Result<(), String> {
         signatures,
         malformed: Vec::new(),
     };
-    policy.verify_digest(digest, &found).map(drop).map_err(|e| e.to_string())
+    policy
+        .verify_digest(digest, &found)
+        .map(drop)
+        .map_err(|e| e.to_string())
 }
 
 #[test]

@@ -13,7 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use ostler::testing::{
-    oci::{RegistryAuth, Digest, PullError, Reference},
+    oci::{Digest, PullError, Reference, RegistryAuth},
     signature::SignaturePolicy,
 };
 use serde_json::{Value, json};

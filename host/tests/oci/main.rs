@@ -14,8 +14,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use fake::{Asked, BUNDLE, CONFIG, Fake, MANIFEST, PASSWORD, answer, descriptor, status, wasm};
 use ostler::testing::{
-    oci::{RegistryAuth, Digest, PullLimits, Reference, ComponentStore},
-    signature::{SignaturePolicy, PublicKey, SigningKey, simple_payload},
+    oci::{ComponentStore, Digest, PullLimits, Reference, RegistryAuth},
+    signature::{PublicKey, SignaturePolicy, SigningKey, simple_payload},
 };
 use serde_json::{Value, json};
 
@@ -350,8 +350,8 @@ async fn signatures_are_verified_before_other_content_is_read() {
     let reference = fake.component();
     let digest = reference.digest().expect("pinned");
     let (key, stranger) = (key(1), key(2));
-    let payload = simple_payload(&reference.place(), digest.as_str());
-    let other = simple_payload(&reference.place(), Digest::of_bytes(b"").as_str());
+    let payload = simple_payload(&reference.full_name(), digest.as_str());
+    let other = simple_payload(&reference.full_name(), Digest::of_bytes(b"").as_str());
     let pull = async || {
         store()
             .pull_component(&reference, &RegistryAuth::anonymous(), &policy(&key.public_key()))

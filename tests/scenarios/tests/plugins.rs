@@ -540,7 +540,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
-        .push(&reference, &auth, wasm, &ComponentInterfaces::default(), BTreeMap::new(), quiet)
+        .push_component(&reference, &auth, wasm, &ComponentInterfaces::default(), BTreeMap::new(), quiet)
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();
@@ -570,7 +570,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
     store
-        .sign(&reference, &pushed.digest, &auth, &key)
+        .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
     // It is tried again by itself.

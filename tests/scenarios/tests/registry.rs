@@ -33,7 +33,7 @@ impl Desk {
         desk.write("greeting.wasm", component(GREETING));
         for (i, name) in ["ours", "theirs"].iter().enumerate() {
             let pem = private(i as u8 + 1);
-            let public = SigningKey::from_pem(&pem).expect("a key").public();
+            let public = SigningKey::from_pem(&pem).expect("a key").public_key();
             desk.write(&format!("{name}.key"), pem);
             desk.write(&format!("{name}.pub"), spki(i as u8 + 1));
             let read = std::fs::read_to_string(desk.at(&format!("{name}.pub"))).expect("written");
@@ -128,7 +128,7 @@ fn store(cache: &Path) -> ComponentStore {
 
 async fn pull(store: &ComponentStore, reference: &str, policy: &SignaturePolicy) -> Result<PulledComponent, PullError> {
     let reference: Reference = reference.parse().expect("a reference");
-    store.pull(&reference, &RegistryAuth::anonymous(), policy).await
+    store.pull_component(&reference, &RegistryAuth::anonymous(), policy).await
 }
 
 fn http() -> reqwest::Client {
@@ -266,7 +266,7 @@ mod real {
         let key = SigningKey::from_pem(&private(1)).expect("a key");
         desk.write(
             "greeting.sig",
-            BASE64_STANDARD.encode(key.sign(&component(GREETING)).expect("signed")),
+            BASE64_STANDARD.encode(key.sign_message(&component(GREETING)).expect("signed")),
         );
         let file = ["verify", "greeting.wasm", "--signature", "greeting.sig", "--key"];
         assert_eq!(

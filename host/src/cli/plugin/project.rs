@@ -88,7 +88,7 @@ impl Project {
     /// What it asks for, granted.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
-        Grants::parse(&text, manifest::FILE_NAME).map_err(|e| anyhow::anyhow!("{e}"))
+        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
     /// An error unless every kind that the component reconciles is defined here.
@@ -120,7 +120,7 @@ impl Project {
 
 /// What a folder's `plugin.yaml` asks for.
 pub fn asks(folder: &Path) -> anyhow::Result<Value> {
-    let file = folder.join(manifest::FILE_NAME);
+    let file = folder.join(manifest::FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
@@ -283,13 +283,13 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         assert!(
             grants
                 .grants_for("mine")
-                .check(&crate::policy::grants::Access::Events)
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_ok()
         );
         assert!(
             grants
                 .grants_for("other")
-                .check(&crate::policy::grants::Access::Events)
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_err()
         );
     }

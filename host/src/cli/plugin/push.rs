@@ -12,12 +12,12 @@ use super::{
     registry::{Registry, text},
 };
 use crate::{
-    contract::{inspection, limits::PullLimits},
+    contract::{inspection, limits::Limits},
     plugin,
     policy::grants::Grants,
     sandbox::engine::Engine,
     supply::{
-        oci::{Reference, ComponentInterfaces},
+        oci::{ComponentInterfaces, Reference},
         signature::{Fingerprint, SigningKey},
     },
 };
@@ -74,7 +74,7 @@ impl Push {
         let file = self.file.display();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading the component {file}"))?;
         let shape = inspection::inspect(&wasm).with_context(|| file.to_string())?;
-        let limits = PullLimits::default();
+        let limits = Limits::default();
         let engine =
             Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
         let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
@@ -94,7 +94,7 @@ impl Push {
         let bar = bar(wasm.len() as u64);
         let telling = bar.clone();
         let pushed = store
-            .push(
+            .push_component(
                 &self.reference,
                 &auth,
                 wasm.into(),
@@ -107,7 +107,7 @@ impl Push {
         let pushed = pushed?;
         if let Some(key) = &key {
             store
-                .sign(&self.reference, &pushed.digest, &auth, key)
+                .sign_digest(&self.reference, &pushed.digest, &auth, key)
                 .await
                 .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
         }
@@ -117,8 +117,8 @@ impl Push {
             name: plugin.name().to_string(),
             version: plugin.version.clone(),
             size: pushed.size,
-            existed: pushed.existed,
-            signed_by: key.map(|key| key.public().fingerprint().clone()),
+            existed: pushed.already_present,
+            signed_by: key.map(|key| key.public_key().fingerprint().clone()),
         };
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::supply::oci::{RegistryAuth, PullLimits, Reference, ComponentStore};
+use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 
 /// How a registry is reached.
 #[derive(Args)]
@@ -25,7 +25,10 @@ impl Registry {
         let store = ComponentStore::new(None, PullLimits::default())
             .with_tags()
             .with_plain_http(plain);
-        Ok((store, RegistryAuth::from_user_config(self.docker_config.as_deref(), reference)?))
+        Ok((
+            store,
+            RegistryAuth::from_user_config(self.docker_config.as_deref(), reference)?,
+        ))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     contract::inspection::{self, Inspection},
     supply::{
         oci::{Digest, Reference},
-        signature::{Fingerprint, SignaturePolicy, PublicKey},
+        signature::{Fingerprint, PublicKey, SignaturePolicy},
     },
 };
 
@@ -130,7 +130,7 @@ impl Verify {
         let name = path.display().to_string();
         let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
         let (mut signers, mut problem) = (Vec::new(), None);
-        if policy.asks() {
+        if policy.needs_signatures() {
             let Some(file) = &self.signature else {
                 bail!(
                     "a file has no signature with it: give --signature (what `cosign sign-blob` wrote), or verify \
@@ -142,7 +142,10 @@ impl Verify {
             let signature = BASE64_STANDARD
                 .decode(signature.trim())
                 .with_context(|| format!("the signature {} is not base64", file.display()))?;
-            let signed = policy.keys.iter().filter(|key| key.verifies(&wasm, &signature));
+            let signed = policy
+                .keys
+                .iter()
+                .filter(|key| key.verify_message(&wasm, &signature));
             signers.extend(signed.map(|key| key.fingerprint().clone()));
             // One file has one signature, so of several keys at most one has made it.
             if signers.is_empty() || (self.all && signers.len() < policy.keys.len()) {
@@ -168,7 +171,9 @@ impl Verify {
             .with_context(|| format!("there is no file {}", self.subject))?;
         let (store, auth) = self.registry.open(&reference)?;
         // Optional, so that the rest is told, too.
-        let pulled = store.pull(&reference, &auth, &policy.optional()).await?;
+        let pulled = store
+            .pull_component(&reference, &auth, &policy.permissive())
+            .await?;
         let pinned = Digest::parse(&pulled.digest).map(|digest| reference.with_digest(digest));
         Ok(Subject {
             name: pinned.unwrap_or(reference).to_string(),

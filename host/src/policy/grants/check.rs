@@ -15,7 +15,7 @@ use crate::contract::limits::Limits;
 
 /// The error of a denied access: names the missing field, in the manifest or in the grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {plugin} may not {what}: {}", self.missing())]
+#[error("plugin {plugin} may not {action}: {}", self.describe_missing())]
 pub struct Denied {
     plugin: Arc<str>,
     action: String,
@@ -185,11 +185,11 @@ impl PluginGrants {
             return Ok(());
         }
         let asked = self.asks.is_none() || entry.is_some();
-        let (what, term) = access.describe_access();
+        let (action, field) = access.describe_access();
         Err(Denied {
             plugin: self.plugin.clone(),
-            action: what,
-            field: term,
+            action,
+            field,
             is_asked: asked,
             grant_prefix: (!granted).then(|| self.field_prefix.clone()),
         })
@@ -205,7 +205,9 @@ impl Permissions {
     /// The entries that let the plugin read Secrets.
     fn readable_secret_grants(&self) -> impl Iterator<Item = &KubernetesGrant> {
         let shown = |g: &&KubernetesGrant| {
-            matches!(&*g.group, "" | "*") && matches_any(&g.kinds, "Secret") && g.verbs.iter().any(returns_object)
+            matches!(&*g.group, "" | "*")
+                && matches_any(&g.kinds, "Secret")
+                && g.verbs.iter().any(returns_object)
         };
         let readable = self.secrets_are_readable;
         self.kubernetes.iter().filter(move |g| readable && shown(g))
@@ -246,7 +248,8 @@ impl Permissions {
                 found.map(|i| i + self.kubernetes.len())
             }
             Access::Secret { namespace, name } => {
-                let covers = |g: &SecretGrant| matches_any(&g.names, name) && matches_any(&g.namespaces, namespace);
+                let covers =
+                    |g: &SecretGrant| matches_any(&g.names, name) && matches_any(&g.namespaces, namespace);
                 let found = self.secrets.iter().position(covers);
                 found.map(|i| i + self.kubernetes.len() + self.upstreams.len())
             }
@@ -386,7 +389,10 @@ plugins:
     #[test]
     fn pace_parses_durations_and_refuses_others() {
         let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
-        let pace = Grants::parse(text, "g.yaml").expect("parses").grants_for("team").pace();
+        let pace = Grants::parse(text, "g.yaml")
+            .expect("parses")
+            .grants_for("team")
+            .pace();
         assert_eq!(
             (pace.poll, pace.jitter),
             (Some(Duration::from_secs(5400)), Some(5))

@@ -329,9 +329,15 @@ mod tests {
 
     #[test]
     fn helper_with_invalid_name_is_not_run() {
-        let error = run_credential_helper("../../bin/sh", "a.io").err().expect("no helper").to_string();
+        let error = run_credential_helper("../../bin/sh", "a.io")
+            .err()
+            .expect("no helper")
+            .to_string();
         assert!(error.contains("not the name"), "{error}");
-        let error = run_credential_helper("is-not-there", "a.io").err().expect("no helper").to_string();
+        let error = run_credential_helper("is-not-there", "a.io")
+            .err()
+            .expect("no helper")
+            .to_string();
         assert!(error.starts_with("docker-credential-is-not-there"), "{error}");
     }
 }

@@ -105,7 +105,11 @@ impl DiskCache {
                 let Ok(metadata) = entry.metadata() else { continue };
                 let (path, used) = (entry.path(), metadata.modified()?);
                 let partial = path.extension().is_some();
-                if partial && now.duration_since(used).is_ok_and(|age| age > PARTIAL_FILE_TIMEOUT) {
+                if partial
+                    && now
+                        .duration_since(used)
+                        .is_ok_and(|age| age > PARTIAL_FILE_TIMEOUT)
+                {
                     let _ = fs::remove_file(&path);
                 } else if !partial {
                     files.push((used, metadata.len(), path));
@@ -192,7 +196,9 @@ mod tests {
     #[test]
     fn eviction_keeps_recently_used_blobs() {
         let (_directory, cache) = cache(8);
-        let blobs: Vec<_> = [b"one1", b"two2", b"thre"].map(|b| (Digest::of_bytes(b), b)).to_vec();
+        let blobs: Vec<_> = [b"one1", b"two2", b"thre"]
+            .map(|b| (Digest::of_bytes(b), b))
+            .to_vec();
         for (i, (digest, bytes)) in blobs.iter().enumerate() {
             cache.write_blob(digest, *bytes).expect("kept");
             let file = fs::File::options()
@@ -209,7 +215,10 @@ mod tests {
         file.set_modified(SystemTime::now() - 2 * PARTIAL_FILE_TIMEOUT)
             .expect("aged");
         cache.evict_to_limit(&[&blobs[2].0]).expect("trimmed");
-        let there: Vec<_> = blobs.iter().map(|(d, _)| cache.read_blob(d, 4).is_some()).collect();
+        let there: Vec<_> = blobs
+            .iter()
+            .map(|(d, _)| cache.read_blob(d, 4).is_some())
+            .collect();
         assert_eq!(there, [true, false, true]);
         assert!(!left.exists());
     }

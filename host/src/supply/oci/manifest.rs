@@ -106,7 +106,11 @@ impl ImageManifest {
 
 /// Finds the component's layer, or returns an error that names what the artifact is instead. `media_type` is that of
 /// the registry's response.
-pub fn find_component(media_type: Option<&str>, bytes: &[u8], limit: u64) -> Result<(Digest, u64), PullError> {
+pub fn find_component(
+    media_type: Option<&str>,
+    bytes: &[u8],
+    limit: u64,
+) -> Result<(Digest, u64), PullError> {
     let not = |what: String| {
         PullError::NotAComponent(format!(
             "{what}; a component has one layer of {WASM_LAYER} and a config of {WASM_CONFIG} (`ostler plugin push` makes it so)"
@@ -117,8 +121,12 @@ pub fn find_component(media_type: Option<&str>, bytes: &[u8], limit: u64) -> Res
     struct Head {
         media_type: Option<String>,
     }
-    let head: Head = serde_json::from_slice(bytes)
-        .map_err(|e| not(format!("what the registry gave is no manifest ({})", shorten_text(e))))?;
+    let head: Head = serde_json::from_slice(bytes).map_err(|e| {
+        not(format!(
+            "what the registry gave is no manifest ({})",
+            shorten_text(e)
+        ))
+    })?;
     match head.media_type.as_deref().or(media_type) {
         Some(OCI_INDEX | DOCKER_LIST) => {
             return Err(not(
@@ -129,8 +137,12 @@ pub fn find_component(media_type: Option<&str>, bytes: &[u8], limit: u64) -> Res
         Some(OCI_MANIFEST) | None => {}
         Some(other) => return Err(not(format!("a manifest of type {:?}", shorten_text(other)))),
     }
-    let manifest: ImageManifest = serde_json::from_slice(bytes)
-        .map_err(|e| not(format!("what the registry gave is no manifest ({})", shorten_text(e))))?;
+    let manifest: ImageManifest = serde_json::from_slice(bytes).map_err(|e| {
+        not(format!(
+            "what the registry gave is no manifest ({})",
+            shorten_text(e)
+        ))
+    })?;
     match &*manifest.config.media_type {
         WASM_CONFIG => {}
         IMAGE_CONFIG | DOCKER_CONFIG => return Err(not("a container image".into())),
@@ -191,7 +203,10 @@ mod tests {
     use super::*;
 
     fn manifest(config: &str, layers: &[&str]) -> Vec<u8> {
-        let layers = layers.iter().map(|t| Descriptor::for_bytes(t, b"\0asm")).collect();
+        let layers = layers
+            .iter()
+            .map(|t| Descriptor::for_bytes(t, b"\0asm"))
+            .collect();
         ImageManifest::new(Descriptor::for_bytes(config, b"{}"), layers, BTreeMap::new()).to_bytes()
     }
 

@@ -6,8 +6,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 
 use super::{
-    RegistryAuth, Digest, PullError, Reference, ComponentInterfaces, ComponentStore,
-    manifest::{WASM_CONFIG, Descriptor, ImageManifest, WASM_LAYER, build_config},
+    ComponentInterfaces, ComponentStore, Digest, PullError, Reference, RegistryAuth,
+    manifest::{Descriptor, ImageManifest, WASM_CONFIG, WASM_LAYER, build_config},
     registry::UploadProgress,
     signatures,
 };
@@ -91,14 +91,21 @@ impl ComponentStore {
                 Some(Ok(manifest)) => manifest.layers,
                 _ => Vec::new(),
             };
-            layers.push(signatures::signature_layer(&payload, BASE64_STANDARD.encode(signature)));
+            layers.push(signatures::signature_layer(
+                &payload,
+                BASE64_STANDARD.encode(signature),
+            ));
             let (about, config) = signatures::signature_config(&layers);
             let silent: UploadProgress = Arc::new(|_| {});
             for bytes in [payload, config].map(Bytes::from) {
-                registry.upload_blob(&Digest::of_bytes(&bytes), &bytes, &silent).await?;
+                registry
+                    .upload_blob(&Digest::of_bytes(&bytes), &bytes, &silent)
+                    .await?;
             }
             let manifest = ImageManifest::new(about, layers, BTreeMap::new()).to_bytes();
-            registry.put_manifest(&signatures::signature_tag(digest), &manifest).await
+            registry
+                .put_manifest(&signatures::signature_tag(digest), &manifest)
+                .await
         })
         .await
     }

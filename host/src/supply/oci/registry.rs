@@ -2,19 +2,17 @@
 
 mod token;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
 use reqwest::{RequestBuilder, Response, Url, redirect};
 use serde::Deserialize;
 
 use super::{
-    RegistryAuth, Digest, PullError, Reference,
+    Digest, PullError, Reference, RegistryAuth,
     auth::RegistryCredential,
     manifest::{self, Descriptor, ImageIndex},
     shorten_text,
@@ -90,10 +88,10 @@ pub fn check_digest(what: &str, wanted: &Digest, bytes: &[u8]) -> Result<(), Pul
         return Ok(());
     }
     Err(PullError::DigestMismatch {
-            what: what.into(),
-            wanted: wanted.to_string(),
-            found: found.to_string(),
-        })
+        what: what.into(),
+        wanted: wanted.to_string(),
+        found: found.to_string(),
+    })
 }
 
 impl Registry {
@@ -140,18 +138,22 @@ impl Registry {
     /// Fetches the manifest of a tag or digest; `None` if it does not exist.
     pub async fn fetch_manifest(&self, name: &str) -> Result<Option<RegistryContent>, PullError> {
         let url = self.join_path(&format!("manifests/{name}"))?;
-        self.fetch_optional(name, &url, manifest::MAX_MANIFEST_BYTES).await
+        self.fetch_optional(name, &url, manifest::MAX_MANIFEST_BYTES)
+            .await
     }
 
     /// Fetches the referrers of a digest, from the referrers API or else from the tag that replaces it.
     pub async fn fetch_referrers(&self, digest: &Digest) -> Result<Vec<Descriptor>, PullError> {
         let url = self.join_path(&format!("referrers/{digest}"))?;
-        let answer = match self.fetch_optional("referrers", &url, manifest::MAX_MANIFEST_BYTES).await {
+        let answer = match self
+            .fetch_optional("referrers", &url, manifest::MAX_MANIFEST_BYTES)
+            .await
+        {
             Ok(Some(answer)) => Some(answer),
             Ok(None) => self.fetch_manifest(&format!("sha256-{}", digest.hex())).await?,
             Err(e) => return Err(e),
         };
-        let index = answer.map(|answer| serde_json::from_slice::<Index>(&answer.bytes));
+        let index = answer.map(|answer| serde_json::from_slice::<ImageIndex>(&answer.bytes));
         match index {
             None => Ok(Vec::new()),
             Some(Ok(index)) => Ok(index.manifests),
@@ -164,11 +166,20 @@ impl Registry {
     }
 
     /// Fetches content that may not exist.
-    async fn fetch_optional(&self, what: &str, url: &Url, limit: u64) -> Result<Option<RegistryContent>, PullError> {
+    async fn fetch_optional(
+        &self,
+        what: &str,
+        url: &Url,
+        limit: u64,
+    ) -> Result<Option<RegistryContent>, PullError> {
         let what = format!("{} of {}", what, self.repository);
         self.fetch_bounded(
             &what,
-            || self.http.get(url.clone()).header(header::ACCEPT, manifest::ACCEPTED_TYPES),
+            || {
+                self.http
+                    .get(url.clone())
+                    .header(header::ACCEPT, manifest::ACCEPTED_TYPES)
+            },
             limit,
         )
         .await
@@ -178,9 +189,11 @@ impl Registry {
     pub async fn fetch_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>, PullError> {
         let url = self.join_path(&format!("blobs/{digest}"))?;
         let what = format!("blob of {}", self.repository);
-        let answer = self.fetch_bounded(&what, || self.http.get(url.clone()), size).await?;
-        let answer =
-            answer.ok_or_else(|| self.not_found_error(&format!("blob {digest}, though its manifest names it")))?;
+        let answer = self
+            .fetch_bounded(&what, || self.http.get(url.clone()), size)
+            .await?;
+        let answer = answer
+            .ok_or_else(|| self.not_found_error(&format!("blob {digest}, though its manifest names it")))?;
         check_digest("the blob", digest, &answer.bytes)?;
         Ok(answer.bytes)
     }
@@ -230,7 +243,12 @@ impl Registry {
     }
 
     /// Uploads a blob and reports the number of uploaded bytes.
-    pub async fn upload_blob(&self, digest: &Digest, bytes: &Bytes, progress: &UploadProgress) -> Result<(), PullError> {
+    pub async fn upload_blob(
+        &self,
+        digest: &Digest,
+        bytes: &Bytes,
+        progress: &UploadProgress,
+    ) -> Result<(), PullError> {
         let what = format!("upload to {}", self.repository);
         let start = self.join_path("blobs/uploads/")?;
         let response = self
@@ -277,7 +295,10 @@ impl Registry {
             })
             .await?;
         let response = self.check_status(&what, response).await?;
-        let (wanted, found) = (Digest::of_bytes(bytes), response.headers().get("docker-content-digest"));
+        let (wanted, found) = (
+            Digest::of_bytes(bytes),
+            response.headers().get("docker-content-digest"),
+        );
         match found.and_then(|v| v.to_str().ok()) {
             Some(found) if found != wanted.as_str() => Err(PullError::DigestMismatch {
                 what: "the manifest as the registry has it".into(),
@@ -289,10 +310,16 @@ impl Registry {
     }
 
     /// Sends a request, with a token if the registry challenges; repeats it if the server or the connection fails.
-    async fn send_request(&self, what: &str, build: impl Fn() -> RequestBuilder) -> Result<Response, PullError> {
+    async fn send_request(
+        &self,
+        what: &str,
+        build: impl Fn() -> RequestBuilder,
+    ) -> Result<Response, PullError> {
         let (mut pauses, mut challenge_answered) = (RETRY_DELAYS.iter(), false);
         loop {
-            let request = build().build().map_err(|e| self.pull_failed_error(what, &root_cause(&e)))?;
+            let request = build()
+                .build()
+                .map_err(|e| self.pull_failed_error(what, &root_cause(&e)))?;
             let sent = self.http.execute(self.add_authorization(request)).await;
             let (why, wait) = match sent {
                 Ok(response) if response.status() == StatusCode::UNAUTHORIZED && !challenge_answered => {
@@ -304,7 +331,9 @@ impl Registry {
                     (format!("HTTP {}", response.status()), retry_after(&response))
                 }
                 Ok(response) => return Ok(response),
-                Err(e) if e.is_redirect() => return Err(self.pull_failed_error(what, "it redirects where it must not")),
+                Err(e) if e.is_redirect() => {
+                    return Err(self.pull_failed_error(what, "it redirects where it must not"));
+                }
                 Err(e) => (root_cause(&e), None),
             };
             let Some(pause) = pauses.next() else {
@@ -352,8 +381,12 @@ impl Registry {
     fn unauthorized_error(&self, why: &str) -> PullError {
         let who = match &self.credential {
             None => "nobody in particular: it may need credentials".to_owned(),
-            Some(RegistryCredential::Basic { username, .. }) => format!("the user {:?}", shorten_text(username)),
-            Some(RegistryCredential::Refresh(_) | RegistryCredential::Bearer(_)) => "the owner of the token given".to_owned(),
+            Some(RegistryCredential::Basic { username, .. }) => {
+                format!("the user {:?}", shorten_text(username))
+            }
+            Some(RegistryCredential::Refresh(_) | RegistryCredential::Bearer(_)) => {
+                "the owner of the token given".to_owned()
+            }
         };
         PullError::Unauthorized(format!("{} refuses {who} ({why})", self.full_name()))
     }

@@ -34,13 +34,22 @@ pub async fn fetch_signature_manifest(
 ) -> Result<Option<Result<ImageManifest, String>>, PullError> {
     let answer = registry.fetch_manifest(&signature_tag(digest)).await?;
     Ok(answer.map(|answer| {
-        serde_json::from_slice(&answer.bytes)
-            .map_err(|e| format!("what is tagged {} is no manifest: {}", signature_tag(digest), shorten_text(e)))
+        serde_json::from_slice(&answer.bytes).map_err(|e| {
+            format!(
+                "what is tagged {} is no manifest: {}",
+                signature_tag(digest),
+                shorten_text(e)
+            )
+        })
     }))
 }
 
 /// Adds the signatures of the artifact `sha256-….sig`.
-pub async fn collect_tagged(registry: &Registry, digest: &Digest, found: &mut FoundSignatures) -> Result<(), PullError> {
+pub async fn collect_tagged(
+    registry: &Registry,
+    digest: &Digest,
+    found: &mut FoundSignatures,
+) -> Result<(), PullError> {
     let manifest = match fetch_signature_manifest(registry, digest).await? {
         None => return Ok(()),
         Some(Ok(manifest)) => manifest,
@@ -60,9 +69,17 @@ pub async fn collect_tagged(registry: &Registry, digest: &Digest, found: &mut Fo
 }
 
 /// Adds the signatures of the bundles that refer to the digest.
-pub async fn collect_referrers(registry: &Registry, digest: &Digest, found: &mut FoundSignatures) -> Result<(), PullError> {
+pub async fn collect_referrers(
+    registry: &Registry,
+    digest: &Digest,
+    found: &mut FoundSignatures,
+) -> Result<(), PullError> {
     let referrers = registry.fetch_referrers(digest).await?.into_iter();
-    let bundles = referrers.filter(|d| d.artifact_type.as_deref().is_some_and(|t| t.starts_with(BUNDLE_TYPE_PREFIX)));
+    let bundles = referrers.filter(|d| {
+        d.artifact_type
+            .as_deref()
+            .is_some_and(|t| t.starts_with(BUNDLE_TYPE_PREFIX))
+    });
     for descriptor in bundles.take(MAX_SIGNATURES) {
         match read_bundle(registry, &descriptor).await {
             Ok(signatures) => found.signatures.extend(signatures),
@@ -109,7 +126,10 @@ async fn read_simple(registry: &Registry, layer: &Descriptor) -> Result<Signatur
     Ok(Signature::from_simple(payload, signature)?)
 }
 
-async fn read_bundle(registry: &Registry, descriptor: &Descriptor) -> Result<Vec<Signature>, SignatureReadError> {
+async fn read_bundle(
+    registry: &Registry,
+    descriptor: &Descriptor,
+) -> Result<Vec<Signature>, SignatureReadError> {
     let digest = parse_digest(&descriptor.digest)?;
     let answer = registry.fetch_manifest(digest.as_str()).await?;
     let answer = answer.ok_or_else(|| registry.not_found_error(digest.as_str()))?;
@@ -118,19 +138,26 @@ async fn read_bundle(registry: &Registry, descriptor: &Descriptor) -> Result<Vec
         .map_err(|e| format!("a bundle's manifest can't be read: {}", shorten_text(e)))?;
     let mut layers = manifest.layers.iter();
     let layer = layers.find(|layer| layer.media_type.starts_with(BUNDLE_TYPE_PREFIX));
-    let layer = layer.ok_or_else(|| format!("a bundle's manifest has no layer of type {BUNDLE_TYPE_PREFIX}…"))?;
+    let layer =
+        layer.ok_or_else(|| format!("a bundle's manifest has no layer of type {BUNDLE_TYPE_PREFIX}…"))?;
     Ok(Signature::from_bundle(&fetch_layer(registry, layer).await?)?)
 }
 
 async fn fetch_layer(registry: &Registry, layer: &Descriptor) -> Result<Vec<u8>, SignatureReadError> {
     if layer.size > MAX_SIGNATURE_BYTES {
-        return Err(SignatureReadError::Malformed(format!("a signature of {} bytes", layer.size)));
+        return Err(SignatureReadError::Malformed(format!(
+            "a signature of {} bytes",
+            layer.size
+        )));
     }
-    Ok(registry.fetch_blob(&parse_digest(&layer.digest)?, layer.size).await?)
+    Ok(registry
+        .fetch_blob(&parse_digest(&layer.digest)?, layer.size)
+        .await?)
 }
 
 fn parse_digest(digest: &str) -> Result<Digest, SignatureReadError> {
-    Digest::parse(digest).ok_or_else(|| SignatureReadError::Malformed(format!("{:?} is no digest", shorten_text(digest))))
+    Digest::parse(digest)
+        .ok_or_else(|| SignatureReadError::Malformed(format!("{:?} is no digest", shorten_text(digest))))
 }
 
 /// The layer descriptor of a signature.

@@ -62,7 +62,7 @@ pub struct PublicKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
-    P256_SPKI_PREFIX,
+    P256,
     Ed25519,
 }
 
@@ -97,7 +97,8 @@ impl PublicKey {
                 fingerprint: Fingerprint(format!("sha256:{}", encode_hex(&Sha256::digest(info)))),
             })
         };
-        of(Algorithm::P256, P256_SPKI_PREFIX, P256_POINT_BYTES).or_else(|| of(Algorithm::Ed25519, ED25519_SPKI_PREFIX, ED25519_KEY_BYTES))
+        of(Algorithm::P256, P256_SPKI_PREFIX, P256_POINT_BYTES)
+            .or_else(|| of(Algorithm::Ed25519, ED25519_SPKI_PREFIX, ED25519_KEY_BYTES))
     }
 
     /// The fingerprint.

@@ -58,7 +58,9 @@ impl Signature {
         };
         let count = envelope.signatures.len();
         if count > MAX_BUNDLE_SIGNATURES {
-            return Err(format!("the bundle has {count} signatures: {MAX_BUNDLE_SIGNATURES} at most"));
+            return Err(format!(
+                "the bundle has {count} signatures: {MAX_BUNDLE_SIGNATURES} at most"
+            ));
         }
         let payload = decode("payload", &envelope.payload)?;
         let signatures = envelope.signatures.iter();
@@ -94,10 +96,12 @@ impl Signature {
     pub fn claimed_digests(&self) -> Result<Vec<String>, String> {
         match &self.layout {
             Layout::Simple => parse_simple_claims(&self.payload).map(|digest| vec![digest]),
-            Layout::Dsse { payload_type } if payload_type == IN_TOTO_PAYLOAD_TYPE => parse_statement_claims(&self.payload),
-            Layout::Dsse { payload_type } => {
-                Err(format!("a payload of type {payload_type:?}, not {IN_TOTO_PAYLOAD_TYPE}"))
+            Layout::Dsse { payload_type } if payload_type == IN_TOTO_PAYLOAD_TYPE => {
+                parse_statement_claims(&self.payload)
             }
+            Layout::Dsse { payload_type } => Err(format!(
+                "a payload of type {payload_type:?}, not {IN_TOTO_PAYLOAD_TYPE}"
+            )),
         }
     }
 }

@@ -93,8 +93,11 @@ fn signature_by_openssl_is_verified() {
     for (key, signature) in [(P256_KEY, P256_SIGNATURE), (ED25519_KEY, ED25519_SIGNATURE)] {
         let key = PublicKey::from_pem(key).expect("a key");
         let policy = SignaturePolicy::any_of(vec![key.clone()]);
-        let signature = Signature::from_simple(simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST), signature).expect("base64");
-        let verdict = policy.verify_digest(SIGNED_DIGEST, &found_signatures(vec![signature])).expect("signed");
+        let signature = Signature::from_simple(simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST), signature)
+            .expect("base64");
+        let verdict = policy
+            .verify_digest(SIGNED_DIGEST, &found_signatures(vec![signature]))
+            .expect("signed");
         assert_eq!(verdict.signers, [key.fingerprint().clone()]);
     }
     // `openssl pkey -pubin -outform DER | sha256sum`
@@ -108,10 +111,22 @@ fn own_signature_is_verified() {
     for key in [generate_p256(), derive_ed25519(1)] {
         let policy = SignaturePolicy::any_of(vec![key.public_key()]);
         let simple = sign_payload(&key, simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST));
-        assert!(policy.verify_digest(SIGNED_DIGEST, &found_signatures(vec![simple])).is_ok());
-        let bundle = build_bundle(&key, IN_TOTO_TYPE, &build_statement(SIGNED_DIGEST, SIGN_PREDICATE));
+        assert!(
+            policy
+                .verify_digest(SIGNED_DIGEST, &found_signatures(vec![simple]))
+                .is_ok()
+        );
+        let bundle = build_bundle(
+            &key,
+            IN_TOTO_TYPE,
+            &build_statement(SIGNED_DIGEST, SIGN_PREDICATE),
+        );
         let bundled = Signature::from_bundle(&bundle).expect("a bundle");
-        assert!(policy.verify_digest(SIGNED_DIGEST, &found_signatures(bundled)).is_ok());
+        assert!(
+            policy
+                .verify_digest(SIGNED_DIGEST, &found_signatures(bundled))
+                .is_ok()
+        );
     }
 }
 
@@ -132,22 +147,36 @@ fn violation_is_named_in_error() {
         signature
     };
     let bundled = |payload_type, digest, predicate| {
-        Signature::from_bundle(&build_bundle(&key, payload_type, &build_statement(digest, predicate))).expect("a bundle")
+        Signature::from_bundle(&build_bundle(
+            &key,
+            payload_type,
+            &build_statement(digest, predicate),
+        ))
+        .expect("a bundle")
     };
     let cases = [
         (found_signatures(vec![]), "is not signed"),
         (
-            found_signatures(vec![sign_payload(&stranger, simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST))]),
+            found_signatures(vec![sign_payload(
+                &stranger,
+                simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST),
+            )]),
             "has one signature, none by a key",
         ),
         (found_signatures(vec![tampered]), "none by a key"),
         (found_signatures(vec![cut]), "none by a key"),
         (found_signatures(vec![dsse_as_simple]), "none by a key"),
         (
-            found_signatures(vec![sign_payload(&key, simple_payload(SIGNED_REPOSITORY, OTHER_DIGEST))]),
+            found_signatures(vec![sign_payload(
+                &key,
+                simple_payload(SIGNED_REPOSITORY, OTHER_DIGEST),
+            )]),
             "is of sha256:ba7816bf",
         ),
-        (found_signatures(bundled(IN_TOTO_TYPE, OTHER_DIGEST, SIGN_PREDICATE)), "is of sha256:ba7816bf"),
+        (
+            found_signatures(bundled(IN_TOTO_TYPE, OTHER_DIGEST, SIGN_PREDICATE)),
+            "is of sha256:ba7816bf",
+        ),
         (
             found_signatures(vec![sign_payload(&key, b"hello".to_vec())]),
             "malformed: the payload is not simple signing",
@@ -163,7 +192,11 @@ fn violation_is_named_in_error() {
             "malformed",
         ),
         (
-            found_signatures(bundled(IN_TOTO_TYPE, SIGNED_DIGEST, "https://slsa.dev/provenance/v1")),
+            found_signatures(bundled(
+                IN_TOTO_TYPE,
+                SIGNED_DIGEST,
+                "https://slsa.dev/provenance/v1",
+            )),
             "is about \"https://slsa.dev",
         ),
         (
@@ -223,7 +256,10 @@ fn quorum_counts_distinct_trusted_keys() {
         )
     };
     let public = || keys[..2].iter().map(SigningKey::public_key).collect::<Vec<_>>();
-    let (any, all) = (SignaturePolicy::any_of(public()), SignaturePolicy::all_of(public()));
+    let (any, all) = (
+        SignaturePolicy::any_of(public()),
+        SignaturePolicy::all_of(public()),
+    );
     for (signers, any_holds, all_holds) in [
         (&[0][..], true, false),
         (&[1], true, false),
@@ -232,8 +268,16 @@ fn quorum_counts_distinct_trusted_keys() {
         (&[0, 2], true, false),
         (&[0, 0], true, false),
     ] {
-        assert_eq!(any.verify_digest(SIGNED_DIGEST, &by(signers)).is_ok(), any_holds, "{signers:?}");
-        assert_eq!(all.verify_digest(SIGNED_DIGEST, &by(signers)).is_ok(), all_holds, "{signers:?}");
+        assert_eq!(
+            any.verify_digest(SIGNED_DIGEST, &by(signers)).is_ok(),
+            any_holds,
+            "{signers:?}"
+        );
+        assert_eq!(
+            all.verify_digest(SIGNED_DIGEST, &by(signers)).is_ok(),
+            all_holds,
+            "{signers:?}"
+        );
     }
     let missing = all
         .verify_digest(SIGNED_DIGEST, &by(&[0]))
@@ -243,9 +287,16 @@ fn quorum_counts_distinct_trusted_keys() {
         missing.contains(&keys[1].public_key().fingerprint().to_string()),
         "{missing}"
     );
-    assert!(SignaturePolicy::none().verify_digest(SIGNED_DIGEST, &found_signatures(vec![])).is_ok());
+    assert!(
+        SignaturePolicy::none()
+            .verify_digest(SIGNED_DIGEST, &found_signatures(vec![]))
+            .is_ok()
+    );
     for nobody in [SignaturePolicy::any_of(vec![]), SignaturePolicy::all_of(vec![])] {
-        assert_eq!(nobody.verify_digest(SIGNED_DIGEST, &by(&[0])), Err(SignatureError::NoKeys));
+        assert_eq!(
+            nobody.verify_digest(SIGNED_DIGEST, &by(&[0])),
+            Err(SignatureError::NoKeys)
+        );
     }
 }
 
@@ -286,9 +337,16 @@ VnD0h1E6iSxDGBVsY0IIZypbAk1O77DEypTZgDnXXFOtzj73CrjwqVYgVthSU4/k
 #[test]
 fn signature_survives_serialization() {
     let key = derive_ed25519(1);
-    let bundle = build_bundle(&key, IN_TOTO_TYPE, &build_statement(SIGNED_DIGEST, SIGN_PREDICATE));
+    let bundle = build_bundle(
+        &key,
+        IN_TOTO_TYPE,
+        &build_statement(SIGNED_DIGEST, SIGN_PREDICATE),
+    );
     let mut signatures = Signature::from_bundle(&bundle).expect("a bundle");
-    signatures.push(sign_payload(&key, simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST)));
+    signatures.push(sign_payload(
+        &key,
+        simple_payload(SIGNED_REPOSITORY, SIGNED_DIGEST),
+    ));
     let kept = serde_json::to_vec(&signatures).expect("JSON");
     assert_eq!(
         serde_json::from_slice::<Vec<Signature>>(&kept).expect("read back"),

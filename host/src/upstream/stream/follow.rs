@@ -8,10 +8,10 @@ use std::{
 
 use futures::StreamExt;
 
-use super::{ParsedEvent, EventPattern, StreamSource, StreamKey, EventStreams};
+use super::{EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
 use crate::upstream::{
-    Client, PreviousSecrets, SendError, auth::CredentialError, root_cause, masking::Redactor, request_policy, sse,
-    transport_error::TransportError,
+    Client, PreviousSecrets, SendError, auth::CredentialError, masking::Redactor, request_policy, root_cause,
+    sse, transport_error::TransportError,
 };
 
 /// Maximum size of an event in bytes.
@@ -113,7 +113,11 @@ impl StreamTask {
             Ok(None) => return (ConnectionEnd::Finished, None),
             Err(end) => return (end, None),
         };
-        match self.streams.upgrade().and_then(|s| s.on_opened(key, epoch, resumed)) {
+        match self
+            .streams
+            .upgrade()
+            .and_then(|s| s.on_opened(key, epoch, resumed))
+        {
             Some(()) => {}
             None => return (ConnectionEnd::Done, None),
         }
@@ -128,7 +132,11 @@ impl StreamTask {
             };
             for event in parser.parse_chunk(&bytes) {
                 self.last_id.clone_from(&event.id);
-                match self.streams.upgrade().and_then(|s| s.on_event(key, epoch, &event)) {
+                match self
+                    .streams
+                    .upgrade()
+                    .and_then(|s| s.on_event(key, epoch, &event))
+                {
                     Some(true) => {}
                     Some(false) | None => return (ConnectionEnd::Done, None),
                 }
@@ -195,12 +203,20 @@ impl Client {
             }
         };
         let waited = tokio::time::timeout(RESPONSE_TIMEOUT, asking).await;
-        waited.unwrap_or_else(|_| Err(SendError::Unavailable(format!("no answer within {RESPONSE_TIMEOUT:?}"))))
+        waited.unwrap_or_else(|_| {
+            Err(SendError::Unavailable(format!(
+                "no answer within {RESPONSE_TIMEOUT:?}"
+            )))
+        })
     }
 }
 
 /// Opens a stream; `None` if the server answers 204: the stream is closed for good.
-async fn open_stream(client: &Client, path: &str, last_id: Option<&str>) -> Result<Option<OpenedStream>, ConnectionEnd> {
+async fn open_stream(
+    client: &Client,
+    path: &str,
+    last_id: Option<&str>,
+) -> Result<Option<OpenedStream>, ConnectionEnd> {
     let (response, credential) = client.request_stream(path, last_id).await?;
     let status = response.status().as_u16();
     let broken = |why: String| ConnectionEnd::Broken {
@@ -270,7 +286,12 @@ impl EventTail {
 
 /// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
 /// a request in flight.
-pub async fn read_tail(client: &Client, path: &str, query: &TailQuery, previous: &PreviousSecrets) -> Result<EventTail, SendError> {
+pub async fn read_tail(
+    client: &Client,
+    path: &str,
+    query: &TailQuery,
+    previous: &PreviousSecrets,
+) -> Result<EventTail, SendError> {
     let (mut tail, mut sent) = (EventTail::default(), None);
     let reading = async {
         let _permit = client.in_flight.acquire().await;

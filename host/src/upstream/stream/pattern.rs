@@ -79,14 +79,14 @@ pub enum EventEffect {
 
 /// The events of a stream that an object subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subscription {
+pub struct StreamSubscription {
     /// Events that wake the object; all events if empty.
     pub wake: Vec<EventPattern>,
     /// Events that end the subscription.
     pub until: Vec<EventPattern>,
 }
 
-impl Subscription {
+impl StreamSubscription {
     /// The event's data must be parsed to classify it.
     pub fn needs_data(&self, event: &ServerSentEvent) -> bool {
         let named = |p: &EventPattern| p.name.as_ref().is_none_or(|name| *name == event.name);
@@ -137,17 +137,21 @@ mod tests {
         assert!(!matches(&garbage, pattern(None, Some(("/event", "status")))));
         let large = event("event", "{", true);
         assert!(matches(&large, pattern(None, Some(("/event", "status")))));
-        let interest = Subscription {
+        let interest = StreamSubscription {
             wake: vec![pattern(None, Some(("/event", "status")))],
             until: vec![pattern(Some("end"), None)],
         };
         let verdict = |event: &ServerSentEvent| interest.classify_event(&mut ParsedEvent::new(event));
         assert_eq!(verdict(&status), EventEffect::Wake);
-        assert!(interest.needs_data(&status) && !interest.needs_data(&large) && !Subscription::default().needs_data(&status));
+        assert!(
+            interest.needs_data(&status)
+                && !interest.needs_data(&large)
+                && !StreamSubscription::default().needs_data(&status)
+        );
         assert_eq!(verdict(&garbage), EventEffect::Ignore);
         assert_eq!(verdict(&event("end", "", false)), EventEffect::WakeAndEnd);
         assert_eq!(
-            Subscription::default().classify_event(&mut ParsedEvent::new(&garbage)),
+            StreamSubscription::default().classify_event(&mut ParsedEvent::new(&garbage)),
             EventEffect::Wake
         );
     }

@@ -220,7 +220,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     let registry = Registry::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
     let pushed = ComponentStore::new(None, PullLimits::default())
-        .push(
+        .push_component(
             &reference.parse().expect("a reference"),
             &RegistryAuth::anonymous(),
             read_component("tests/probe").into(),

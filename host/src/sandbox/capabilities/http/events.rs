@@ -13,7 +13,7 @@ use crate::{
     },
     observe::metrics::HostCall,
     sandbox::capabilities::Call,
-    upstream::{Subscription, EventPattern, TailQuery, StreamKey},
+    upstream::{EventPattern, StreamKey, StreamSubscription, TailQuery},
 };
 
 /// Events given at most, their bytes, and how long reading may take.
@@ -42,7 +42,7 @@ impl Call {
         // Before it is open: what comes at once must not be lost to the end of this reconcile.
         self.follows.insert(key.clone());
         let source = services.upstreams.stream_source(&upstream, &Secrets(&services))?;
-        let interest = Subscription {
+        let interest = StreamSubscription {
             wake: patterns(subscription.wake),
             until: patterns(subscription.until),
         };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     super::{PullError, auth::RegistryCredential, reference::is_loopback},
-    RETRY_DELAYS, Registry, MAX_ERROR_BYTES, BodyError, is_retryable, read_body, add_jitter,
+    BodyError, MAX_ERROR_BYTES, RETRY_DELAYS, Registry, add_jitter, is_retryable, read_body,
 };
 use crate::upstream::root_cause;
 
@@ -24,8 +24,12 @@ impl Registry {
                 },
                 _,
             ) => bearer_header(&self.fetch_token(&realm, service, scope).await?),
-            (Challenge::Basic, Some(RegistryCredential::Basic { username, password })) => basic_header(username, password),
-            (Challenge::Basic | Challenge::Unknown, _) => return Err(self.unauthorized_error("HTTP 401 Unauthorized")),
+            (Challenge::Basic, Some(RegistryCredential::Basic { username, password })) => {
+                basic_header(username, password)
+            }
+            (Challenge::Basic | Challenge::Unknown, _) => {
+                return Err(self.unauthorized_error("HTTP 401 Unauthorized"));
+            }
         };
         let mut value = value.ok_or_else(|| self.unauthorized_error("its token can't be sent"))?;
         value.set_sensitive(true);
@@ -40,9 +44,12 @@ impl Registry {
         service: Option<String>,
         scope: Option<String>,
     ) -> Result<String, PullError> {
-        let url = Url::parse(realm).map_err(|_| self.unauthorized_error("it names a token server that is no URL"))?;
+        let url = Url::parse(realm)
+            .map_err(|_| self.unauthorized_error("it names a token server that is no URL"))?;
         // Credentials are sent there.
-        if url.scheme() != "https" && !(self.plain_http && (is_loopback(&url) || url.host() == self.url.host())) {
+        if url.scheme() != "https"
+            && !(self.plain_http && (is_loopback(&url) || url.host() == self.url.host()))
+        {
             return Err(self.unauthorized_error("it names a token server without https"));
         }
         let mut parameters = Vec::new();
@@ -73,13 +80,16 @@ impl Registry {
             let why = match build().send().await {
                 Ok(response) if is_retryable(response.status()) => format!("HTTP {}", response.status()),
                 Ok(response) if !response.status().is_success() => {
-                    return Err(self.unauthorized_error(&format!("its token server says HTTP {}", response.status())));
+                    return Err(
+                        self.unauthorized_error(&format!("its token server says HTTP {}", response.status()))
+                    );
                 }
                 Ok(response) => match read_body(response, MAX_ERROR_BYTES).await {
                     Ok(bytes) => {
                         let token = serde_json::from_slice::<Token>(&bytes).ok();
                         let token = token.map(|t| t.token).filter(|token| !token.is_empty());
-                        return token.ok_or_else(|| self.unauthorized_error("its token server gives no token"));
+                        return token
+                            .ok_or_else(|| self.unauthorized_error("its token server gives no token"));
                     }
                     Err(BodyError::TooLarge) => return Err(self.unauthorized_error("its token is too large")),
                     Err(BodyError::Broken(why)) => why,
