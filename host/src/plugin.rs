@@ -28,7 +28,7 @@ use crate::{
         limits::Limits,
     },
     kube::{
-        hash::hex,
+        hash::encode_hex,
         key::Gvk,
         scope::{Form, Reach, Scope},
         selector::Selector,
@@ -296,7 +296,7 @@ pub async fn load(
     let manifest = manifest::read(&wasm).map_err(|e| LoadError::new("ManifestInvalid", e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
-    let digest = hex(&Sha256::digest(&wasm));
+    let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await

@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::hex,
+    kube::hash::encode_hex,
     plugin::{Activated, LoadError, Plugin, Registry, SlotId, load},
     policy::grants::Grants,
     recording::Tapes,
@@ -232,13 +232,13 @@ impl Reloader {
         content.update(&wasm);
         content.update(config.as_deref().unwrap_or("").as_bytes());
         content.update(format!("{:?}", self.grants));
-        let revision = hex(&content.finalize());
+        let revision = encode_hex(&content.finalize());
         if self.registry.is_current(id, &revision) {
             return;
         }
         let config = Some(config.as_deref().unwrap_or("{}"));
         self.rebind(id, &self.grants, false);
-        let compiled = self.registry.find_compiled(&hex(&Sha256::digest(&wasm)));
+        let compiled = self.registry.find_compiled(&encode_hex(&Sha256::digest(&wasm)));
         let loaded = match compiled {
             Some(build) => build.reconfigure(config, &self.grants, &self.limits),
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,

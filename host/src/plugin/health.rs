@@ -156,7 +156,7 @@ impl BuildHealth {
         if result != CallResult::Trapped && !self.is_tracked.load(Ordering::Relaxed) {
             return HealthChange::default();
         }
-        let object = crate::kube::hash::digest(|hasher| std::hash::Hash::hash(uid, hasher));
+        let object = crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(uid, hasher));
         let mut results = self.results.lock();
         let had_no_traps = results.trapping.is_empty();
         if result == CallResult::Trapped {

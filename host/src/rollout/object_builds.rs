@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::hex,
+    kube::hash::encode_hex,
     plugin::{
         LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
     },
@@ -360,13 +360,13 @@ fn compute_revision(
     let spec = &desired.spec;
     let mut revision = Sha256::new();
     revision.update(match content {
-        Some(Ok(wasm)) => hex(&Sha256::digest(wasm)),
+        Some(Ok(wasm)) => encode_hex(&Sha256::digest(wasm)),
         Some(Err(refusal)) => refusal.message.clone(),
         None => String::new(),
     });
     let policy = json!([source, spec.verify, spec.config, spec.grant(), spec.suspended]);
     revision.update(policy.to_string());
-    hex(&revision.finalize())
+    encode_hex(&revision.finalize())
 }
 
 /// Reads or pulls the component of a `Plugin` object and makes a build of it.
