@@ -58,7 +58,7 @@ impl World {
         if self.cluster.resource(&upstream::upstream_gvk()).await.is_ok() {
             let scopes = reach.everywhere(&upstream::upstream_gvk(), None, Form::Whole);
             router.assign(
-                &reconcile::upstream::LANE.into(),
+                &reconcile::upstream::LANE_NAME.into(),
                 &[upstream::upstream_gvk()],
                 scopes,
                 1,
