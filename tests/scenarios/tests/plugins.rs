@@ -543,7 +543,14 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
-        .push_component(&reference, &auth, wasm, &ComponentInterfaces::default(), BTreeMap::new(), quiet)
+        .push_component(
+            &reference,
+            &auth,
+            wasm,
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            quiet,
+        )
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();

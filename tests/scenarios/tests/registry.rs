@@ -7,8 +7,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::{
-    oci::{RegistryAuth, Digest, PullLimits, PullError, PulledComponent, Reference, ComponentStore},
-    signature::{SignaturePolicy, PublicKey, SigningKey},
+    oci::{ComponentStore, Digest, PullError, PullLimits, PulledComponent, Reference, RegistryAuth},
+    signature::{PublicKey, SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
     process::host_binary,
@@ -126,9 +126,15 @@ fn store(cache: &Path) -> ComponentStore {
     ComponentStore::new(Some(cache.to_owned()), PullLimits::default())
 }
 
-async fn pull(store: &ComponentStore, reference: &str, policy: &SignaturePolicy) -> Result<PulledComponent, PullError> {
+async fn pull(
+    store: &ComponentStore,
+    reference: &str,
+    policy: &SignaturePolicy,
+) -> Result<PulledComponent, PullError> {
     let reference: Reference = reference.parse().expect("a reference");
-    store.pull_component(&reference, &RegistryAuth::anonymous(), policy).await
+    store
+        .pull_component(&reference, &RegistryAuth::anonymous(), policy)
+        .await
 }
 
 fn http() -> reqwest::Client {
@@ -335,7 +341,7 @@ mod real {
             .await
             .expect_err("not theirs");
         assert!(error.is_transient(), "{error}");
-        let told = pull(&store(&cache), pinned, &theirs.optional())
+        let told = pull(&store(&cache), pinned, &theirs.permissive())
             .await
             .expect("from the cache");
         let unknown = told.unsigned.expect("it says so").to_string();

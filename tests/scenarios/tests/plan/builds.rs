@@ -6,7 +6,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
-    oci::{RegistryAuth, PullLimits, ComponentInterfaces, ComponentStore},
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, RegistryAuth},
     plan::{Wish, plan},
 };
 use ostler_test_harness::{
