@@ -59,7 +59,7 @@ impl Controller {
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
-        let plugin = self.registry.of_kind(&key.gvk);
+        let plugin = self.registry.find_by_kind(&key.gvk);
         let phased = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
         if phased {
             new["phase"] = conditions::phase(&new, object.deleting()).into();
