@@ -22,7 +22,7 @@ use crate::{
     leader::lease::Campaign,
     observe::metrics::Metrics,
     plugin::{self, Registry},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{
         self, Controller,
         activation::{activate, requeue_objects},
@@ -36,7 +36,7 @@ use crate::{
         queue::{Config as QueueConfig, Priority, Queue},
     },
     settings::Backoff,
-    upstream::{self, Clients, Streams},
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// A running host. Dropping it stops everything at once.
@@ -55,8 +55,8 @@ impl Host {
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let registry = Arc::new(Registry::default());
-        let network = Network::default();
-        network.allow(settings.allowed_networks(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let (services, stats) = build_services(client, &settings, &registry, &network);
         let controller = Controller::new(
             services.clone(),
@@ -132,7 +132,7 @@ impl Host {
         }
         self.tasks.shutdown().await;
         self.services.gate.close();
-        self.services.streams.clear();
+        self.services.streams.close_all();
         if let Some(campaign) = self.campaign {
             if campaign.resign(RELEASE_TIMEOUT).await {
                 info!("lease released");
@@ -188,7 +188,7 @@ fn build_services(
     client: kube::Client,
     settings: &Settings,
     registry: &Arc<Registry>,
-    network: &Network,
+    network: &NetworkPolicy,
 ) -> (Arc<Services>, Arc<ReconcileStats>) {
     let metrics = Arc::new(Metrics::default());
     let gate = match settings.election {
@@ -229,22 +229,22 @@ fn build_services(
 }
 
 /// Builds the event streams of upstreams. An event queues the objects that follow its stream.
-fn build_streams(gate: &Gate, router: &Arc<Router>) -> Arc<Streams> {
+fn build_streams(gate: &Gate, router: &Arc<Router>) -> Arc<EventStreams> {
     let router = router.clone();
-    Streams::new(gate.clone(), move |object, stream| {
+    EventStreams::new(gate.clone(), move |object, stream| {
         let cause = Cause::Event(stream.to_string().into());
         router.add(object, Priority::Normal, cause);
     })
 }
 
 /// Builds the upstream clients. A changed status of an upstream queues its object.
-fn build_upstreams(gate: &Gate, router: &Arc<Router>, network: &Network) -> Clients {
+fn build_upstreams(gate: &Gate, router: &Arc<Router>, network: &NetworkPolicy) -> ClientPool {
     let router = router.clone();
-    Clients::default()
-        .gated(gate.clone())
-        .within(network.clone())
-        .telling(move |namespace, name| {
-            let key = ObjectRef::new(upstream::kind(), namespace, name);
+    ClientPool::default()
+        .with_fence(gate.clone())
+        .with_network(network.clone())
+        .with_status_listener(move |namespace, name| {
+            let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
             router.add(&key, Priority::Normal, Cause::Traffic);
         })
 }
@@ -253,7 +253,7 @@ fn build_upstreams(gate: &Gate, router: &Arc<Router>, network: &Network) -> Clie
 fn build_change_handler(
     router: &Arc<Router>,
     stats: &Arc<ReconcileStats>,
-    streams: &Arc<Streams>,
+    streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
 ) -> Listener {
     let (router, stats) = (router.clone(), stats.clone());
@@ -266,13 +266,13 @@ fn build_change_handler(
         if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
             registry.request_rescan();
         }
-        streams.changed(&change.key, change.new.as_deref());
+        streams.on_object_change(&change.key, change.new.as_deref());
         router.changed(&change, origin, None);
     })
 }
 
 /// Builds the reloader of plugins, which activates builds and applies changed grants.
-fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network: Network) -> Reloader {
+fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network: NetworkPolicy) -> Reloader {
     let settings = controller.settings.clone();
     let (services, hooks) = (controller.services.clone(), controller.hooks.clone());
     let max_concurrent = settings.workers;
@@ -293,8 +293,8 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
         .with_objects(objects)
         .with_recordings(services.tapes.clone())
         .on_grants(Box::new(move |grants| {
-            if network.allow(settings.allowed_networks(grants)) {
-                services.streams.network_changed();
+            if network.replace_grant(settings.allowed_networks(grants)) {
+                services.streams.on_network_change();
                 requeue_upstreams(&services, &Cause::ConfigChange);
             }
         }))
@@ -340,7 +340,7 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
         sweep.tick().await;
         let needed = services.router.scopes();
         services.informers.retain(&needed, linger);
-        services.upstreams.sweep();
+        services.upstreams.drop_unused();
     }
 }
 
@@ -352,7 +352,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
             () = services.gate.ended(term) => {}
             () = services.gate.drained() => return,
         }
-        services.streams.clear();
+        services.streams.close_all();
         services.effects.forget_all();
         services.memo.clear();
         for plugin in registry.serving() {
@@ -365,27 +365,34 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 /// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = DISCOVERY_BACKOFF.initial;
-    while let Err(e) = services.effects.resource(&upstream::kind()).await {
+    while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
         debug!("the kind Upstream is not watched yet: {e}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }
-    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
+    let scopes = services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
     let (lane, limit) = (
         reconcile::upstream::LANE_NAME.into(),
         reconcile::upstream::MAX_CONCURRENT,
     );
-    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    services
+        .router
+        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
 /// Queues all Upstreams, also those that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::kind()) {
+    if !services.router.reconciles(&upstream::upstream_gvk()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
+    for scope in services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+    {
         let (serving, _) = services.informers.ensure(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
             services.router.add(&key, Priority::Low, cause.clone());

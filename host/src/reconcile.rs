@@ -227,7 +227,7 @@ impl Controller {
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain(&key, follows);
+                                self.services.streams.retain_subscriptions(&key, follows);
                             }
                             router.done(&key, end.next, end.reads);
                         }
@@ -332,7 +332,7 @@ impl Controller {
         }
         self.stats.forget(key);
         self.services.memo.forget(key);
-        self.services.streams.retain(key, &HashSet::new());
+        self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().forget(key);
         self.states.lock().remove(key);

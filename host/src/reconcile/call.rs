@@ -226,7 +226,7 @@ impl Controller {
         object: &Arc<Object>,
     ) -> Result<(), ReconcileOutcome> {
         // It was granted when the build was loaded, and has been revoked since.
-        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
+        if key.gvk.is_secret() && !plugin.terms.grants.can_read_secrets() {
             return Err(self
                 .report_denied(
                     plugin,

@@ -168,15 +168,15 @@ families! {
     seconds: Histograms =
         "controller_runtime_reconcile_time_seconds",
         "Seconds a reconcile takes",
-        Family::new_with_constructor(|| Histogram::new(RECONCILE_SECONDS);
+        Family::new_with_constructor(|| Histogram::new(RECONCILE_SECONDS));
     queued: Histograms =
         "workqueue_queue_duration_seconds",
         "Seconds an object was due before it was begun",
-        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS);
+        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     worked: Histograms =
         "workqueue_work_duration_seconds",
         "Seconds an object was worked on",
-        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS);
+        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     retries: Family<Labels, Counter> =
         "workqueue_retries",
         "Times an object was queued to be looked at again later",
@@ -184,7 +184,7 @@ families! {
     calls: Histograms =
         "ostler_wasm_call_duration_seconds",
         "Seconds a call into a component takes, its host calls included",
-        Family::new_with_constructor(|| Histogram::new(CALL_SECONDS);
+        Family::new_with_constructor(|| Histogram::new(CALL_SECONDS));
     cpu: Family<Labels, Counter<f64, AtomicU64>> =
         "ostler_wasm_cpu_seconds",
         "Seconds components have computed",
@@ -216,7 +216,7 @@ families! {
     memory: Histograms =
         "ostler_wasm_memory_bytes",
         "Linear memory a call into a component had at its end",
-        Family::new_with_constructor(|| Histogram::new(MEMORY_BYTES);
+        Family::new_with_constructor(|| Histogram::new(MEMORY_BYTES));
 }
 
 /// Metric handles of one plugin.
