@@ -183,7 +183,7 @@ pub fn main() -> ExitCode {
     let telemetry = cli
         .command
         .log_format()
-        .map(|format| telemetry::start(format, runtime.handle()))
+        .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
