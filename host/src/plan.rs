@@ -40,8 +40,8 @@ use crate::{
         scope::{Form, Reach},
     },
     observe::metrics::Metrics,
-    policy::network::Network,
-    reconcile::{Controller, run_once::Step, stats::Ledger},
+    policy::network::NetworkPolicy,
+    reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::Memo},
     schedule::{
@@ -49,7 +49,7 @@ use crate::{
         queue::{Config as QueueConfig, Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{Clients, Streams},
+    upstream::{ClientPool, EventStreams},
 };
 
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
@@ -115,15 +115,18 @@ impl World {
         let reviewer = Reviewer::new(Cluster::new(client.clone()));
         let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
         let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(first, longest, 1));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            1,
+        ));
         let router = Arc::new(Router::new(queue, reach.clone()));
-        let ledger = Arc::new(Ledger::new(store.clone()));
+        let stats = Arc::new(ReconcileStats::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
@@ -132,11 +135,11 @@ impl World {
             reviewer,
             effects: Arc::new(Effects::new(cluster.clone(), store, router)),
             recorder: Recorder::default(),
-            upstreams: Clients::default()
-                .gated(sealed)
-                .within(network)
-                .planning(move |upstream, request| noting.request(upstream, request)),
-            streams: Streams::closed(),
+            upstreams: ClientPool::default()
+                .with_fence(sealed)
+                .with_network(network)
+                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
+            streams: EventStreams::disabled(),
             memo: Memo::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
@@ -147,7 +150,7 @@ impl World {
         overlay.tell(&services);
         let at_once = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, ledger, settings.clone(), at_once)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,
@@ -178,7 +181,7 @@ impl World {
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = hooks.once(plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -213,9 +216,9 @@ impl World {
         let Services { router, store, .. } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
-        let (step, reads) = self.controller.step(work).await;
+        let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
-        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
+        if step == ReconcileStep::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.effects.read(None, key, key).await {
                 tracing::debug!(object = %key, "not read again: {e}");
@@ -224,11 +227,13 @@ impl World {
             return None;
         }
         let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
-        let facts = self.controller.ledger.of(key);
+        let facts = self.controller.stats.object(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {
-            (Step::Done | Step::Gone, _) => (String::new(), String::new()),
-            (Step::Fails | Step::Parked, Some(error)) if ready.ready || ready.reason.is_empty() => {
+            (ReconcileStep::Done | ReconcileStep::Gone, _) => (String::new(), String::new()),
+            (ReconcileStep::Fails | ReconcileStep::Parked, Some(error))
+                if ready.ready || ready.reason.is_empty() =>
+            {
                 (error.reason.clone(), error.message.clone())
             }
             _ => (ready.reason, ready.message),

@@ -129,10 +129,10 @@ fn compile_component(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<V
 fn encode_component(module: &[u8]) -> Result<Vec<u8>> {
     let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
     let mut module = module.to_vec();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)?;
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
     let mut adapter = wat::parse_str(ADAPTER_WAT)?;
     let (resolve, world) = contract::resolve_world(&[ADAPTER_WORLD], "adapter")?;
-    embed_component_metadata(&mut adapter, &resolve, world, StringEncoding::UTF8, false)?;
+    embed_component_metadata(&mut adapter, &resolve, world, StringEncoding::UTF8)?;
     let component = ComponentEncoder::default()
         .validate(true)
         .module(&module)?

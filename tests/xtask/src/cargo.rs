@@ -69,11 +69,11 @@ pub fn build_debug_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBu
     build_binaries(Step::new("Building the host"), packages, &[])
 }
 
-/// Builds the binary of one package, optimized. One package at a time, so that its dependencies have only the features
-/// it enables itself.
+/// Builds the optimized binary of one package, without default features as the image has it. One package at a time,
+/// so that no other package adds features to its dependencies.
 pub fn build_release_binary(package: &str) -> Result<PathBuf> {
     let step = Step::new(format!("Building {package}, optimized"));
-    let mut built = build_binaries(step, &[package], &["--release"])?;
+    let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
     built.remove(package).context("cargo reported no binary")
 }
 

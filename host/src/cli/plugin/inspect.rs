@@ -95,7 +95,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     }
     found.sections = sections(&wasm).unwrap_or_default();
     found.capabilities = capabilities(&wasm).unwrap_or_default();
-    match manifest::read(&wasm) {
+    match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
             found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
@@ -158,10 +158,8 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     for payload in Parser::new(0).parse_all(wasm) {
         let (name, bytes) = match payload? {
             Payload::CodeSectionStart { size, .. } => ("code".into(), size as usize),
-            Payload::DataSection(section) => ("data".into(), length(section.range())),
-            Payload::CustomSection(section) => {
-                (format!("custom: {}", section.name()), length(section.range()))
-            }
+            Payload::DataSection(section) => ("data".into(), section.range().len()),
+            Payload::CustomSection(section) => (format!("custom: {}", section.name()), section.range().len()),
             _ => continue,
         };
         counted += bytes;
@@ -169,10 +167,6 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     }
     found.insert("types and linking".into(), wasm.len().saturating_sub(counted));
     Ok(found)
-}
-
-fn length(range: std::ops::Range<u64>) -> usize {
-    usize::try_from(range.end - range.start).unwrap_or_default()
 }
 
 /// The answer for people.
@@ -277,7 +271,11 @@ mod tests {
     #[test]
     fn every_byte_is_accounted_for() {
         let mut component = b"\0asm\x0d\0\x01\0".to_vec();
-        ostler_builder::component::append_section(&mut component, "ostler:manifest", br#"{"asks":{"events":true}}"#);
+        ostler_builder::component::append_section(
+            &mut component,
+            "ostler:manifest",
+            br#"{"asks":{"events":true}}"#,
+        );
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");

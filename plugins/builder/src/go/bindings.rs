@@ -31,7 +31,7 @@ const GENERATED_HEADER: &str = "// Code generated from wit/ by ostler-builder. D
 pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
     let (resolve, world) = contract::resolve_world(&[], contract::PLUGIN_WORLD)?;
     let mut sizes = SizeAlign::default();
-    sizes.fill(&resolve)?;
+    sizes.fill(&resolve);
     let mut generator = Generator {
         resolve: &resolve,
         sizes,
