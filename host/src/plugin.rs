@@ -192,7 +192,7 @@ impl Plugin {
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.reads_secrets() {
             return Err(Refusal::new(
                 "SecretsNotGranted",
-                "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
+                "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
                     .into(),
             ));
         }

@@ -531,7 +531,7 @@ async fn asking_for_a_stream_is_a_request_like_others() {
 #[tokio::test]
 async fn what_is_read_to_its_end_is_in_flight_and_an_open_stream_is_not() {
     let mut lab = lab().await;
-    lab.upstream.spec.limits = serde_json::from_value(json!({"inFlight": 1})).unwrap();
+    lab.upstream.spec.limits = serde_json::from_value(json!({"requestsInFlight": 1})).unwrap();
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     assert_eq!(lab.get(LONG).await, Ok(200));

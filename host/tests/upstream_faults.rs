@@ -194,7 +194,7 @@ async fn no_more_at_once_and_no_faster_than_allowed() {
         inside.fetch_sub(1, Ordering::SeqCst);
     };
     let lab = Lab::new(
-        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"inFlight": 4}}),
+        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"requestsInFlight": 4}}),
     );
     let opening = async {
         while count(&now) < 4 {
@@ -318,7 +318,7 @@ fn login_spec(url: &str) -> Value {
     json!({"url": url, "auth": {"login": {"path": "/session", "username": "robot",
         "passwordSecretRef": {"name": "robot", "key": "password"}, "header": "X-Token",
         "body": {"auth": {"user": "$(username)", "pw": "$(password)"}},
-        "tokenJsonPath": "$.data.token", "lifetimeJsonPath": ".data.ttl"}}})
+        "tokenJsonPath": "$.data.token", "expirationJsonPath": ".data.ttl"}}})
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ impl Agreed {
             id: of_object(name),
             grants: Grants::of_object(name, spec.grant()),
             config: configuration(spec),
-            suspended: spec.suspended,
+            suspended: spec.suspend,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::{hash::hex, object::Object},
+    kube::{hash::hex, object::Object, renamed_fields::explain_unknown_field},
     policy::grants::Grants,
     sandbox::engine::Engine,
 };
@@ -26,7 +26,7 @@ impl PluginSpec {
     pub fn read(object: &Object) -> Result<Self, Refusal> {
         let invalid = |e: String| Refusal::new("SpecInvalid", e);
         let read: PluginObject =
-            serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
+            serde_json::from_slice(&object.json.text()).map_err(|e| invalid(explain_unknown_field(e)))?;
         let checked = read.spec.grant().check();
         checked.map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(read.spec)
@@ -51,7 +51,7 @@ pub async fn governed(
     };
     plugin.fits(name)?;
     Ok(Plugin {
-        suspended: spec.suspended,
+        suspended: spec.suspend,
         ..plugin
     })
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wasmparser::{Parser, Payload};
 
-use crate::policy::grants::Permissions;
+use crate::{kube::renamed_fields::explain_unknown_field, policy::grants::Permissions};
 
 /// Name of the custom section.
 pub const SECTION: &str = "ostler:manifest";
@@ -58,7 +58,8 @@ pub enum BadManifest {
 impl Manifest {
     /// Reads a `plugin.yaml`. The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        let manifest: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))?;
+        let manifest: Self =
+            serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         manifest.check().map_err(|e| format!("{file}: {e}"))?;
         Ok(manifest)
     }
@@ -87,7 +88,7 @@ pub fn read(wasm: &[u8]) -> Result<Option<Manifest>, BadManifest> {
         return Err(BadManifest::Large(contents.len()));
     }
     let manifest: Manifest =
-        serde_json::from_slice(contents).map_err(|e| BadManifest::Invalid(e.to_string()))?;
+        serde_json::from_slice(contents).map_err(|e| BadManifest::Invalid(explain_unknown_field(e)))?;
     manifest.check().map_err(BadManifest::Invalid)?;
     Ok(Some(manifest))
 }

@@ -39,7 +39,7 @@ pub(crate) fn swapped(
         .flat_map(|k| k.scopes(&services.reach))
         .collect();
     let concurrent = [
-        plugin.terms.grants.pace().concurrency.unwrap_or(0),
+        plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
         plugin.max_concurrent,
         most,
     ];
@@ -52,7 +52,7 @@ pub(crate) fn swapped(
             false => format!("the namespaces {}", shown.join(", ")),
         };
         warn!(
-            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
+            "plugin {} is granted to read Secrets of {place} (readSecrets): what is in them is no longer the \
              host's to keep",
             plugin.name()
         );

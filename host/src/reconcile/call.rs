@@ -133,7 +133,7 @@ impl Controller {
     fn judge(&self, plugin: &Arc<Plugin>, object: &Object, result: &Answer, trap: Option<&Trap>) {
         let ending = match (trap, result) {
             // As likely the world's fault as the plugin's.
-            (Some(Trap::Wall(_)), _) => Ending::Failed,
+            (Some(Trap::Timeout(_)), _) => Ending::Failed,
             (Some(_), _) => Ending::Trapped,
             (None, Answer::Failure(failure)) => match failure.resolution {
                 reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => Ending::Fine,
@@ -178,7 +178,7 @@ impl Controller {
                     plugin,
                     key,
                     object,
-                    "it may not read Secrets: `secretsAreReadable` is missing".into(),
+                    "it may not read Secrets: `readSecrets` is missing".into(),
                 )
                 .await);
         }
@@ -305,7 +305,7 @@ fn resolution(resolution: &reconciler::Resolution) -> &'static str {
 /// A trap is the plugin's fault, and the person who looks at the object is told so.
 fn trapped(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
-        Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
+        Trap::CpuTime(_) | Trap::Timeout(_) => "PluginTimeout",
         Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
         Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
     };

@@ -374,10 +374,10 @@ fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
-            short: short(&p.digest),
+            short_digest: short(&p.digest),
             source: p.source.clone(),
         }),
-        last_good: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
+        last_good_digest: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
         rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
             digest: report.bad.clone(),
             message: report.message.clone(),

@@ -74,9 +74,9 @@ impl Controller {
 
     /// As the component wants it.
     pub(super) fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll);
+        let settings = plugin.terms.grants.reconcile();
+        let jitter = settings.jitter.map_or(JITTER, u32::from);
+        let interval = settings.interval.unwrap_or(self.settings.poll);
         let router = &self.services.router;
         let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
         match result {

@@ -171,7 +171,7 @@ impl Objects {
             .reference
             .parse()
             .map_err(|e| Refusal::new("SpecInvalid", format!("the reference {}: {e}", oci.reference)))?;
-        let auth = match &oci.pull_secret {
+        let auth = match &oci.pull_secret_ref {
             None => Auth::anonymous(),
             Some(secret) => {
                 let at = format!("Secret {}/{}", secret.namespace, secret.name);
@@ -220,10 +220,15 @@ impl Objects {
         }
         for (i, source) in verify.keys_from.iter().enumerate() {
             let at = format!("spec.verify.keysFrom[{i}]");
-            let pem = match (&source.config_map, &source.secret) {
+            let pem = match (&source.config_map_key_ref, &source.secret_key_ref) {
                 (Some(name), None) => self.data("ConfigMap", "KeyInvalid", name).await?.into_bytes(),
                 (None, Some(name)) => self.secret("KeyInvalid", name).await?,
-                _ => return Err(invalid(&at, &"exactly one of configMap and secret is needed")),
+                _ => {
+                    return Err(invalid(
+                        &at,
+                        &"exactly one of configMapKeyRef and secretKeyRef is needed",
+                    ));
+                }
             };
             // Nobody watches what it is in: looked at again.
             let passing = |refusal: Refusal| Refusal {
@@ -236,7 +241,7 @@ impl Objects {
         if keys.is_empty() {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
-        let policy = match verify.all {
+        let policy = match verify.require_all {
             true => Policy::all_of(keys),
             false => Policy::any_of(keys),
         };

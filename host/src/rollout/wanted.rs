@@ -113,7 +113,7 @@ impl Reloader {
                     Err(why) => self.registry.refuse_canary(
                         &id,
                         "",
-                        Choice::Share(0),
+                        Choice::Weight(0),
                         Some(Refusal::new("SpecInvalid", why)),
                     ),
                 },
@@ -172,7 +172,7 @@ impl Reloader {
             Some(Err(refusal)) => refusal.message.clone(),
             None => String::new(),
         });
-        let agreed = json!([source, spec.verify, spec.config, spec.grant(), spec.suspended]);
+        let agreed = json!([source, spec.verify, spec.config, spec.grant(), spec.suspend]);
         revision.update(agreed.to_string());
         let revision = hex(&revision.finalize());
         let id = of_object(&wanted.name);
@@ -183,11 +183,7 @@ impl Reloader {
         let slot = (wanted.name.clone(), part);
         // What is agreed counts at once, also where a change that was being loaded is taken back.
         if part == Part::Stable {
-            self.agree(
-                &id,
-                &Grants::of_object(&wanted.name, spec.grant()),
-                spec.suspended,
-            );
+            self.agree(&id, &Grants::of_object(&wanted.name, spec.grant()), spec.suspend);
         }
         if let Some(loading) = self.loading.get_mut(&slot).filter(|l| l.revision == revision) {
             loading.wanted = wanted.clone();

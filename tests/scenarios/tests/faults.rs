@@ -75,7 +75,7 @@ async fn answers_401(mut lab: Lab) {
 }
 
 async fn does_not_answer(mut lab: Lab) {
-    lab.settings.limits.wall = Duration::from_secs(2);
+    lab.settings.limits.timeout = Duration::from_secs(2);
     prepared(&mut lab).await;
     lab.concourse
         .faults()

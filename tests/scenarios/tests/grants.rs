@@ -272,7 +272,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
             &lab,
             name,
             "PermissionDenied",
-            &["Secret", "secretsAreReadable: true"],
+            &["Secret", "readSecrets: true"],
         )
         .await;
     }
@@ -296,7 +296,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     assert!(!objects.contains(VALUE));
 
     lab.host = None;
-    granted(&mut lab, "secretsAreReadable: true");
+    granted(&mut lab, "readSecrets: true");
     lab.start_host().await;
     lab.apply_probe("get", json!([get]), json!([])).await;
     lab.wait_ready(&kind(), "get").await;

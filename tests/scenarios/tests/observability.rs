@@ -279,7 +279,7 @@ async fn misbehave(lab: &Lab, behaviour: &str) {
 }
 
 async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
-    lab.settings.limits.cpu = std::time::Duration::from_millis(200);
+    lab.settings.limits.cpu_time = std::time::Duration::from_millis(200);
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     let (admin, url) = serve(&lab).await;
@@ -303,7 +303,7 @@ async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
     .await;
     let samples = Samples::of(&url).await;
     assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="trap"}"#) >= 1.0);
-    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="cpu"}"#) >= 1.0);
+    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="cpu_time"}"#) >= 1.0);
     assert_eq!(
         samples.get(r#"ostler_plugin_measured_total{plugin="hostile"}"#),
         3.0

@@ -183,9 +183,9 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
     let status = &told["status"];
     assert_eq!(status["running"]["digest"], served.digest);
-    assert_eq!(status["running"]["short"], served.digest[..12]);
+    assert_eq!(status["running"]["shortDigest"], served.digest[..12]);
     assert_eq!(status["running"]["source"], "greeting.wasm");
-    assert_eq!(status["lastGood"], served.digest);
+    assert_eq!(status["lastGoodDigest"], served.digest);
     assert_eq!(status["kinds"], json!(["Greeting.v1alpha1.examples.ostler.dev"]));
     assert_eq!(
         status["requested"],
@@ -351,8 +351,8 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
 async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
     let _alone = alone(&lab, "greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
-    let spec = |suspended: bool| {
-        json!({"source": {"file": "greeting.wasm"}, "suspended": suspended,
+    let spec = |suspend: bool| {
+        json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
             "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     govern(&lab, "greeting", spec(true)).await;
@@ -399,7 +399,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         ),
         (
             json!({"source": {"file": "a.wasm"}, "canary": {"source": {"file": "b.wasm"}, "objects": {}}}),
-            "exactly one of share and selector",
+            "exactly one of weight and labelSelector",
         ),
     ] {
         let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
@@ -562,9 +562,9 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     govern(&lab, "greeting", spec.clone()).await;
     lab.start_host().await;
     says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
-    spec["source"]["oci"]["pullSecret"] = json!({"namespace": lab.namespace, "name": "pull"});
+    spec["source"]["oci"]["pullSecretRef"] = json!({"namespace": lab.namespace, "name": "pull"});
     let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
-    spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
+    spec["verify"] = json!({"keysFrom": [{"configMapKeyRef": keys}]});
     govern(&lab, "greeting", spec).await;
     let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");

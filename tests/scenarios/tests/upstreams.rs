@@ -226,7 +226,7 @@ async fn what_makes_no_sense_is_refused(lab: Lab) {
         ),
         (
             json!({"url": url, "auth": {"login": {"path": "/login", "username": "u", "passwordSecretRef": secret,
-                "tokenJsonPath": ".token", "lifetimeSeconds": 5, "lifetimeJsonPath": ".ttl"}}}),
+                "tokenJsonPath": ".token", "expirationSeconds": 5, "expirationJsonPath": ".ttl"}}}),
             "exclude each other",
         ),
     ] {

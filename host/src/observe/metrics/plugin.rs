@@ -76,7 +76,7 @@ impl Ended {
 
 const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
-const TRAPS: [&str; 4] = ["cpu", "wall", "memory", "trap"];
+const TRAPS: [&str; 4] = ["cpu_time", "timeout", "memory", "trap"];
 
 /// A write that was not sent because it would have changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -387,7 +387,7 @@ impl PluginMetrics {
     pub fn trapped(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
-            TrapKind::Cpu | TrapKind::Wall => self.timeouts.inc(),
+            TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
             TrapKind::Memory | TrapKind::Other => self.panics.inc(),
         };
     }

@@ -81,10 +81,10 @@ fn trap(registry: &Registry, objects: std::ops::Range<usize>) -> Option<Back> {
     back
 }
 
-fn share(share: u8) -> Choice {
+fn weight(weight: u8) -> Choice {
     let objects = CanaryObjects {
-        share: Some(share),
-        selector: None,
+        weight: Some(weight),
+        label_selector: None,
     };
     Choice::new(&objects).expect("a choice")
 }
@@ -195,13 +195,13 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     let registry = Registry::default();
     let id = of_object("a");
     registry.govern("a");
-    let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), share(50));
+    let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), weight(50));
     assert_eq!(beside.err().map(|r| r.reason), Some("NothingBeside"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
     let differs = registry
-        .serve_canary(&id, "c", plugin("a", "2", "B"), share(50))
+        .serve_canary(&id, "c", plugin("a", "2", "B"), weight(50))
         .err();
     assert!(
         differs
@@ -210,14 +210,14 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
             .contains("does not reconcile A.v1.g")
     );
     registry
-        .serve_canary(&id, "c", plugin("a", "2", "A"), share(50))
+        .serve_canary(&id, "c", plugin("a", "2", "A"), weight(50))
         .expect("serves");
     let builds = |registry: &Registry| (0..100).filter(|uid| of(registry, *uid) == "2").count();
     let half = builds(&registry);
     assert!((25..75).contains(&half), "{half}");
-    assert!(registry.choose(&id, &share(100)) && !registry.choose(&id, &share(100)));
+    assert!(registry.choose(&id, &weight(100)) && !registry.choose(&id, &weight(100)));
     assert_eq!(builds(&registry), 100);
-    registry.choose(&id, &share(50));
+    registry.choose(&id, &weight(50));
     let theirs: Vec<usize> = (0..100).filter(|uid| of(&registry, *uid) == "2").collect();
     for uid in &theirs[..2] {
         assert!(trap(&registry, *uid..uid + 1).is_none());
@@ -229,11 +229,11 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     assert_eq!((&*canary.state, canary.failing), ("RolledBack", 3));
     // The same is not tried again, another is.
     registry
-        .serve_canary(&id, "d", plugin("a", "2", "A"), share(50))
+        .serve_canary(&id, "d", plugin("a", "2", "A"), weight(50))
         .expect("dealt with");
     assert_eq!(builds(&registry), 0);
     registry
-        .serve_canary(&id, "e", plugin("a", "3", "A"), share(100))
+        .serve_canary(&id, "e", plugin("a", "3", "A"), weight(100))
         .expect("serves");
     assert_eq!(of(&registry, 1), "3");
     registry
@@ -298,7 +298,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
     registry
-        .serve_canary(&id, "c", plugin("a", "2", "A"), share(100))
+        .serve_canary(&id, "c", plugin("a", "2", "A"), weight(100))
         .expect("serves");
     assert_eq!(of(&registry, 1), "2");
     let more = Plugin {
@@ -313,7 +313,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
     registry.refuse_canary(
         &id,
         "c",
-        share(100),
+        weight(100),
         Some(Refusal::new(CANARY_DIFFERS, String::new())),
     );
     assert!(registry.knows_canary(&id, "c"));
@@ -325,7 +325,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
     registry.refuse_canary(
         &id,
         "c",
-        share(100),
+        weight(100),
         Some(Refusal::new(CANARY_DIFFERS, String::new())),
     );
     assert!(trap(&registry, 0..health::OBJECTS).is_some());
@@ -363,7 +363,7 @@ fn an_object_binds_what_a_file_has_brought() {
         .serve(&of_object("a"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
     registry
-        .serve_canary(&of_object("a"), "c", plugin("a", "2", "A"), share(100))
+        .serve_canary(&of_object("a"), "c", plugin("a", "2", "A"), weight(100))
         .expect("serves");
     agree(&of_object("a"), most(5));
     assert_eq!(now(), 5);

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Pace, Permissions, SecretGrant, ServiceAccount, UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, Permissions, ReconcileSettings, SecretGrant, ServiceAccount,
+    UpstreamGrant, Verb,
 };
 use crate::contract::limits::Limits;
 
@@ -117,8 +118,8 @@ impl PluginGrants {
     }
 
     /// How its reconciles are paced, where something is said.
-    pub fn pace(&self) -> Pace {
-        self.grant.pace
+    pub fn reconcile(&self) -> ReconcileSettings {
+        self.grant.reconcile
     }
 
     /// Who it is to the API server; none for the host itself.
@@ -207,7 +208,7 @@ impl Permissions {
         let shown = |g: &&KubernetesGrant| {
             matches!(&*g.group, "" | "*") && covered(&g.kinds, "Secret") && g.verbs.iter().any(shows)
         };
-        let readable = self.secrets_are_readable;
+        let readable = self.read_secrets;
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
@@ -226,7 +227,7 @@ impl Permissions {
                         && g.verbs.contains(&verb)
                         && covered(&g.namespaces, namespace)
                 };
-                let readable = self.secrets_are_readable || !access.of_secrets();
+                let readable = self.read_secrets || !access.of_secrets();
                 self.kubernetes.iter().position(covers).filter(|_| readable)
             }
             Access::Upstream {
@@ -265,7 +266,7 @@ impl Access<'_> {
         match *self {
             Self::Kubernetes { verb, gvk, namespace } => {
                 let readable = match self.of_secrets() {
-                    true => " and `secretsAreReadable: true`",
+                    true => " and `readSecrets: true`",
                     false => "",
                 };
                 let shown = if namespace.is_empty() { "*" } else { namespace };
@@ -383,15 +384,18 @@ plugins:
     }
 
     #[test]
-    fn pace() {
-        let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
-        let pace = Grants::parse(text, "g.yaml").expect("parses").of("team").pace();
+    fn reconcile_interval_and_jitter_are_parsed() {
+        let text = "plugins: {team: {reconcile: {interval: 1h30m, jitter: 5}}}";
+        let settings = Grants::parse(text, "g.yaml")
+            .expect("parses")
+            .of("team")
+            .reconcile();
         assert_eq!(
-            (pace.poll, pace.jitter),
+            (settings.interval, settings.jitter),
             (Some(Duration::from_secs(5400)), Some(5))
         );
         for wrong in ["soon", "0s", "-5m"] {
-            let text = format!("plugins: {{team: {{pace: {{poll: {wrong}}}}}}}");
+            let text = format!("plugins: {{team: {{reconcile: {{interval: {wrong}}}}}}}");
             let error = Grants::parse(&text, "g.yaml").unwrap_err();
             assert!(error.contains("is no time") && error.contains(wrong), "{error}");
         }
@@ -467,8 +471,8 @@ plugins:
     }
 
     #[test]
-    fn secrets_are_readable_when_both_say_so() {
-        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], secretsAreReadable: true}";
+    fn read_secrets_needs_manifest_and_grant() {
+        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], readSecrets: true}";
         let closed = "{kubernetes: [{kinds: ['*'], verbs: [get]}]}";
         let parse = |text: &str| serde_saphyr::from_str::<Permissions>(text).expect("parses");
         let secret = Gvk::new("", "v1", "Secret");
@@ -530,10 +534,10 @@ plugins:
             any::<bool>(),
             any::<bool>(),
         )
-            .prop_map(|(kubernetes, events, secrets_are_readable)| Permissions {
+            .prop_map(|(kubernetes, events, read_secrets)| Permissions {
                 kubernetes,
                 events,
-                secrets_are_readable,
+                read_secrets,
                 ..Permissions::default()
             })
     }
@@ -546,7 +550,7 @@ plugins:
             let grant = |p: &Permissions| Grant {
                 kubernetes: p.kubernetes.clone(),
                 events: p.events,
-                secrets_are_readable: p.secrets_are_readable,
+                read_secrets: p.read_secrets,
                 ..Grant::default()
             };
             let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));

@@ -178,7 +178,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     says(edit(), "+  v: \"2\"").await;
     says(with(&[&other]), "+  v: \"2\"").await;
     // What is suspended waits.
-    lab.apply(object(both(), json!({"suspended": true}))).await;
+    lab.apply(object(both(), json!({"suspend": true}))).await;
     let text = says(edit(), "the objects of probe wait: its Plugin is suspended").await;
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Of the same kind of objects the canary has its part.
@@ -190,15 +190,15 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
             b"A STEP SAID SO",
         ),
     );
-    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"share": 100}});
-    lab.apply(object(both(), json!({"suspended": false, "canary": canary})))
+    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"weight": 100}});
+    lab.apply(object(both(), json!({"suspend": false, "canary": canary})))
         .await;
     let parked = || Wish {
         files: file(probe(&lab, "p", json!([{"do": "park"}]), json!([]))),
         ..wish(&lab)
     };
     says(parked(), "AsTold: A STEP SAID SO").await;
-    lab.apply(object(both(), json!({"suspended": false, "canary": null})))
+    lab.apply(object(both(), json!({"suspend": false, "canary": null})))
         .await;
     // A second file of the plugin is one too many.
     let text = says(parked(), "AsTold: a step says so").await;
