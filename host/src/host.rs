@@ -226,10 +226,8 @@ impl Host {
         self.services.gate.drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
-            warn!(
-                "not ended after {grace:?}: {} reconciles abandoned",
-                self.workers.len()
-            );
+            let reconciles = self.workers.len();
+            warn!(reconciles, grace_period = ?grace, "abandoning unfinished reconciles");
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
@@ -237,8 +235,8 @@ impl Host {
         self.services.streams.clear();
         if let Some(campaign) = self.campaign {
             match campaign.resign(RELEASE).await {
-                true => info!("the lease is released"),
-                false => warn!("the lease is not released: it expires by itself"),
+                true => info!("lease released"),
+                false => warn!("releasing lease failed, it will expire"),
             }
         }
     }
@@ -297,7 +295,7 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
 async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
     while let Err(e) = services.effects.resource(&upstream::kind()).await {
-        debug!("Upstreams are not followed yet: {e}");
+        debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }

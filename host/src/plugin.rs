@@ -158,7 +158,7 @@ impl Plugin {
     /// This build, as it is agreed with another of the same plugin: what may be done is an administrator's word, to
     /// which no build goes back.
     fn under(&self, other: &Self) -> Self {
-        let asks = self.manifest.as_ref().map(|m| m.asks.clone());
+        let asks = self.manifest.as_ref().map(|m| m.permissions.clone());
         let terms = Terms {
             plugin: self.terms.plugin.clone(),
             grants: other.terms.grants.clone().asking(asks),
@@ -270,26 +270,26 @@ pub async fn load(
 ) -> Result<Plugin, Refusal> {
     let inspection = inspection::inspect(&wasm).map_err(|e| {
         let reason = match e {
-            ContractError::Differs(_) => "ContractDiffers",
+            ContractError::Differs(_) => "IncompatibleContract",
             _ => "NotAComponent",
         };
         Refusal::new(reason, e.to_string())
     })?;
-    let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
+    let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("InvalidManifest", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
     let digest = hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
-        .map_err(|e| Refusal::new("DoesNotCompile", format!("compiling stopped: {e}")))?
-        .map_err(|e| Refusal::new("DoesNotCompile", format!("does not compile: {e:#}")))?;
+        .map_err(|e| Refusal::new("CompileFailed", format!("compiling stopped: {e}")))?
+        .map_err(|e| Refusal::new("CompileFailed", format!("does not compile: {e:#}")))?;
     let terms = |name: &str| agree(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor =
         described.map_err(|e| Refusal::new("DescribeFailed", format!("`describe` failed: {e}")))?;
-    let kinds = check(&descriptor).map_err(|e| Refusal::new("DescriptorInvalid", e))?;
+    let kinds = check(&descriptor).map_err(|e| Refusal::new("InvalidDescriptor", e))?;
     let plugin = Plugin {
         terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
@@ -319,7 +319,7 @@ fn agree(
     grants: &Grants,
     limits: &Limits,
 ) -> Terms {
-    let grants = grants.of(name).asking(manifest.map(|m| m.asks.clone()));
+    let grants = grants.of(name).asking(manifest.map(|m| m.permissions.clone()));
     Terms {
         plugin: name.into(),
         limits: grants.limits(limits),
@@ -337,7 +337,7 @@ fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8
         Some(configuration) => config::check(config, &configuration.schema),
         None => Ok(config),
     });
-    let config = config.map_err(|e| Refusal::new("ConfigInvalid", e))?;
+    let config = config.map_err(|e| Refusal::new("InvalidConfig", e))?;
     Ok(config.to_string().into_bytes())
 }
 

@@ -225,7 +225,7 @@ impl Controller {
                         Ok(None) => router.forget(&key),
                         // Somebody else's from here on; ours again if we lead again.
                         Err(Deposed) => {
-                            debug!(object = %key, "abandoned: {Deposed}");
+                            debug!(object = %key, error = %Deposed, "abandoning reconcile");
                             self.ledger.abandoned(&key);
                             let again = Next::Yield(router.now(), Cause::Retry);
                             router.done(&key, again, None);
@@ -355,8 +355,8 @@ impl Controller {
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
-                    complain!(e, object = %key, "finalizer not written: {e}");
-                    self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
+                    complain!(e, object = %key, error = %e, "writing finalizers failed");
+                    self.ledger.failed(key, "FinalizerUpdateFailed", &e.to_string());
                 }
                 Err(End::retry())
             }

@@ -127,7 +127,7 @@ impl Reloader {
             && tokio::time::timeout(PATIENCE, objects.known()).await.is_err()
         {
             // What an object keeps from serving must not serve meanwhile.
-            warn!("nothing is loaded before the API server tells which Plugins there are");
+            warn!("waiting for the list of Plugin objects before loading plugins");
             ready.take().into_iter().for_each(|ready| ready());
             objects.known().await;
         }
@@ -143,7 +143,7 @@ impl Reloader {
                     let since = Instant::now();
                     match event {
                         None => return Ok(()),
-                        Some(Err(e)) => warn!("watching {}: {e}", self.directory.display()),
+                        Some(Err(e)) => warn!(directory = %self.directory.display(), error = %e, "watching plugin directory failed"),
                         Some(Ok(_)) => {}
                     }
                     // Until nothing has happened for a moment.
@@ -166,11 +166,11 @@ impl Reloader {
         match read.and_then(|text| Grants::parse(&text, &name)) {
             Ok(grants) if grants == self.grants => {}
             Ok(grants) => {
-                info!("{name} has changed: plugins with other grants are loaded anew");
+                info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
             }
-            Err(e) => warn!("the grants stay as they are: {e}"),
+            Err(e) => warn!(error = %e, "keeping previous grants"),
         }
     }
 
@@ -179,10 +179,7 @@ impl Reloader {
         let files = match component_files(&self.directory) {
             Ok(files) => files,
             Err(e) => {
-                warn!(
-                    "the plugin directory {} can't be read: {e}",
-                    self.directory.display()
-                );
+                warn!(directory = %self.directory.display(), error = %e, "reading plugin directory failed");
                 return;
             }
         };
@@ -203,7 +200,7 @@ impl Reloader {
 
     fn unload(&self, id: &str) {
         if let Some(plugin) = self.registry.remove(id) {
-            info!(plugin = &**plugin.name(), "{id} is gone: unloaded");
+            info!(plugin = &**plugin.name(), source = %id, "plugin unloaded");
             (self.on_swap)(None, Some(&plugin));
         }
     }
@@ -217,7 +214,7 @@ impl Reloader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => {
                 let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(file, "", Refusal::new("ConfigInvalid", why));
+                return self.refuse(file, "", Refusal::new("InvalidConfig", why));
             }
         };
         let mut content = Sha256::new();
@@ -270,18 +267,20 @@ impl Reloader {
             return;
         }
         let (name, short) = (&**now.name(), &now.digest[..12]);
-        let done = if before.is_some() { "swapped in" } else { "loaded" };
+        let replaces = before.as_ref().map(|before| &before.digest[..12]);
         info!(
             plugin = name,
             version = now.version,
             digest = short,
-            "{done} {id}"
+            source = %id,
+            replaces,
+            "plugin loaded"
         );
         (self.on_swap)(Some(&now), before.as_ref());
     }
 
     fn refuse(&self, id: &str, digest: &str, refusal: Refusal) {
-        warn!("{id} is not loaded: {refusal}");
+        warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading plugin failed");
         self.registry.refuse(id, digest, refusal);
     }
 }

@@ -157,7 +157,7 @@ impl Response {
         Self {
             status: 401,
             headers: vec![("content-type".into(), "text/plain; charset=utf-8".into())],
-            body: format!("log-in refused: {why}").into_bytes(),
+            body: format!("login refused: {why}").into_bytes(),
         }
     }
 }
@@ -189,7 +189,7 @@ pub enum SendError {
     #[error("{0}")]
     NotAllowed(String),
     /// The credentials are not accepted.
-    #[error("log-in refused: {0}")]
+    #[error("login refused: {0}")]
     LoginFailed(String),
     /// No connection, no answer in time, or a broken one.
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! Clients of upstreams against a real HTTP server: log-ins, rotation, limits, and that no secret gets out.
+//! Clients of upstreams against a real HTTP server: logins, rotation, limits, and that no secret gets out.
 
 mod common;
 

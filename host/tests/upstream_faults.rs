@@ -289,7 +289,7 @@ async fn what_is_not_allowed_any_more_is_not_used_any_more() {
     assert!(matches!(lab.get("/").await, Err(SendError::NotAllowed(_))));
 }
 
-/// A server with a log-in of its own.
+/// A server with a login of its own.
 async fn with_login(lifetime: u64) -> (String, Arc<AtomicUsize>) {
     let logins = Arc::new(AtomicUsize::new(0));
     let counter = logins.clone();
@@ -371,7 +371,7 @@ async fn a_log_in_that_fails_is_made_once_for_all_who_wait() {
         for answer in join_all((0..20).map(|_| lab.get("/"))).await {
             match (&answer, wait) {
                 (Err(SendError::Throttled(ms)), Some(s)) if *ms <= s * 1000 => {}
-                (Err(SendError::Unavailable(why)), None) if why.contains("log-in: ") => {}
+                (Err(SendError::Unavailable(why)), None) if why.contains("login: ") => {}
                 _ => panic!("{status} {after:?}: {answer:?}"),
             }
         }

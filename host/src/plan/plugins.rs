@@ -87,7 +87,7 @@ impl World {
                 bail!("there is no plugin to plan with: {}", notes.join("; "));
             }
             let directory = self.settings.plugins.display();
-            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugins");
+            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugin-dir");
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl World {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound && others => return Ok(Vec::new()),
             Err(e) => bail!(
-                "the plugin directory {} can't be read: {e}; say where it is with --plugins",
+                "the plugin directory {} can't be read: {e}; say where it is with --plugin-dir",
                 directory.display()
             ),
         };
@@ -249,7 +249,7 @@ impl World {
             return Ok(());
         };
         let served = async {
-            let choice = Choice::new(&canary.objects).map_err(|e| Refusal::new("SpecInvalid", e))?;
+            let choice = Choice::new(&canary.objects).map_err(|e| Refusal::new("InvalidSpec", e))?;
             let plugin = self.governed(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
@@ -277,13 +277,13 @@ impl World {
                 let directory = &self.settings.plugins;
                 std::fs::read(directory.join(file)).map_err(|e| {
                     let place = directory.display();
-                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugins");
-                    Refusal::new("FileMissing", why)
+                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugin-dir");
+                    Refusal::new("FileNotFound", why)
                 })?
             }
             _ => {
                 return Err(Refusal::new(
-                    "SpecInvalid",
+                    "InvalidSpec",
                     "spec.source names no component".into(),
                 ));
             }

@@ -24,7 +24,7 @@ pub fn configuration(spec: &PluginSpec) -> String {
 impl PluginSpec {
     /// What a `Plugin` object says; the error names the field.
     pub fn read(object: &Object) -> Result<Self, Refusal> {
-        let invalid = |e: String| Refusal::new("SpecInvalid", e);
+        let invalid = |e: String| Refusal::new("InvalidSpec", e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(explain_unknown_field(e)))?;
         let checked = read.spec.grant().check();
@@ -69,7 +69,7 @@ impl Plugin {
                 "the component says it is the plugin {}: a Plugin object has the name of its plugin",
                 self.name()
             );
-            return Err(Refusal::new("NameDiffers", why));
+            return Err(Refusal::new("NameMismatch", why));
         }
         Ok(())
     }

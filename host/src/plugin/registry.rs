@@ -27,7 +27,7 @@ pub fn of_object(name: &str) -> String {
     format!("Plugin/{name}")
 }
 
-const CANARY_DIFFERS: &str = "CanaryDiffers";
+const INCOMPATIBLE_CANARY: &str = "IncompatibleCanary";
 
 /// Which build of which plugin serves.
 #[derive(Default)]
@@ -108,12 +108,12 @@ impl Slot {
         let differs = |c: &Arc<Plugin>| stable.differs_for_objects(c);
         if let Some(difference) = canary.serving.as_ref().and_then(differs) {
             canary.serving = None;
-            canary.refusal = Some(Refusal::new(CANARY_DIFFERS, difference));
+            canary.refusal = Some(Refusal::new(INCOMPATIBLE_CANARY, difference));
         }
         let anew = canary
             .refusal
             .as_ref()
-            .is_some_and(|r| r.reason == CANARY_DIFFERS);
+            .is_some_and(|r| r.reason == INCOMPATIBLE_CANARY);
         if anew {
             canary.seen.clear();
         }
@@ -227,7 +227,7 @@ impl Registry {
         let governed = id == object;
         if !governed && slots.contains_key(&object) {
             return Err(Refusal::new(
-                "Governed",
+                "ManagedByPluginObject",
                 format!(
                     "the Plugin object {} governs the plugin of that name, and names another source",
                     plugin.name()
@@ -243,13 +243,13 @@ impl Registry {
             }
             if theirs.name() == plugin.name() {
                 return Err(Refusal::new(
-                    "NameTaken",
+                    "NameConflict",
                     format!("the plugin name {} is taken by {other}", plugin.name()),
                 ));
             }
             if let Some(kind) = plugin.kinds.iter().find(|k| theirs.kind(&k.gvk).is_some()) {
                 return Err(Refusal::new(
-                    "KindTaken",
+                    "KindConflict",
                     format!(
                         "{} is reconciled by {} ({other}) already",
                         kind.gvk,
@@ -324,7 +324,12 @@ impl Registry {
     /// What had to stand back is new again.
     fn freed(&self, slots: &mut BTreeMap<String, Slot>) {
         for slot in slots.values_mut() {
-            let stood_back = |r: &Refusal| matches!(r.reason, "NameTaken" | "KindTaken" | "Governed");
+            let stood_back = |r: &Refusal| {
+                matches!(
+                    r.reason,
+                    "NameConflict" | "KindConflict" | "ManagedByPluginObject"
+                )
+            };
             if slot.refusal.as_ref().is_some_and(stood_back) {
                 slot.seen.clear();
                 self.look_again();
@@ -405,12 +410,12 @@ impl Registry {
         let slot = slots.entry(id.to_owned()).or_default();
         let Some(stable) = &slot.serving else {
             return Err(Refusal::new(
-                "NothingBeside",
+                "PrimaryNotLoaded",
                 "there is no build beside it".into(),
             ));
         };
         if let Some(difference) = stable.differs_for_objects(&plugin) {
-            return Err(Refusal::new(CANARY_DIFFERS, difference));
+            return Err(Refusal::new(INCOMPATIBLE_CANARY, difference));
         }
         let before = slot.canary.take();
         let bad = before

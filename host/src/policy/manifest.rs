@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 256 << 10;
 pub struct Manifest {
     /// What it wants to do. What it doesn't ask for it may not do, whatever is granted.
     #[serde(default)]
-    pub asks: Permissions,
+    pub permissions: Permissions,
     /// Its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Configuration>,
@@ -65,7 +65,7 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<(), String> {
-        self.asks.check().map_err(|e| format!("asks.{e}"))?;
+        self.permissions.check().map_err(|e| format!("permissions.{e}"))?;
         match &self.config {
             Some(config) if !config.schema.is_object() => {
                 Err("config.schema is no JSON schema: a mapping is needed".into())
@@ -178,7 +178,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         let text = "
-asks:
+permissions:
   kubernetes:
   - {kinds: [ConfigMap], verbs: [get, apply]}
   events: true
@@ -222,10 +222,10 @@ config:
         assert_eq!(read(&twice), Err(BadManifest::Several(2)));
         for (text, words) in [
             ("aks: {}", "aks"),
-            ("asks: {kubernets: []}", "kubernets"),
+            ("permissions: {kubernets: []}", "kubernets"),
             (
-                "asks: {kubernetes: [{kinds: [], verbs: [get]}]}",
-                "asks.kubernetes[0].kinds is empty",
+                "permissions: {kubernetes: [{kinds: [], verbs: [get]}]}",
+                "permissions.kubernetes[0].kinds is empty",
             ),
             ("config: {schema: 1}", "config.schema is no JSON schema"),
         ] {
@@ -259,7 +259,7 @@ config:
         /// Of any shape: understood, or refused with a word of where.
         #[test]
         fn any_document(kinds in prop::collection::vec("[A-Za-z*]{0,8}", 0..4), events in any::<bool>(), extra in "[a-z]{1,6}") {
-            let document = json!({"asks": {"kubernetes": [{"kinds": kinds, "verbs": ["get"]}], "events": events}});
+            let document = json!({"permissions": {"kubernetes": [{"kinds": kinds, "verbs": ["get"]}], "events": events}});
             let parsed = Manifest::parse(&document.to_string(), FILE);
             prop_assert_eq!(parsed.is_ok(), !kinds.is_empty() && kinds.iter().all(|k| !k.is_empty()));
             let mut more = document.clone();

@@ -52,9 +52,9 @@ pub(crate) fn swapped(
             false => format!("the namespaces {}", shown.join(", ")),
         };
         warn!(
-            "plugin {} is granted to read Secrets of {place} (readSecrets): what is in them is no longer the \
-             host's to keep",
-            plugin.name()
+            plugin = &**plugin.name(),
+            namespaces = place,
+            "plugin may read Secrets"
         );
     }
     router.assign(plugin.name(), &kinds, scopes, concurrent);
@@ -66,7 +66,7 @@ pub(crate) fn swapped(
     if plugin.terms.grants.holdable().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
-    info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
+    info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
 }
 
 /// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
@@ -78,7 +78,10 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
             Err(e) => {
                 warn!(
                     plugin = &**plugin.name(),
-                    kind, group, "what is held of it is not followed: {e}"
+                    kind,
+                    group,
+                    error = %e,
+                    "watching held objects failed"
                 );
                 continue;
             }

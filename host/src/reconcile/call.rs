@@ -63,7 +63,7 @@ impl Controller {
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
-        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
+        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconciling");
         Span::current().record("reconcile", tracing::field::display(id));
         let calling = Instant::now();
         let (answer, mut call) = self
@@ -83,7 +83,7 @@ impl Controller {
             Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
             Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
             Err(trap) => {
-                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
+                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], error = %trap, "component call failed");
                 if let Some(metrics) = &metrics {
                     metrics.trapped(trap.kind());
                     if let Some(limit) = trap.limit() {
@@ -146,13 +146,13 @@ impl Controller {
             .registry
             .ended(plugin, &object.uid, ending, &said, Instant::now());
         if let Some(back) = &back {
-            let what = if back.canary { "canary" } else { "build" };
             warn!(
                 plugin = &**plugin.name(),
                 digest = &back.bad.digest[..12],
-                "{what} taken back, {} serves: {}",
-                &back.now.digest[..12],
-                back.why
+                running = &back.now.digest[..12],
+                canary = back.canary,
+                reason = %back.why,
+                "build rolled back"
             );
             let before = if back.canary { &back.now } else { &back.bad };
             swapped(
@@ -189,8 +189,8 @@ impl Controller {
         match self.services.reviewer.may(account, read).await {
             Ok(()) => Ok(()),
             Err(Refusal::Unknown(e)) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
-                self.ledger.failed(key, "AccessUnknown", &e.to_string());
+                complain!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
+                self.ledger.failed(key, "AccessReviewFailed", &e.to_string());
                 Err(End::retry())
             }
             Err(Refusal::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
@@ -258,7 +258,7 @@ impl Controller {
         }
         let next = self.next(plugin, &result);
         if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
             // Waiting is no error.
             if !matches!(failure.resolution, reconciler::Resolution::Yield) {
                 self.ledger.failed(key, &failure.reason, &failure.message);

@@ -61,7 +61,7 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "cleaned up");
+                info!(object = %key, "cleanup finished");
                 End::settled()
             }
             Err(end) => end,

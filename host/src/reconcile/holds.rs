@@ -54,7 +54,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                complain!(e, object = %key, "what it holds is not written: {e}");
+                complain!(e, object = %key, error = %e, "recording held objects failed");
                 Err(End::retry())
             }
         }
@@ -77,10 +77,10 @@ impl Controller {
             match self.services.effects.mark(object, holder, uid, false).await {
                 Ok(sent) => {
                     self.ledger.count(holder, super::api_writes(u64::from(sent)));
-                    info!(object = %object, holder = %holder, "let go");
+                    info!(object = %object, holder = %holder, "hold released");
                 }
                 Err(e) => {
-                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
+                    complain!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
                     return Err(End::retry());
                 }
             }
@@ -114,7 +114,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    complain!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
                     return Some(End::retry());
                 }
             }
@@ -179,7 +179,7 @@ impl Controller {
         }
         let by = holder.object.as_ref().unwrap_or(key);
         effects.mark(key, by, &holder.uid, false).await?;
-        info!(object = %key, holder = %holder, forced, "let go");
+        info!(object = %key, holder = %holder, forced, "hold released");
         Ok(true)
     }
 }

@@ -153,7 +153,7 @@ impl Hooks {
         info!(
             plugin = &**name,
             digest = &plugin.digest[..12],
-            "life-cycle hooks done"
+            "lifecycle hooks finished"
         );
         let done = (plugin.digest.clone(), term);
         self.done.lock().expect("lock").insert(name.clone(), done);
@@ -217,7 +217,8 @@ impl Hooks {
         warn!(
             plugin = &**plugin.name(),
             digest = &plugin.digest[..12],
-            "its objects wait: {why}"
+            error = %why,
+            "lifecycle hooks failed"
         );
         self.tell(plugin, why);
         let wait = *pause;

@@ -115,7 +115,7 @@ impl Controller {
             return End::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
-            warn!(object = %key, "let go as {FORCE_DELETE} asks: what it has not cleaned up stays");
+            warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
             return self.release(key, object, FINALIZER).await;
         }
         let Some(plugin) = serving else {
@@ -241,7 +241,7 @@ impl Controller {
             {
                 return end;
             }
-            info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
+            info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
         End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
@@ -326,7 +326,7 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        hooks => condition("Healthy", false, "HooksFailing", hooks),
+        hooks => condition("Healthy", false, "HooksFailed", hooks),
     };
     vec![loaded, granted, healthy]
 }
@@ -434,15 +434,15 @@ mod tests {
     fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
         assert_eq!(ready(&report("serving")), Ok(()));
         let refused = |state| Report {
-            reason: "ConfigInvalid".into(),
+            reason: "InvalidConfig".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
         let (reason, message) = ready(&refused("failed")).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(!message.contains("serves on"), "{message}");
         let (reason, message) = ready(&refused("kept")).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
             "{message}"

@@ -55,7 +55,7 @@ impl Controller {
             };
         let mut new = new.unwrap_or_else(|why| {
             let failure = nonsense(&why);
-            warn!(object = %key, plugin = &**by, "{}", failure.message);
+            warn!(object = %key, plugin = &**by, error = failure.message, "invalid status");
             self.ledger.failed(key, &failure.reason, &failure.message);
             conditions::after_failure(old, &failure, None, moment)
         });
@@ -94,7 +94,7 @@ impl Controller {
             }) => {
                 // What the server won't take now it won't take the next time. That much is said in a
                 // status that it does take.
-                warn!(object = %key, plugin = &**by, "status refused: {message}");
+                warn!(object = %key, plugin = &**by, error = %message, "API server refused status");
                 let failure = nonsense(&message);
                 self.ledger.failed(key, &failure.reason, &failure.message);
                 let said = conditions::after_failure(old, &failure, None, moment);
@@ -112,8 +112,8 @@ impl Controller {
                 })
             }
             Err(e) => {
-                complain!(e, object = %key, plugin = &**by, "status not written: {e}");
-                self.ledger.failed(key, "StatusNotWritten", &e.to_string());
+                complain!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
+                self.ledger.failed(key, "StatusUpdateFailed", &e.to_string());
                 Err(End::retry())
             }
         }
@@ -127,7 +127,7 @@ impl Controller {
         };
         let name = limit.name();
         let failure = nonsense(&format!("{name} are {found}, {} at most", limits.shown(limit)));
-        warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+        warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
         self.services.metrics.plugin(plugin.name()).exceeded(limit);
         Answer::Failure(failure)
     }
@@ -155,7 +155,7 @@ impl Controller {
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+            warn!(object = %key, fields = fields.join(","), "status fields pruned by the API server, missing in the CRD");
             Box::new((wanted.clone(), kept))
         });
         let whole = dropped.is_none();
@@ -211,7 +211,7 @@ fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 fn nonsense(why: &str) -> reconciler::Failure {
     reconciler::Failure {
         resolution: reconciler::Resolution::Parked,
-        reason: "PluginStatusInvalid".into(),
+        reason: "InvalidStatus".into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,

@@ -1,7 +1,7 @@
 //! Upstreams, which the host itself reconciles: their status says how it is with them.
 //!
 //! Requests tell most of it; where they don't (a new Upstream, a changed one, one that is down or that nobody has
-//! used for long) it is connected to, and logged in to where there is a log-in.
+//! used for long) it is connected to, and logged in to where there is a login.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,12 +46,12 @@ impl Controller {
         let by: Arc<str> = LANE.into();
         let started = Instant::now();
         self.ledger.reconciled(key, &by, "");
-        debug!(object = %key, "how it is with the upstream");
+        debug!(object = %key, "checking upstream");
         let (report, again, reads) = self.look(key, &object).await;
         let answer = match report.answer() {
             Ok(outcome) => Answer::Outcome(outcome),
             Err(failure) => {
-                info!(object = %key, "{}: {}", failure.reason, failure.message);
+                info!(object = %key, reason = failure.reason, error = failure.message, "upstream is not ready");
                 self.ledger.failed(key, &failure.reason, &failure.message);
                 Answer::Failure(failure)
             }

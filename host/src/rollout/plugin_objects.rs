@@ -105,7 +105,7 @@ impl Objects {
         let services = &self.services;
         let mut pause = ASKED.0;
         while let Err(e) = services.effects.resource(&plugin::kind()).await {
-            debug!("Plugins are not followed yet: {e}");
+            debug!(error = %e, "kind Plugin is not served yet");
             let none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.known
                 .send_if_modified(|known| none && !std::mem::replace(known, true));
@@ -123,10 +123,10 @@ impl Objects {
                 .page(None, &plugin::kind(), "", None, 1, "")
                 .await;
             if page.is_err_and(|e| matches!(e.code(), 403 | 404)) {
-                warn!("Plugins can't be listed, and the plugin directory is followed without them: {why}");
+                warn!(error = %why, "listing Plugin objects denied, using the plugin directory only");
                 self.known.send_replace(true);
             } else {
-                warn!("Plugins are not listed yet: {why}");
+                warn!(error = %why, "waiting for the list of Plugin objects");
             }
         }
         self.listed.store(true, Ordering::Release);
@@ -170,7 +170,7 @@ impl Objects {
         let reference: Reference = oci
             .reference
             .parse()
-            .map_err(|e| Refusal::new("SpecInvalid", format!("the reference {}: {e}", oci.reference)))?;
+            .map_err(|e| Refusal::new("InvalidSpec", format!("the reference {}: {e}", oci.reference)))?;
         let auth = match &oci.pull_secret_ref {
             None => Auth::anonymous(),
             Some(secret) => {
@@ -180,9 +180,9 @@ impl Objects {
                     name: secret.name.clone(),
                     key: ".dockerconfigjson".into(),
                 };
-                let json = self.secret("PullSecretInvalid", &name).await?;
+                let json = self.secret("InvalidPullSecret", &name).await?;
                 Auth::from_docker_config(&json)
-                    .map_err(|e| Refusal::new("PullSecretInvalid", format!("{at}: {e}")))?
+                    .map_err(|e| Refusal::new("InvalidPullSecret", format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
@@ -197,7 +197,7 @@ impl Objects {
             passing: e.is_transient()
                 || matches!(
                     e.reason(),
-                    "NotFound" | "Unauthorized" | "SignatureMissing" | "SignatureInvalid"
+                    "NotFound" | "Unauthorized" | "SignatureMissing" | "InvalidSignature"
                 ),
         })?;
         let signed = || {
@@ -212,7 +212,7 @@ impl Objects {
     }
 
     async fn policy(&self, verify: &Verify) -> Result<Policy, Refusal> {
-        let invalid = |at: &str, e: &dyn std::fmt::Display| Refusal::new("KeyInvalid", format!("{at}: {e}"));
+        let invalid = |at: &str, e: &dyn std::fmt::Display| Refusal::new("InvalidKey", format!("{at}: {e}"));
         let mut keys = Vec::new();
         for (i, pem) in verify.keys.iter().enumerate() {
             let at = format!("spec.verify.keys[{i}]");
@@ -221,8 +221,8 @@ impl Objects {
         for (i, source) in verify.keys_from.iter().enumerate() {
             let at = format!("spec.verify.keysFrom[{i}]");
             let pem = match (&source.config_map_key_ref, &source.secret_key_ref) {
-                (Some(name), None) => self.data("ConfigMap", "KeyInvalid", name).await?.into_bytes(),
-                (None, Some(name)) => self.secret("KeyInvalid", name).await?,
+                (Some(name), None) => self.data("ConfigMap", "InvalidKey", name).await?.into_bytes(),
+                (None, Some(name)) => self.secret("InvalidKey", name).await?,
                 _ => {
                     return Err(invalid(
                         &at,

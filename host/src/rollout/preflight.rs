@@ -37,12 +37,12 @@ pub(super) async fn probe(
             "it traps where the build before did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
-        return Err(Refusal::new("TrapsInReplay", why));
+        return Err(Refusal::new("PreflightFailed", why));
     }
     let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
     match probe.differing.is_empty() {
-        true => info!(plugin = name, digest, "{probe}"),
-        false => warn!(plugin = name, digest, "other effects than before: {probe}"),
+        true => info!(plugin = name, digest, result = %probe, "preflight replay passed"),
+        false => warn!(plugin = name, digest, result = %probe, "preflight replay shows different effects"),
     }
     Ok(Plugin {
         probe: Some(probe),

@@ -105,7 +105,7 @@ impl Reloader {
                 Some(canary) => match Choice::new(&canary.objects) {
                     Ok(choice) => {
                         if self.registry.choose(&id, &choice) {
-                            info!(plugin = wanted.name, "the canary reconciles {choice}");
+                            info!(plugin = wanted.name, objects = %choice, "canary selection changed");
                             self.look_again(&id);
                         }
                         self.want_part(wanted, Part::Canary, &canary.source, since);
@@ -114,13 +114,13 @@ impl Reloader {
                         &id,
                         "",
                         Choice::Weight(0),
-                        Some(Refusal::new("SpecInvalid", why)),
+                        Some(Refusal::new("InvalidSpec", why)),
                     ),
                 },
                 None => {
                     self.loading.remove(&(wanted.name.clone(), Part::Canary));
                     if self.registry.drop_canary(&id) {
-                        info!(plugin = wanted.name, "there is no canary any more");
+                        info!(plugin = wanted.name, "canary removed");
                         self.look_again(&id);
                     }
                 }
@@ -162,7 +162,7 @@ impl Reloader {
             Some(file) if file.contains('/') => return,
             Some(file) => Some(std::fs::read(self.directory.join(file)).map_err(|e| {
                 let why = format!("{file} in the host's plugin directory can't be read: {e}");
-                Refusal::new("FileMissing", why)
+                Refusal::new("FileNotFound", why)
             })),
         };
         let spec = &wanted.spec;
@@ -260,7 +260,7 @@ impl Reloader {
         } = match loaded {
             Ok(loaded) => loaded,
             Err(e) if e.is_cancelled() => return,
-            Err(e) => return warn!("loading ended: {e}"),
+            Err(e) => return warn!(error = %e, "load task failed"),
         };
         let Some(loading) = self.loading.get_mut(&slot).filter(|l| l.revision == revision) else {
             return;
@@ -306,14 +306,15 @@ impl Reloader {
                 plugin = wanted.name,
                 version,
                 digest = short,
-                "canary for {choice}"
+                objects = %choice,
+                "canary loaded"
             );
             Ok(())
         });
         match served {
             Ok(()) => self.look_again(&id),
             Err(refusal) => {
-                warn!("the canary of {id} is not loaded: {refusal}");
+                warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading canary failed");
                 self.registry.refuse_canary(&id, revision, choice, Some(refusal));
             }
         }
@@ -340,7 +341,7 @@ async fn build(
         (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
         (None, None) => {
             return Err(Refusal::new(
-                "SpecInvalid",
+                "InvalidSpec",
                 "spec.source names no component".into(),
             ));
         }

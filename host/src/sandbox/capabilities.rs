@@ -65,7 +65,7 @@ pub struct Counts {
     pub api_writes: u64,
     /// Requests to upstreams that only read (GET, HEAD).
     pub upstream_reads: u64,
-    /// All other requests to upstreams; log-ins are the host's own and not counted.
+    /// All other requests to upstreams; logins are the host's own and not counted.
     pub upstream_writes: u64,
 }
 

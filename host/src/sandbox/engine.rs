@@ -118,7 +118,7 @@ impl Engine {
             Ok(engine) => engine,
             Err(e) => {
                 // Some machines can't reserve that much address space; calls cost a little more there.
-                tracing::warn!("no instance pool: {e:#}");
+                tracing::warn!(error = format!("{e:#}"), "instance pool unavailable");
                 wasmtime::Engine::new(&config(None))?
             }
         };

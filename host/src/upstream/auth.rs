@@ -24,7 +24,7 @@ use crate::policy::network::Network;
 /// However long a token is said to last: by then there is another one.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A refused log-in is not tried again before: those who wait for it would lock the account.
+/// A refused login is not tried again before: those who wait for it would lock the account.
 const REFUSED: Duration = Duration::from_secs(5);
 /// Nor is one that failed: those who wait for it would fail one after the other.
 const FAILED: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ enum Way {
     Token(Arc<TokenSource>),
 }
 
-/// Fetches tokens; one log-in at a time, however many wait for it.
+/// Fetches tokens; one login at a time, however many wait for it.
 struct TokenSource {
     grant: Grant,
     timeout: Duration,
@@ -62,7 +62,7 @@ struct TokenSource {
 /// Why there is no credential.
 #[derive(Clone)]
 pub enum Refusal {
-    /// The log-in met no answer.
+    /// The login met no answer.
     Fault(Fault),
     /// It met one that is no token.
     Answer(SendError),
@@ -79,13 +79,13 @@ impl From<SendError> for Refusal {
 impl From<Refusal> for SendError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Fault(fault) => fault.error("log-in: "),
+            Refusal::Fault(fault) => fault.error("login: "),
             Refusal::Answer(e) | Refusal::Earlier(e) => e,
         }
     }
 }
 
-/// What the last log-in came to.
+/// What the last login came to.
 enum Held {
     Nothing,
     Token(Token),
@@ -221,7 +221,7 @@ impl Credentials {
         }
     }
 
-    /// Whether a refused request may succeed after another log-in.
+    /// Whether a refused request may succeed after another login.
     pub fn renewable(&self) -> bool {
         matches!(self.way, Way::Token(_))
     }
@@ -273,7 +273,7 @@ impl TokenSource {
             };
             fresh.map(|token| token.header)
         });
-        let ended = || SendError::Unavailable("log-in: broken off".into()).into();
+        let ended = || SendError::Unavailable("login: broken off".into()).into();
         login.await.unwrap_or_else(|_| Err(ended()))
     }
 
@@ -302,7 +302,7 @@ impl TokenSource {
             return Err(SendError::Throttled(milliseconds(wait)).into());
         }
         if status.is_server_error() || matches!(status.as_u16(), 408 | 425) {
-            return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())).into());
+            return Err(SendError::Unavailable(format!("login: HTTP {}", status.as_u16())).into());
         }
         if !status.is_success() {
             let words = self.grant.refusal(&body);
@@ -311,7 +311,7 @@ impl TokenSource {
         let (token, life) = self
             .grant
             .granted(&body)
-            .map_err(|what| SendError::Unavailable(format!("log-in: {what}")))?;
+            .map_err(|what| SendError::Unavailable(format!("login: {what}")))?;
         Ok(Token {
             header: sensitive(&format!("{}{token}", self.grant.prefix))?,
             // Renewed after nine tenths of its life: not when a request meets its end.

@@ -181,7 +181,7 @@ impl Client {
         })
     }
 
-    /// Sends a request; once more after a fresh log-in when it is refused with 401.
+    /// Sends a request; once more after a fresh login when it is refused with 401.
     pub async fn send(
         &self,
         request: Request,
@@ -320,7 +320,7 @@ impl Client {
         }
     }
 
-    /// The credentials as a header, with what a log-in came to made known.
+    /// The credentials as a header, with what a login came to made known.
     pub(super) async fn credential(
         &self,
         stale: Option<&HeaderValue>,
@@ -485,7 +485,7 @@ impl Client {
         ticket.tell(|health| health.reached(Instant::now()));
         if self.credentials.renewable() {
             let logging_in = tokio::time::timeout(self.timeout, self.credential(None, &ticket));
-            let late = || Err(SendError::Unavailable("log-in: no answer in time".into()).into());
+            let late = || Err(SendError::Unavailable("login: no answer in time".into()).into());
             match logging_in.await.unwrap_or_else(|_| late()) {
                 Ok(_) => {}
                 Err(Refusal::Earlier(_)) => return ticket.unsent(),

@@ -1,4 +1,4 @@
-//! What a log-in sends, and what it reads from the answer.
+//! What a login sends, and what it reads from the answer.
 
 use std::time::Duration;
 

@@ -76,14 +76,17 @@ impl Health {
         if status == 401 {
             self.refused = Some((path.to_owned(), now));
             let message = "The server does not accept the credentials (HTTP 401)";
-            news |= set(&mut self.authenticated, Fact::new(false, "AuthFailed", message));
+            news |= set(
+                &mut self.authenticated,
+                Fact::new(false, "AuthenticationFailed", message),
+            );
         } else if status < 400 {
             let stands = |(at, since): &(String, Instant)| {
                 at != path && now.saturating_duration_since(*since) < REFUSAL
             };
             if !self.refused.as_ref().is_some_and(stands) {
                 self.refused = None;
-                news |= self.accepted("Accepted");
+                news |= self.accepted("CredentialsAccepted");
             }
         }
         news
@@ -103,7 +106,7 @@ impl Health {
             Ok(()) if self.refused.is_some() => self.reached(now),
             Ok(()) => self.reached(now) | self.accepted("LoggedIn"),
             Err(SendError::LoginFailed(why)) => {
-                let fact = Fact::new(false, "AuthFailed", format!("Log-in refused: {why}"));
+                let fact = Fact::new(false, "AuthenticationFailed", format!("Login refused: {why}"));
                 self.reached(now) | set(&mut self.authenticated, fact)
             }
             // Why no token was given says nothing of the credentials; but there is none.
@@ -118,7 +121,7 @@ impl Health {
     /// There is no connection.
     pub fn unreachable(&mut self, kind: transport_error::Kind, why: &str) -> bool {
         let reason = match kind {
-            transport_error::Kind::Tls => "TLSFailed",
+            transport_error::Kind::Tls => "TLSHandshakeFailed",
             transport_error::Kind::Address => "AddressNotAllowed",
             transport_error::Kind::Connect | transport_error::Kind::Broken => "ConnectionFailed",
         };
@@ -175,7 +178,7 @@ impl Report {
     /// It can't even be tried, for one of the reasons that lie in the object and its Secrets.
     pub fn wrong(error: &SendError) -> Self {
         let (reason, stalled) = match error {
-            SendError::NotFound(_) => ("SecretMissing", false),
+            SendError::NotFound(_) => ("SecretNotFound", false),
             SendError::NotAllowed(_) => ("AddressNotAllowed", true),
             _ => ("InvalidSpec", true),
         };
@@ -261,7 +264,7 @@ mod tests {
         assert!(health.answered(200, "/info", t + REFUSAL), "long ago");
         let refused = SendError::LoginFailed("HTTP 401: no".into());
         assert!(health.logged_in(Err(&refused), t) && health.logged_in(Ok(()), t));
-        let ill = SendError::Unavailable("log-in: HTTP 500".into());
+        let ill = SendError::Unavailable("login: HTTP 500".into());
         assert!(
             health.logged_in(Err(&ill), t) && !health.good() && health.logged_in(Ok(()), t) && health.good()
         );
@@ -284,7 +287,7 @@ mod tests {
         assert_eq!(ready(&health.report(None, false)), "True");
         assert_eq!(ready(&health.report(Some("5 failures"), false)), "CircuitOpen");
         health.answered(401, "/", t);
-        assert_eq!(ready(&health.report(None, false)), "AuthFailed");
+        assert_eq!(ready(&health.report(None, false)), "AuthenticationFailed");
         assert_eq!(ready(&health.report(None, true)), "True");
         health.unreachable(transport_error::Kind::Connect, "refused");
         assert_eq!(
@@ -294,7 +297,7 @@ mod tests {
         let missing = Report::wrong(&SendError::NotFound("Secret a/b".into()));
         assert_eq!(
             (ready(&missing), missing.stalled),
-            ("SecretMissing".into(), false)
+            ("SecretNotFound".into(), false)
         );
         assert!(Report::wrong(&SendError::Invalid("x".into())).stalled);
     }

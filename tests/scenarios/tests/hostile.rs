@@ -146,7 +146,7 @@ async fn recurses_without_end(mut lab: Lab) {
 }
 
 async fn returns_nonsense(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "nonsense", "PluginStatusInvalid", "not a JSON object").await;
+    costs_its_own_reconcile(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
 }
 
 async fn calls_and_chatters_without_end(mut lab: Lab) {

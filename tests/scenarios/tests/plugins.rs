@@ -318,7 +318,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     };
     govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     assert!(
         message(&told, "Loaded").contains("config.writer: Invalid value"),
         "{told:#}"
@@ -338,7 +338,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         .expect("a trace");
     assert_eq!(written["data"]["writer"], "me");
     govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     let why = message(&told, "Loaded");
     assert!(
         why.contains("config.writter: unknown field") && why.contains("serves on"),
@@ -415,12 +415,12 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     govern(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
     for (spec, reason, words) in [
-        (file("absent.wasm"), "FileMissing", "absent.wasm"),
+        (file("absent.wasm"), "FileNotFound", "absent.wasm"),
         (file("module.wasm"), "NotAComponent", "core module"),
         (file("bare.wasm"), "ManifestMissing", "plugin.yaml"),
         (
             json!({"source": {"file": "hostile.wasm"}, "limits": {"memory": "5Gi"}}),
-            "SpecInvalid",
+            "InvalidSpec",
             "limits.memory",
         ),
     ] {
@@ -435,7 +435,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
         let second = reports.into_iter().find(|r| r.file == "second.wasm");
-        second.is_some_and(|r| r.reason == "Governed" && r.message.contains("Plugin object hostile"))
+        second.is_some_and(|r| r.reason == "ManagedByPluginObject" && r.message.contains("Plugin object hostile"))
     })
     .await;
     // Another's component.
@@ -444,7 +444,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         .delete("elsewhere", &Default::default())
         .await;
     govern(&lab, "elsewhere", file("second.wasm")).await;
-    let told = says(&lab, "elsewhere", "Loaded", "False", "NameDiffers").await;
+    let told = says(&lab, "elsewhere", "Loaded", "False", "NameMismatch").await;
     assert!(
         message(&told, "Loaded").contains("is the plugin hostile"),
         "{told:#}"
@@ -502,7 +502,7 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     lab.wait_ready(&probe(), "a").await;
     // Nothing that would take it up again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
-    says(&lab, "probe", "Loaded", "False", "FileMissing").await;
+    says(&lab, "probe", "Loaded", "False", "FileNotFound").await;
     let orphan = kube::api::Patch::Merge(
         json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
     );

@@ -24,12 +24,14 @@ use crate::{
 
 /// Arguments of `ostler plugin inspect`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 this host can run it, 1 it can not, 2 wrong arguments")]
+#[command(
+    after_help = "Exit codes:\n  0  this host can run the component\n  1  this host cannot run it\n  2  invalid arguments"
+)]
 pub struct Inspect {
-    /// The component.
+    /// Component file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -51,7 +53,7 @@ struct Inspection {
     wasi: bool,
     hooks: bool,
     /// What it asks for; none without a manifest.
-    asks: Option<Value>,
+    permissions: Option<Value>,
     /// The JSON schema of its configuration.
     config_schema: Option<Value>,
     /// Bytes by what they are.
@@ -97,7 +99,9 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     found.capabilities = capabilities(&wasm).unwrap_or_default();
     match manifest::read(&wasm) {
         Ok(manifest) => {
-            found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
+            found.permissions = manifest
+                .as_ref()
+                .and_then(|m| serde_json::to_value(&m.permissions).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
         }
         Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
@@ -220,7 +224,7 @@ fn text(found: &Inspection) -> String {
     let can = found.capabilities.iter();
     let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
     out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
-    let asks = found.asks.as_ref().map(asks_text);
+    let asks = found.permissions.as_ref().map(asks_text);
     out.push_str(&section(
         "Asks for",
         asks.as_deref()
@@ -280,7 +284,7 @@ mod tests {
         ostler_builder::component::append_section(
             &mut component,
             "ostler:manifest",
-            br#"{"asks":{"events":true}}"#,
+            br#"{"permissions":{"events":true}}"#,
         );
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());

@@ -166,109 +166,109 @@ impl Families {
             results: counter(
                 r,
                 "controller_runtime_reconcile",
-                "Reconciles, by controller and result",
+                "Total number of reconciles, by controller and result",
                 Family::default(),
             ),
             errors: counter(
                 r,
                 "controller_runtime_reconcile_errors",
-                "Reconciles that failed",
+                "Total number of reconciles that failed",
                 Family::default(),
             ),
             terminal: counter(
                 r,
                 "controller_runtime_terminal_reconcile_errors",
-                "Reconciles that failed and are not retried",
+                "Total number of reconciles that failed with a terminal error, which is not retried",
                 Family::default(),
             ),
             panics: counter(
                 r,
                 "controller_runtime_reconcile_panics",
-                "Reconciles that ended in a trap",
+                "Total number of reconciles that ended in a trap of the component",
                 Family::default(),
             ),
             timeouts: counter(
                 r,
                 "controller_runtime_reconcile_timeouts",
-                "Reconciles that computed or took too long",
+                "Total number of reconciles that exceeded their CPU time or timeout",
                 Family::default(),
             ),
             seconds: histogram(
                 r,
                 "controller_runtime_reconcile_time_seconds",
-                "Seconds a reconcile takes",
+                "Duration of a reconcile in seconds",
                 || Histogram::new(RECONCILE),
             ),
             queued: histogram(
                 r,
                 "workqueue_queue_duration_seconds",
-                "Seconds an object was due before it was begun",
+                "Seconds that an object waited in the queue before its reconcile started",
                 || Histogram::new(WORKQUEUE),
             ),
             worked: histogram(
                 r,
                 "workqueue_work_duration_seconds",
-                "Seconds an object was worked on",
+                "Seconds that the reconcile of an object took",
                 || Histogram::new(WORKQUEUE),
             ),
             retries: counter(
                 r,
                 "workqueue_retries",
-                "Times an object was queued to be looked at again later",
+                "Total number of times an object was requeued with a delay",
                 Family::default(),
             ),
             calls: histogram(
                 r,
                 "ostler_wasm_call_duration_seconds",
-                "Seconds a call into a component takes, its host calls included",
+                "Duration of a call into a component in seconds, host calls included",
                 || Histogram::new(CALL),
             ),
             cpu: counter(
                 r,
                 "ostler_wasm_cpu_seconds",
-                "Seconds components have computed",
+                "Total CPU time used by components in seconds",
                 Family::default(),
             ),
             traps: counter(
                 r,
                 "ostler_wasm_traps",
-                "Calls into a component that did not return, by what ended them",
+                "Total number of calls into a component that did not return, by reason",
                 Family::default(),
             ),
             host_calls: counter(
                 r,
                 "ostler_host_calls",
-                "Calls of components into the host",
+                "Total number of host calls made by components",
                 Family::default(),
             ),
             suppressed: counter(
                 r,
                 "ostler_writes_suppressed",
-                "Writes not sent because they would have changed nothing",
+                "Total number of writes that were not sent because they would not have changed the object",
                 Family::default(),
             ),
             hot_loops: counter(
                 r,
                 "ostler_hot_loops",
-                "Times an object was slowed down: its reconciles change what they read, or write and hurry",
+                "Total number of times an object was throttled because its reconciles formed a hot loop",
                 Family::default(),
             ),
             exceeded: counter(
                 r,
                 "ostler_plugin_limit_exceeded",
-                "Times a component wanted more than a limit",
+                "Total number of times a component exceeded a limit",
                 Family::default(),
             ),
             bytes: counter(
                 r,
                 "ostler_host_call_bytes",
-                "Bytes that components hand to the host (out) and are given by it (in)",
+                "Total number of bytes passed in host calls, by direction: to_host or from_host",
                 Family::default(),
             ),
             memory: histogram(
                 r,
                 "ostler_wasm_memory_bytes",
-                "Linear memory a call into a component had at its end",
+                "Linear memory of the instance in bytes at the end of a call into a component",
                 || Histogram::new(MEMORY),
             ),
         }
@@ -332,12 +332,16 @@ impl PluginMetrics {
             retries: families.retries.get_or_create_owned(&queue),
             calls: families.calls.get_or_create_owned(&plugin),
             cpu: families.cpu.get_or_create_owned(&plugin),
-            traps: TRAPS.map(|t| families.traps.get_or_create_owned(&plugin_by("kind", t))),
+            traps: TRAPS.map(|t| families.traps.get_or_create_owned(&plugin_by("reason", t))),
             host_calls: HOST_CALLS
                 .iter()
                 .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c)))
                 .collect(),
-            suppressed: SUPPRESSED.map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
+            suppressed: SUPPRESSED.map(|w| {
+                families
+                    .suppressed
+                    .get_or_create_owned(&plugin_by("operation", w))
+            }),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),
             exceeded: Limit::ALL
                 .iter()
@@ -347,7 +351,8 @@ impl PluginMetrics {
                         .get_or_create_owned(&plugin_by("limit", l.name()))
                 })
                 .collect(),
-            bytes: ["out", "in"].map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
+            bytes: ["to_host", "from_host"]
+                .map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
             memory: families.memory.get_or_create_owned(&plugin),
             running: Mutex::default(),
             own: Mutex::default(),

@@ -96,9 +96,12 @@ fn names_and_kinds_are_taken_and_free_again() {
         .serve("a.wasm", "1", plugin("a", "1", "A"), None)
         .expect("serves");
     let refused = |id: &str, plugin| registry.serve(id, "1", plugin, None).err().map(|r| r.reason);
-    assert_eq!(refused("b.wasm", plugin("a", "2", "B")), Some("NameTaken"));
-    assert_eq!(refused("b.wasm", plugin("b", "2", "A")), Some("KindTaken"));
-    assert_eq!(refused(&of_object("b"), plugin("b", "2", "A")), Some("KindTaken"));
+    assert_eq!(refused("b.wasm", plugin("a", "2", "B")), Some("NameConflict"));
+    assert_eq!(refused("b.wasm", plugin("b", "2", "A")), Some("KindConflict"));
+    assert_eq!(
+        refused(&of_object("b"), plugin("b", "2", "A")),
+        Some("KindConflict")
+    );
     let kept = registry
         .serve("b.wasm", "1", plugin("b", "2", "A"), None)
         .err()
@@ -133,7 +136,7 @@ fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
     assert_eq!(served.before.expect("a build before").digest, "1".repeat(64));
     assert_eq!(registry.slots(), std::slice::from_ref(&id));
     let other = registry.serve("other.wasm", "1", plugin("a", "3", "A"), None);
-    assert_eq!(other.err().map(|r| r.reason), Some("Governed"));
+    assert_eq!(other.err().map(|r| r.reason), Some("ManagedByPluginObject"));
     assert_eq!(of(&registry, 1), "2");
     // What it goes back to is the file's.
     assert!(trap(&registry, 0..health::OBJECTS).is_some());
@@ -196,7 +199,7 @@ fn a_canary_has_its_share_goes_back_and_is_promoted() {
     let id = of_object("a");
     registry.govern("a");
     let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), weight(50));
-    assert_eq!(beside.err().map(|r| r.reason), Some("NothingBeside"));
+    assert_eq!(beside.err().map(|r| r.reason), Some("PrimaryNotLoaded"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -314,7 +317,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
         &id,
         "c",
         weight(100),
-        Some(Refusal::new(CANARY_DIFFERS, String::new())),
+        Some(Refusal::new(INCOMPATIBLE_CANARY, String::new())),
     );
     assert!(registry.knows_canary(&id, "c"));
     registry
@@ -326,7 +329,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
         &id,
         "c",
         weight(100),
-        Some(Refusal::new(CANARY_DIFFERS, String::new())),
+        Some(Refusal::new(INCOMPATIBLE_CANARY, String::new())),
     );
     assert!(trap(&registry, 0..health::OBJECTS).is_some());
     assert!(!registry.knows_canary(&id, "c"));

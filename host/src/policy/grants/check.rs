@@ -32,7 +32,10 @@ impl Denied {
         fmt::from_fn(|f| {
             let term = &self.term;
             if !self.asked {
-                write!(f, "its manifest does not ask for it, which would be `asks.{term}")?;
+                write!(
+                    f,
+                    "its manifest does not ask for it, which would be `permissions.{term}"
+                )?;
             }
             if !self.asked && self.grant.is_some() {
                 f.write_str("; nor is it granted: ")?;
@@ -465,7 +468,7 @@ plugins:
         );
         let neither = silent.check(&Access::Events).unwrap_err().to_string();
         assert!(
-            neither.contains("`asks.events: true`") && neither.contains("`plugins.team.events: true`"),
+            neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
             "{neither}"
         );
     }

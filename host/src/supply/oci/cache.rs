@@ -58,7 +58,7 @@ impl Cache {
         let path = self.blob(digest);
         let bytes = read(&path, most)?;
         if Digest::of(&bytes) != *digest {
-            warn!(file = %path.display(), "not what its name says: removed, and pulled again");
+            warn!(file = %path.display(), "removing corrupt file from component cache");
             let _ = fs::remove_file(&path);
             return None;
         }
@@ -119,7 +119,7 @@ impl Cache {
                 break;
             }
             if !but.contains(&path) {
-                info!(file = %path.display(), "removed from the component cache: it is full");
+                info!(file = %path.display(), "evicting file from component cache");
                 fs::remove_file(&path)?;
                 total -= length;
             }

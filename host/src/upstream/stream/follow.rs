@@ -89,7 +89,7 @@ impl Following {
             let pause = pause(in_a_row);
             // Who was told when to come has not failed.
             in_a_row += u32::from(wait.is_zero());
-            tracing::debug!(stream = %key, "event stream: {why}");
+            tracing::debug!(stream = %key, reason = %why, "event stream interrupted");
             if streams.broken(key, epoch, why, refused && !told).is_none() {
                 return;
             }
@@ -146,7 +146,7 @@ impl Following {
 type Opened = (reqwest::Response, Option<http::HeaderValue>);
 
 impl Client {
-    /// Asks for a stream, after the last event that came if there is one; once more after a fresh log-in when it is
+    /// Asks for a stream, after the last event that came if there is one; once more after a fresh login when it is
     /// refused with 401. Asking waits for its turn as requests do; an open stream is none of those in flight.
     async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<Opened, SendError> {
         request_policy::path(path)?;

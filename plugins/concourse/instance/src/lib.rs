@@ -174,7 +174,7 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
     let failed = |failure: Failure, kind: &str| {
         let message = failure.message.clone();
         let condition = match kind {
-            "AuthFailed" => Condition::no("Authenticated", kind, message),
+            "AuthenticationFailed" => Condition::no("Authenticated", kind, message),
             _ => Condition::unknown("Authenticated", kind, message),
         };
         failure.reason(kind).with(condition)
@@ -182,7 +182,7 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
     let response = match result {
         Ok(response) => response,
         // The credentials' Secret is not there (yet).
-        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthFailed")),
+        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthenticationFailed")),
         Err(error @ Error::Denied(_)) => return Err(error.into()),
         Err(error) => return Err(failed(error.into(), "InfoFailed")),
     };
@@ -204,7 +204,7 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
                 response.status(),
                 first_line(&response.text())
             );
-            Err(failed(Failure::retry("AuthFailed", message), "AuthFailed"))
+            Err(failed(Failure::retry("AuthenticationFailed", message), "AuthenticationFailed"))
         }
         status => {
             let message = format!("Concourse answers with HTTP {status}.");

@@ -134,11 +134,11 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         let failure = failure(&host);
         assert_eq!(
             (failure.reason.as_str(), failure.resolution),
-            ("AuthFailed", Resolution::Retry)
+            ("AuthenticationFailed", Resolution::Retry)
         );
         assert_eq!(
             condition(&failure.conditions, "Authenticated"),
-            (TriState::No, "AuthFailed")
+            (TriState::No, "AuthenticationFailed")
         );
     }
     let unreachable = || Err(Error::Unavailable("connection refused".into()));
@@ -170,7 +170,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
     let failure = failure(&host);
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
-        ("AuthFailed", Resolution::Yield)
+        ("AuthenticationFailed", Resolution::Yield)
     );
 }
 

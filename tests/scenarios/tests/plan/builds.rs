@@ -108,7 +108,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
             ..wish(&lab)
         }
     };
-    let reads = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
+    let reads = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
     let report = planned(&lab, modest(reads)).await;
     let text = report.text();
     assert!(
@@ -117,7 +117,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     );
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Its configuration is the one of the build before, held to its own schema.
-    let wants = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
+    let wants = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
 config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
     let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
     let why = format!("{:#}", refused.expect_err("it lacks a word"));
@@ -213,7 +213,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     let refused = plan(lab.client.clone(), settings(&lab), &edit()).await;
     let why = format!("{:#}", refused.expect_err("no component"));
     assert!(
-        why.contains("the Plugin probe is not planned with: FileMissing: probe.wasm"),
+        why.contains("the Plugin probe is not planned with: FileNotFound: probe.wasm"),
         "{why}"
     );
     // One from a registry needs no directory.
