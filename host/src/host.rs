@@ -25,11 +25,11 @@ use crate::{
     policy::network::Network,
     reconcile::{
         self, Controller,
-        activation::{requeue, swapped},
+        activation::{activate, requeue_objects},
         stats::Ledger,
     },
     recording::Tapes,
-    rollout::{Objects, Reloader},
+    rollout::{PluginObjects, Reloader},
     sandbox::{capabilities::Services, object_cache::Memo},
     schedule::{
         dispatcher::{Cause, Router},
@@ -62,8 +62,11 @@ impl Host {
             .counted(metrics.rest(), &settings.api_server)
             .gated(gate.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
-        let queue = Queue::new(QueueConfig::new(first, longest, crate::kube::time::unique()));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            crate::kube::time::unique(),
+        ));
         let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
@@ -84,14 +87,14 @@ impl Host {
                 }
                 let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
                 if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
-                    governing.look_again();
+                    governing.request_rescan();
                 }
                 closing.changed(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
             }),
         ));
         let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        network.allow(settings.allowed_networks(&settings.grants));
         let telling = router.clone();
         let upstreams = Clients::default()
             .gated(gate.clone())
@@ -128,10 +131,10 @@ impl Host {
         let hooks = controller.hooks.clone();
         let mut tasks = JoinSet::new();
         let most = settings.workers;
-        let objects = Arc::new(Objects::new(
+        let objects = Arc::new(PluginObjects::new(
             services.clone(),
             settings.plugin_selector.clone(),
-            settings.registries(),
+            settings.component_store(),
             registry.clone(),
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
@@ -143,16 +146,16 @@ impl Host {
             settings.grants_file.clone(),
             settings.limits.clone(),
             Box::new(move |new, before| {
-                swapped(&swapping, most, new, before);
-                hooking.swapped();
+                activate(&swapping, most, new, before);
+                hooking.on_activate();
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
         let reloader = reloader
-            .following(objects.clone())
-            .probing(services.tapes.clone());
-        let reloader = reloader.telling(Box::new(move |grants| {
-            if network.allow(allowing.allowed(grants)) {
+            .with_objects(objects.clone())
+            .with_recordings(services.tapes.clone());
+        let reloader = reloader.on_grants(Box::new(move |grants| {
+            if network.allow(allowing.allowed_networks(grants)) {
                 asking.streams.network_changed();
                 requeue_upstreams(&asking, &Cause::ConfigChange);
             }
@@ -161,8 +164,8 @@ impl Host {
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
         }));
-        tasks.spawn(objects.follow());
-        let (letting_go, linger) = (services.clone(), settings.linger);
+        tasks.spawn(objects.run());
+        let (letting_go, linger) = (services.clone(), settings.watch_linger);
         tasks.spawn(async move {
             let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
             loop {
@@ -285,7 +288,7 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
         services.effects.forget_all();
         services.memo.clear();
         for plugin in registry.serving() {
-            requeue(&services, &plugin, Cause::Start);
+            requeue_objects(&services, &plugin, Cause::Start);
         }
         requeue_upstreams(&services, &Cause::Start);
     }
@@ -300,7 +303,10 @@ async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
         pause = (pause * 2).min(Duration::from_secs(30));
     }
     let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
-    let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
+    let (lane, limit) = (
+        reconcile::upstream::LANE_NAME.into(),
+        reconcile::upstream::MAX_CONCURRENT,
+    );
     services.router.assign(&lane, &[upstream::kind()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await

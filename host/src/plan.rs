@@ -115,15 +115,18 @@ impl World {
         let reviewer = Reviewer::new(Cluster::new(client.clone()));
         let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
         let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(first, longest, 1));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            1,
+        ));
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        network.allow(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),

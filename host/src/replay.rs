@@ -4,14 +4,11 @@
 //! tape has, the replay ends; where only what it *writes* differs it goes on with the recorded answer, so that all
 //! of the difference is seen.
 
-mod probe;
-
 use crate::policy::plugin_policy::Terms;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::probe::probe;
 pub use crate::recording::Difference;
 use crate::{
     contract::bindings::reconciler::Request,

@@ -19,7 +19,7 @@ use crate::{
         Labels, MAX_UPSTREAMS, Metrics,
         plugin::{Own, PluginMetrics},
     },
-    plugin,
+    plugin::{self, LoadState},
     reconcile::stats::Ledger,
     sandbox::capabilities::Services,
     schedule::queue::{LaneState, Priority},
@@ -381,7 +381,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         taken_back
             .get_or_create(&vec![("plugin", plugin.clone())])
             .inc_by(report.rolled_back);
-        if let Some(canary) = report.canary.filter(|c| c.state == "Serving") {
+        if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
             let labels = vec![
                 ("plugin", plugin.clone()),
                 ("version", canary.version.into()),

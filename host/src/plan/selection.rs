@@ -57,7 +57,12 @@ impl World {
         // The host itself reconciles these: those that would be new, or others.
         if self.cluster.resource(&upstream::kind()).await.is_ok() {
             let scopes = reach.everywhere(&upstream::kind(), None, Form::Whole);
-            router.assign(&reconcile::upstream::LANE.into(), &[upstream::kind()], scopes, 1);
+            router.assign(
+                &reconcile::upstream::LANE_NAME.into(),
+                &[upstream::kind()],
+                scopes,
+                1,
+            );
         }
         Ok(())
     }

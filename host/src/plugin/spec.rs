@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::{
     contract::limits::LimitsSpec,
     kube::crd::{self, Condition, any_object},
+    plugin::LoadState,
     policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
 };
 
@@ -246,6 +247,9 @@ pub struct PluginStatus {
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// State of the newest build of the plugin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<LoadState>,
     /// Conditions of types Ready, Loaded, Granted and Healthy; Reconciling or Stalled while the plugin is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -309,7 +313,7 @@ pub struct CanaryStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
     /// State of the canary: `Serving`, `Loading`, `Refused` or `RolledBack`.
-    pub state: String,
+    pub state: LoadState,
     /// Explanation when the state is not `Serving`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,

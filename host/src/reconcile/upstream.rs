@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// The lane of Upstreams, and the name they are reconciled under.
-pub const LANE: &str = "upstreams";
+pub const LANE_NAME: &str = "upstreams";
 
 /// Upstreams looked at at the same time: who waits for one that is down keeps no plugin waiting.
-pub const CONCURRENCY: u32 = 4;
+pub const MAX_CONCURRENT: u32 = 4;
 
 /// One that is not as it should be is looked at again after this long at first, and at last.
 const UNHEALTHY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -43,7 +43,7 @@ impl Controller {
         if object.deleting() {
             return Some(self.others(key).await);
         }
-        let by: Arc<str> = LANE.into();
+        let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
         self.ledger.reconciled(key, &by, "");
         debug!(object = %key, "checking upstream");

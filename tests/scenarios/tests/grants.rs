@@ -6,6 +6,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
+    plugin::LoadState,
 };
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
@@ -38,7 +39,7 @@ fn granted(lab: &mut Lab, more: &str) {
     );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
     // Whoever is refused by RBAC looks again after this long.
-    lab.settings.yield_every = Duration::from_millis(200);
+    lab.settings.wait_interval = Duration::from_millis(200);
 }
 
 fn as_service_account(lab: &mut Lab) {
@@ -243,7 +244,7 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
         let reports = lab.host().registry().reports();
         reports
             .iter()
-            .any(|r| r.state == "kept" && r.message.contains("manifest"))
+            .any(|r| r.state == LoadState::Refused && r.message.contains("manifest"))
     })
     .await;
 }

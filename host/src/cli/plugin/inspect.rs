@@ -53,7 +53,7 @@ struct Inspection {
     wasi: bool,
     hooks: bool,
     /// What it asks for; none without a manifest.
-    permissions: Option<Value>,
+    asks: Option<Value>,
     /// The JSON schema of its configuration.
     config_schema: Option<Value>,
     /// Bytes by what they are.
@@ -99,7 +99,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     found.capabilities = capabilities(&wasm).unwrap_or_default();
     match manifest::read(&wasm) {
         Ok(manifest) => {
-            found.permissions = manifest
+            found.asks = manifest
                 .as_ref()
                 .and_then(|m| serde_json::to_value(&m.permissions).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
@@ -224,7 +224,7 @@ fn text(found: &Inspection) -> String {
     let can = found.capabilities.iter();
     let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
     out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
-    let asks = found.permissions.as_ref().map(asks_text);
+    let asks = found.asks.as_ref().map(asks_text);
     out.push_str(&section(
         "Asks for",
         asks.as_deref()
