@@ -115,7 +115,7 @@ struct Common {
     grants: Option<PathBuf>,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
-    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::network)]
+    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Namespace to watch. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]

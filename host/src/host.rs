@@ -22,7 +22,7 @@ use crate::{
     leader::lease::Campaign,
     observe::metrics::Metrics,
     plugin::{self, Registry},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{
         self, Controller,
         activation::{activate, requeue_objects},
@@ -35,7 +35,7 @@ use crate::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
     },
-    upstream::{self, Clients, Streams},
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// A running host. Dropping it stops everything at once.
@@ -71,7 +71,7 @@ impl Host {
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
         let waking = router.clone();
-        let streams = Streams::new(gate.clone(), move |object, stream| {
+        let streams = EventStreams::new(gate.clone(), move |object, stream| {
             let cause = Cause::Event(stream.to_string().into());
             waking.add(object, Priority::Normal, cause);
         });
@@ -89,18 +89,18 @@ impl Host {
                 if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
                     governing.request_rescan();
                 }
-                closing.changed(&change.key, change.new.as_deref());
+                closing.on_object_change(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
             }),
         ));
-        let network = Network::default();
-        network.allow(settings.allowed_networks(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let telling = router.clone();
-        let upstreams = Clients::default()
-            .gated(gate.clone())
-            .within(network.clone())
-            .telling(move |namespace, name| {
-                let key = ObjectRef::new(upstream::kind(), namespace, name);
+        let upstreams = ClientPool::default()
+            .with_fence(gate.clone())
+            .with_network(network.clone())
+            .with_status_listener(move |namespace, name| {
+                let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
                 telling.add(&key, Priority::Normal, Cause::Traffic);
             });
         let services = Arc::new(Services {
@@ -155,8 +155,8 @@ impl Host {
             .with_objects(objects.clone())
             .with_recordings(services.tapes.clone());
         let reloader = reloader.on_grants(Box::new(move |grants| {
-            if network.allow(allowing.allowed_networks(grants)) {
-                asking.streams.network_changed();
+            if network.replace_grant(allowing.allowed_networks(grants)) {
+                asking.streams.on_network_change();
                 requeue_upstreams(&asking, &Cause::ConfigChange);
             }
         }));
@@ -172,7 +172,7 @@ impl Host {
                 sweep.tick().await;
                 let needed = letting_go.router.scopes();
                 letting_go.informers.retain(&needed, linger);
-                letting_go.upstreams.sweep();
+                letting_go.upstreams.drop_unused();
             }
         });
         tasks.spawn(follow_upstreams(services.clone()));
@@ -235,7 +235,7 @@ impl Host {
         }
         self.tasks.shutdown().await;
         self.services.gate.close();
-        self.services.streams.clear();
+        self.services.streams.close_all();
         if let Some(campaign) = self.campaign {
             match campaign.resign(RELEASE).await {
                 true => info!("lease released"),
@@ -284,7 +284,7 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
             () = services.gate.ended(term) => {}
             () = services.gate.drained() => return,
         }
-        services.streams.clear();
+        services.streams.close_all();
         services.effects.forget_all();
         services.memo.clear();
         for plugin in registry.serving() {
@@ -297,27 +297,34 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
 /// Reconciles Upstreams from when their kind is served on: where nobody uses any their CRD may be missing.
 async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
-    while let Err(e) = services.effects.resource(&upstream::kind()).await {
+    while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
         debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }
-    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
+    let scopes = services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
     let (lane, limit) = (
         reconcile::upstream::LANE_NAME.into(),
         reconcile::upstream::MAX_CONCURRENT,
     );
-    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    services
+        .router
+        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
 /// Queues all Upstreams, those included that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::kind()) {
+    if !services.router.reconciles(&upstream::upstream_gvk()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
+    for scope in services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+    {
         let (serving, _) = services.informers.ensure(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
             services.router.add(&key, Priority::Low, cause.clone());

@@ -36,7 +36,7 @@ use crate::{
     policy::{
         grants::Grants,
         manifest::{self, Manifest},
-        plugin_policy::Terms,
+        plugin_policy::PluginPolicy,
     },
     sandbox::{
         capabilities::Call,
@@ -113,7 +113,7 @@ impl Kind {
 /// Build of a plugin: a compiled component with its configuration and policy.
 pub struct Plugin {
     /// Its name, grants, configuration and limits.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<PluginPolicy>,
     /// Version that the component gives itself.
     pub version: String,
     /// SHA-256 of the component.
@@ -159,7 +159,9 @@ impl Plugin {
 
     /// True when both are the same component with the same policy, and nothing has to be reconciled again.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.suspended == other.suspended && self.terms.same(&other.terms)
+        self.digest == other.digest
+            && self.suspended == other.suspended
+            && self.terms.is_equivalent(&other.terms)
     }
 
     /// True when it has a kind, or a name, that the other does not have and leaves to other plugins.
@@ -171,9 +173,9 @@ impl Plugin {
     /// administrator's decision, which a rollback does not undo.
     fn with_policy_of(&self, other: &Self) -> Self {
         let asks = self.manifest.as_ref().map(|m| m.permissions.clone());
-        let terms = Terms {
+        let terms = PluginPolicy {
             plugin: self.terms.plugin.clone(),
-            grants: other.terms.grants.clone().asking(asks),
+            grants: other.terms.grants.clone().with_asks(asks),
             config: self.terms.config.clone(),
             limits: other.terms.limits.clone(),
         };
@@ -206,7 +208,7 @@ impl Plugin {
 
     /// Checks that a plugin that reconciles Secrets may read them: a reconciler gets the whole object.
     fn check_secret_kinds(&self) -> Result<(), LoadError> {
-        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.reads_secrets() {
+        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(LoadError::new(
                 "SecretsNotGranted",
                 "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
@@ -216,7 +218,7 @@ impl Plugin {
         Ok(())
     }
 
-    fn with_terms(&self, terms: Terms, health: Arc<BuildHealth>, suspended: bool) -> Self {
+    fn with_terms(&self, terms: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
         Self {
             terms: Arc::new(terms),
             version: self.version.clone(),
@@ -293,7 +295,8 @@ pub async fn load(
         };
         LoadError::new(reason, e.to_string())
     })?;
-    let manifest = manifest::read(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
+    let manifest =
+        manifest::read_manifest(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
     let digest = encode_hex(&Sha256::digest(&wasm));
@@ -336,11 +339,13 @@ fn bind_terms(
     config: Vec<u8>,
     grants: &Grants,
     limits: &Limits,
-) -> Terms {
-    let grants = grants.of(name).asking(manifest.map(|m| m.permissions.clone()));
-    Terms {
+) -> PluginPolicy {
+    let grants = grants
+        .grants_for(name)
+        .with_asks(manifest.map(|m| m.permissions.clone()));
+    PluginPolicy {
         plugin: name.into(),
-        limits: grants.limits(limits),
+        limits: grants.effective_limits(limits),
         grants,
         config,
     }

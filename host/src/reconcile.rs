@@ -218,7 +218,7 @@ impl Controller {
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain(&key, follows);
+                                self.services.streams.retain_subscriptions(&key, follows);
                             }
                             router.done(&key, end.next, end.reads);
                         }
@@ -323,7 +323,7 @@ impl Controller {
         }
         self.ledger.forget(key);
         self.services.memo.forget(key);
-        self.services.streams.retain(key, &HashSet::new());
+        self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
         self.notes.lock().expect("lock").remove(key);

@@ -111,8 +111,9 @@ impl Settings {
     }
 
     /// The client of OCI registries, with its cache of components.
-    pub(crate) fn component_store(&self) -> oci::Store {
+    pub(crate) fn component_store(&self) -> oci::ComponentStore {
         let directory = self.cache.as_ref().map(|c| c.directory.join("components"));
-        oci::Store::new(directory, oci::Limits::default()).with_plain_http(self.plain_http.clone())
+        oci::ComponentStore::new(directory, oci::PullLimits::default())
+            .with_plain_http(self.plain_http.clone())
     }
 }

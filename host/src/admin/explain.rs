@@ -24,7 +24,7 @@ use crate::{
         dispatcher::{Cause, Explanation as Turn},
         queue::{Place, Priority},
     },
-    upstream::{self, StreamFacts, StreamState},
+    upstream::{self, StreamState, StreamStatus},
 };
 
 /// Causes told, the newest.
@@ -133,18 +133,18 @@ pub struct Followed {
     pub followers: usize,
 }
 
-impl From<StreamFacts> for Followed {
-    fn from(facts: StreamFacts) -> Self {
+impl From<StreamStatus> for Followed {
+    fn from(facts: StreamStatus) -> Self {
         Self {
             what: facts.key.to_string(),
-            state: facts.state.word().into(),
+            state: facts.state.as_str().into(),
             why: match facts.state {
                 StreamState::Waiting(why) => why,
                 _ => String::new(),
             },
             events: facts.events,
             reconnects: facts.reconnects,
-            followers: facts.followers,
+            followers: facts.subscribers,
         }
     }
 }
@@ -169,7 +169,7 @@ impl Admin {
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
         let own = match &key.gvk {
-            gvk if *gvk == upstream::kind() => Some(LANE_NAME.to_owned()),
+            gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
             _ => None,
         };
@@ -185,7 +185,7 @@ impl Admin {
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
-        let follows = self.services.streams.of(&key).into_iter().map(Into::into);
+        let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
             ..explanation(&key, &object, facts, turn, plugin, held, found)

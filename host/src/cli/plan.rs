@@ -45,7 +45,7 @@ pub struct Plan {
     grants: Option<PathBuf>,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
-    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::network)]
+    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Label selector (`team=ci`) of the Plugin objects to plan with, as for `ostler run`.
     #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::Selector::parse)]

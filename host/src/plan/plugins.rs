@@ -38,7 +38,7 @@ impl Agreed {
     fn object(name: &str, spec: &PluginSpec) -> Self {
         Self {
             id: SlotId::object(name),
-            grants: Grants::of_object(name, spec.grant()),
+            grants: Grants::from_object(name, spec.grant()),
             config: config_of_spec(spec),
             suspended: spec.suspend,
         }

@@ -27,7 +27,7 @@ impl PluginSpec {
         let invalid = |e: String| LoadError::new("InvalidSpec", e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
-        let checked = read.spec.grant().check();
+        let checked = read.spec.grant().check_fields();
         checked.map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(read.spec)
     }
@@ -44,7 +44,7 @@ pub async fn load_for_object(
     limits: &Limits,
 ) -> Result<Plugin, LoadError> {
     let config = config_of_spec(spec);
-    let grants = Grants::of_object(name, spec.grant());
+    let grants = Grants::from_object(name, spec.grant());
     let plugin = match registry.find_compiled(&encode_hex(&Sha256::digest(&wasm))) {
         Some(build) => build.reconfigure(Some(&config), &grants, limits)?,
         None => load(engine, wasm, Some(&config), &grants, limits).await?,

@@ -93,7 +93,7 @@ pub struct Grants {
     plugins: BTreeMap<String, Grant>,
     /// Prefix of field names in error messages when the grants are not from a file.
     #[serde(skip)]
-    place: Option<Arc<str>>,
+    field_prefix: Option<Arc<str>>,
 }
 
 /// Permissions: those that a manifest requests, or those of a [`Grant`].
@@ -162,12 +162,12 @@ pub struct ServiceAccount {
 
 impl ServiceAccount {
     /// Its user name to the API server.
-    pub fn user(&self) -> String {
+    pub fn user_name(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
     /// Whether both are names: they become part of a header.
-    fn check(&self) -> Result<(), String> {
+    fn check_names(&self) -> Result<(), String> {
         let name = |text: &str| {
             let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
             !text.is_empty() && text.len() <= 253 && text.bytes().all(valid)
@@ -223,7 +223,7 @@ fn serialize_interval<S: serde::Serializer>(
     time.map(Time).serialize(serializer)
 }
 
-fn any_pattern() -> Vec<String> {
+fn match_all() -> Vec<String> {
     vec!["*".into()]
 }
 
@@ -239,7 +239,7 @@ pub struct KubernetesGrant {
     /// Allowed operations.
     pub verbs: Vec<Verb>,
     /// Namespaces of the objects. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
@@ -248,16 +248,16 @@ pub struct KubernetesGrant {
 #[serde(deny_unknown_fields)]
 pub struct UpstreamGrant {
     /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Namespaces of Upstreams. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
     /// HTTP methods. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub methods: Vec<String>,
     /// Paths without the query. `/api/*` matches a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub paths: Vec<String>,
 }
 
@@ -266,16 +266,16 @@ pub struct UpstreamGrant {
 #[serde(deny_unknown_fields)]
 pub struct SecretGrant {
     /// Names of Secrets. `*` matches any name, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Namespaces of Secrets. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "any_pattern")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
 impl Permissions {
     /// What says nothing: a mistake. Names the field.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_fields(&self) -> Result<(), String> {
         let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
         for (i, grant) in self.kubernetes.iter().enumerate() {
             for (field, nothing) in [
@@ -324,12 +324,12 @@ impl Grant {
     }
 
     /// What can't be meant. Names the field.
-    pub fn check(&self) -> Result<(), String> {
-        self.permissions().check()?;
+    pub fn check_fields(&self) -> Result<(), String> {
+        self.permissions().check_fields()?;
         self.limits.check()?;
         self.service_account
             .as_ref()
-            .map_or(Ok(()), ServiceAccount::check)
+            .map_or(Ok(()), ServiceAccount::check_names)
     }
 }
 
@@ -340,32 +340,32 @@ impl Grants {
             serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         for (plugin, grant) in &grants.plugins {
             grant
-                .check()
+                .check_fields()
                 .map_err(|e| format!("{file}: plugins.{plugin}.{e}"))?;
         }
         Ok(grants)
     }
 
     /// What a `Plugin` object says of the plugin of its name.
-    pub fn of_object(plugin: &str, grant: Grant) -> Self {
+    pub fn from_object(plugin: &str, grant: Grant) -> Self {
         Self {
             plugins: BTreeMap::from([(plugin.to_owned(), grant)]),
-            place: Some("spec.grants.".into()),
+            field_prefix: Some("spec.grants.".into()),
             ..Self::default()
         }
     }
 
     /// Whether something is said of a plugin.
-    pub fn name(&self, plugin: &str) -> bool {
+    pub fn contains_plugin(&self, plugin: &str) -> bool {
         self.plugins.contains_key(plugin)
     }
 
     /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
     /// [`PluginGrants::asking`].
-    pub fn of(&self, plugin: &str) -> PluginGrants {
+    pub fn grants_for(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
         let place = self
-            .place
+            .field_prefix
             .as_deref()
             .map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
         PluginGrants::new(plugin, &place, None, grant)

@@ -51,7 +51,7 @@ pub(crate) fn activate(
         router.hold(plugin.name(), plugin.suspended);
     }
     requeue_objects(services, plugin, cause);
-    if plugin.terms.grants.holdable().next().is_some() {
+    if plugin.terms.grants.holdable_kinds().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
     info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
@@ -73,7 +73,7 @@ fn warn_readable_secrets(plugin: &Plugin) {
 /// Watches the metadata of the kinds that a plugin may hold: an object that is deleted after its holder is gone must
 /// not wait forever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.terms.grants.holdable() {
+    for (group, kind) in plugin.terms.grants.holdable_kinds() {
         let gvk = match services.effects.preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {

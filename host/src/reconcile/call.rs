@@ -172,7 +172,7 @@ impl Controller {
     /// Whether the plugin's service account may see the object at all.
     async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
         // Granted when it was loaded, and no more.
-        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
+        if key.gvk.is_secret() && !plugin.terms.grants.can_read_secrets() {
             return Err(self
                 .denied(
                     plugin,

@@ -370,7 +370,7 @@ fn summary(plugin: &Plugin) -> Summary {
 fn fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
     let summary = serving.map(summary).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-    let used = serving.map(|p| p.terms.grants.used()).unwrap_or_default();
+    let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
         state: Some(if dealt { report.state } else { LoadState::Loading }),

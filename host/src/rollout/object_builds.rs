@@ -197,7 +197,11 @@ impl Reloader {
         let key = (desired.name.clone(), role);
         // Policy applies at once, also where a change that was being loaded is reverted.
         if role == BuildRole::Stable {
-            self.rebind(&id, &Grants::of_object(&desired.name, spec.grant()), spec.suspend);
+            self.rebind(
+                &id,
+                &Grants::from_object(&desired.name, spec.grant()),
+                spec.suspend,
+            );
         }
         if let Some(pending) = self.loading.get_mut(&key).filter(|p| p.revision == revision) {
             pending.desired = desired.clone();
@@ -235,7 +239,7 @@ impl Reloader {
         let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
         let tapes = self.tapes.clone();
         let (key, revision, desired) = (key.clone(), pending.revision.clone(), pending.desired.clone());
-        let in_grants_file = self.grants.name(&desired.name);
+        let in_grants_file = self.grants.contains_plugin(&desired.name);
         let task = async move {
             let built =
                 build_component(&engine, &registry, &objects, &desired, key.1, content, &limits).await;

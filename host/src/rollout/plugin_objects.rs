@@ -30,8 +30,8 @@ use crate::{
     schedule::{dispatcher::Cause, queue::Priority},
     settings::Backoff,
     supply::{
-        oci::{self, Auth, Reference},
-        signature::{Policy, PublicKey},
+        oci::{self, Reference, RegistryAuth},
+        signature::{PublicKey, SignaturePolicy},
     },
 };
 
@@ -47,7 +47,7 @@ const DISCOVERY_BACKOFF: Backoff = Backoff {
 pub struct PluginObjects {
     services: Arc<Services>,
     selector: Option<Selector>,
-    registries: oci::Store,
+    registries: oci::ComponentStore,
     registry: Arc<Registry>,
     /// True once the objects are listed, or it is known that they can't be.
     is_listing_done: watch::Sender<bool>,
@@ -80,7 +80,7 @@ impl PluginObjects {
     pub fn new(
         services: Arc<Services>,
         selector: Option<Selector>,
-        registries: oci::Store,
+        registries: oci::ComponentStore,
         registry: Arc<Registry>,
     ) -> Self {
         Self {
@@ -181,7 +181,7 @@ impl PluginObjects {
             .parse()
             .map_err(|e| LoadError::new("InvalidSpec", format!("the reference {}: {e}", oci.reference)))?;
         let auth = match &oci.pull_secret_ref {
-            None => Auth::anonymous(),
+            None => RegistryAuth::anonymous(),
             Some(secret) => {
                 let at = format!("Secret {}/{}", secret.namespace, secret.name);
                 let name = KeyName {
@@ -190,15 +190,15 @@ impl PluginObjects {
                     key: ".dockerconfigjson".into(),
                 };
                 let json = self.read_secret("InvalidPullSecret", &name).await?;
-                Auth::from_docker_config(&json)
+                RegistryAuth::from_docker_config(&json)
                     .map_err(|e| LoadError::new("InvalidPullSecret", format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
-            None => Policy::none(),
+            None => SignaturePolicy::none(),
             Some(verify) => self.load_policy(verify).await?,
         };
-        let pulled = self.registries.pull(&reference, &auth, &policy).await;
+        let pulled = self.registries.pull_component(&reference, &auth, &policy).await;
         let pulled = pulled.map_err(|e| LoadError {
             reason: e.reason(),
             message: format!("{}: {e}", oci.reference),
@@ -221,7 +221,7 @@ impl PluginObjects {
     }
 
     /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
-    async fn load_policy(&self, verify: &Verify) -> Result<Policy, LoadError> {
+    async fn load_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
         let invalid =
             |at: &str, e: &dyn std::fmt::Display| LoadError::new("InvalidKey", format!("{at}: {e}"));
         let mut keys = Vec::new();
@@ -256,14 +256,14 @@ impl PluginObjects {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
         let policy = if verify.require_all {
-            Policy::all_of(keys)
+            SignaturePolicy::all_of(keys)
         } else {
-            Policy::any_of(keys)
+            SignaturePolicy::any_of(keys)
         };
         Ok(if verify.required {
             policy
         } else {
-            policy.optional()
+            policy.permissive()
         })
     }
 

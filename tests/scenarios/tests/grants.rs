@@ -205,7 +205,7 @@ async fn a_role_may_name_the_objects(mut lab: Lab) {
 /// The probe, asking for this.
 fn asking(lab: &Lab, asks: &str) {
     let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
-    let probe = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
+    let probe = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
     lab.install_bytes("probe", &probe);
 }
 
@@ -236,7 +236,7 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     lab.wait_ready(&kind(), "writer").await;
     // A manifest that makes no sense does not serve.
     let mut broken = read_component("tests/probe");
-    broken = manifest::embed(&broken, &Manifest::default()).expect("a component");
+    broken = manifest::embed_manifest(&broken, &Manifest::default()).expect("a component");
     let at = broken.len() - 10;
     broken[at..].fill(b'x');
     lab.install_bytes("probe", &broken);

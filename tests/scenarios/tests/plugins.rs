@@ -11,7 +11,7 @@ use canary::{a_canary_has_its_share_and_is_promoted, a_canary_that_does_worse_go
 use ostler::testing::{
     engine::Cache,
     key::Gvk,
-    oci::{Auth, Limits, Reference, Shape, Store},
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, Reference, RegistryAuth},
     plugin::{LoadState, Report},
     signature::SigningKey,
 };
@@ -537,13 +537,20 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let at = registry.address();
     let config =
         json!({"auths": {at: {"username": REGISTRY_USER, "password": REGISTRY_PASSWORD}}}).to_string();
-    let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
-    let store = Store::new(None, Limits::default());
+    let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("credentials");
+    let store = ComponentStore::new(None, PullLimits::default());
     let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
-        .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
+        .push_component(
+            &reference,
+            &auth,
+            wasm,
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            quiet,
+        )
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();
@@ -573,7 +580,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
     store
-        .sign(&reference, &pushed.digest, &auth, &key)
+        .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
     // It is tried again by itself.

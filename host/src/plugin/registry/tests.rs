@@ -5,7 +5,7 @@ use crate::{
     contract::inspection::tests::component,
     contract::limits::Limits,
     plugin::{CallResult, Kind, LoadState, canary_selector::CanarySelector, health, spec::CanaryObjects},
-    policy::{grants::Grants, plugin_policy::Terms},
+    policy::{grants::Grants, plugin_policy::PluginPolicy},
     sandbox::engine::{Compiled, Engine},
 };
 
@@ -29,9 +29,9 @@ fn kind(name: &str) -> Kind {
 
 fn plugin(name: &str, digest: &str, of: &str) -> Plugin {
     Plugin {
-        terms: Arc::new(Terms {
+        terms: Arc::new(PluginPolicy {
             plugin: name.into(),
-            grants: Grants::default().of(name),
+            grants: Grants::default().grants_for(name),
             config: b"{}".to_vec(),
             limits: Limits::default(),
         }),
@@ -179,9 +179,9 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     );
     // The same again, agreed otherwise: what serves is agreed so, too.
     let mut again = plugin("a", "2", "A");
-    again.terms = Arc::new(Terms {
+    again.terms = Arc::new(PluginPolicy {
         plugin: "a".into(),
-        grants: Grants::default().of("a"),
+        grants: Grants::default().grants_for("a"),
         config: b"{}".to_vec(),
         limits: Limits {
             host_calls: 7,
@@ -201,9 +201,9 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
     );
     // Another configuration makes another build of it.
     let mut other = plugin("a", "2", "A");
-    other.terms = Arc::new(Terms {
+    other.terms = Arc::new(PluginPolicy {
         plugin: "a".into(),
-        grants: Grants::default().of("a"),
+        grants: Grants::default().grants_for("a"),
         config: b"{\"a\":1}".to_vec(),
         limits: Limits::default(),
     });
