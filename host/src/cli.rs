@@ -115,7 +115,7 @@ struct Common {
     grants: Option<PathBuf>,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
-    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
+    #[arg(long = "allow-network", value_name = "CIDR", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Namespace to watch. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
@@ -292,7 +292,7 @@ async fn serve(
     tokio::select! {
         _ = terminate.recv() => info!(signal = "SIGTERM", "shutting down"),
         _ = interrupt.recv() => info!(signal = "SIGINT", "shutting down"),
-        e = host.failed() => return Err(e),
+        e = host.wait_failed() => return Err(e),
     }
     tokio::select! {
         () = host.drain(common.grace_period) => Ok(()),
@@ -306,7 +306,7 @@ fn admin(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
+        stats: host.stats().clone(),
         workers,
     }
 }

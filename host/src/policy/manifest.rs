@@ -66,7 +66,9 @@ impl Manifest {
     }
 
     fn check_fields(&self) -> Result<(), String> {
-        self.permissions.check_fields().map_err(|e| format!("permissions.{e}"))?;
+        self.permissions
+            .check_fields()
+            .map_err(|e| format!("permissions.{e}"))?;
         match &self.config {
             Some(config) if !config.schema.is_object() => {
                 Err("config.schema is no JSON schema: a mapping is needed".into())

@@ -7,7 +7,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE, JITTER, jittered};
+use super::{
+    Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter,
+};
 use crate::{
     cache::store::Query,
     contract::bindings::{
@@ -45,10 +47,10 @@ const NAMED: usize = 3;
 
 impl Controller {
     /// Writes the status of a Plugin. None when it is gone.
-    pub(super) async fn plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+    pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         let Some(object) = self.services.store.get(key, Form::Whole) else {
-            return self.gone(key).await;
+            return self.forget_object(key).await;
         };
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
@@ -56,7 +58,10 @@ impl Controller {
         let report = self.registry.report(&id).unwrap_or_default();
         let serving = self.registry.serving_in(&id);
         if object.deleting() {
-            return Some(self.retire(key, &object, &report, serving.as_deref()).await);
+            return Some(
+                self.delete_plugin(key, &object, &report, serving.as_deref())
+                    .await,
+            );
         }
         let dealt = report.generation == object.generation;
         if !dealt {
@@ -65,7 +70,10 @@ impl Controller {
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
-            return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
+            return Some(ReconcileOutcome::wait(
+                self.services.router.now() + SHORTLY,
+                Cause::Retry,
+            ));
         }
         let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
         let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
@@ -79,44 +87,49 @@ impl Controller {
         } else {
             object
         };
-        self.ledger.reconciled(key, &by, &report.digest);
+        self.stats.begin_reconcile(key, &by, &report.digest);
         let answer = answer(&report, serving.as_deref(), dealt);
         // What is being loaded has not failed.
         let failure = match &answer {
-            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => Some(failure),
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => {
+                Some(failure)
+            }
             _ => None,
         };
         if let Some(failure) = failure {
-            self.ledger.failed(key, &failure.reason, &failure.message);
+            self.stats.record_error(key, &failure.reason, &failure.message);
         }
         let failed = failure.is_some();
         let written = self.write_status(&by, key, &object, &answer).await;
-        self.ledger.finished(key, failed, started.elapsed());
+        self.stats.end_reconcile(key, failed, started.elapsed());
         let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
         let every = if watched { EVERY.0 } else { EVERY.1 };
         Some(match written {
-            Ok(_) => End {
-                next: Next::At(self.services.router.now() + jittered(every, JITTER), Cause::Poll),
-                ..End::settled()
+            Ok(_) => ReconcileOutcome {
+                next: Next::At(
+                    self.services.router.now() + add_jitter(every, JITTER_PERCENT),
+                    Cause::Poll,
+                ),
+                ..ReconcileOutcome::settled()
             },
             Err(end) => end,
         })
     }
 
     /// A Plugin that is deleted stays until nothing needs it for its cleanup any more.
-    async fn retire(
+    async fn delete_plugin(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
         report: &Report,
         serving: Option<&Plugin>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         if !object.finalizers.iter().any(|f| **f == *FINALIZER) {
-            return End::settled();
+            return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
             warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
-            return self.release(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, FINALIZER).await;
         }
         let Some(plugin) = serving else {
             let note = format!(
@@ -124,20 +137,24 @@ impl Controller {
                  {FORCE_DELETE}=true to let it go and its objects' finalizers where they are",
                 report.reason, report.message
             );
-            return self.remains(key, object, report, None, note, Vec::new()).await;
+            return self
+                .report_remaining(key, object, report, None, note, Vec::new())
+                .await;
         };
-        let (left, reads) = match self.left(plugin).await {
+        let (left, reads) = match self.list_finalized(plugin).await {
             Ok(found) => found,
             Err(why) => {
                 let note = format!("Its objects can't be listed: {why}");
-                return self.remains(key, object, report, serving, note, Vec::new()).await;
+                return self
+                    .report_remaining(key, object, report, serving, note, Vec::new())
+                    .await;
             }
         };
         if left.is_empty() {
-            return self.release(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan(plugin, left).await;
+            return self.orphan_objects(plugin, left).await;
         }
         let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
         let more = match left.len() - named.len() {
@@ -150,11 +167,12 @@ impl Controller {
             left.len(),
             named.join(", ")
         );
-        self.remains(key, object, report, serving, note, reads).await
+        self.report_remaining(key, object, report, serving, note, reads)
+            .await
     }
 
     /// The objects that have the plugin's finalizer, and the lists that were read for that.
-    async fn left(
+    async fn list_finalized(
         &self,
         plugin: &Plugin,
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
@@ -188,7 +206,7 @@ impl Controller {
     }
 
     /// Says why a Plugin is still there.
-    async fn remains(
+    async fn report_remaining(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
@@ -196,7 +214,7 @@ impl Controller {
         serving: Option<&Plugin>,
         note: String,
         reads: Vec<Dependency>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let mut failure = Failure {
             resolution: Resolution::Yield,
             reason: "ObjectsRemain".into(),
@@ -206,12 +224,12 @@ impl Controller {
         };
         failure.conditions.extend(aspects(report, serving, true));
         match self
-            .write_status(&LANE_NAME.into(), key, object, &Answer::Failure(failure))
+            .write_status(&LANE_NAME.into(), key, object, &GuestResult::Failure(failure))
             .await
         {
-            Ok(_) => End {
+            Ok(_) => ReconcileOutcome {
                 next: Next::Yield(
-                    self.services.router.now() + jittered(EVERY.0, JITTER),
+                    self.services.router.now() + add_jitter(EVERY.0, JITTER_PERCENT),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -222,7 +240,7 @@ impl Controller {
     }
 
     /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
-    async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
+    async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
         self.services.router.hold(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
@@ -244,7 +262,7 @@ impl Controller {
             info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
+        ReconcileOutcome::wait(self.services.router.now() + SHORTLY, Cause::Retry)
     }
 }
 
@@ -260,16 +278,16 @@ fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
 }
 
 /// What there is to say of a plugin.
-fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
+fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
     let conditions = aspects(report, serving, dealt);
     let status = Some(fields(report, serving, dealt));
     match trouble(report, &conditions, dealt) {
-        None => Answer::Outcome(Outcome {
+        None => GuestResult::Outcome(Outcome {
             conditions,
             status,
             next: Then::Settled,
         }),
-        Some((reason, message, resolution)) => Answer::Failure(Failure {
+        Some((reason, message, resolution)) => GuestResult::Failure(Failure {
             resolution,
             reason,
             message,
@@ -291,8 +309,8 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             condition("Loaded", false, &report.reason, &note)
         }
         LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
-            let notes = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
-            condition("Loaded", true, "Loaded", &notes)
+            let states = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
+            condition("Loaded", true, "Loaded", &states)
         }
     };
     let Some(plugin) = serving else {

@@ -12,7 +12,7 @@ use crate::{
 
 /// How one reconcile ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ReconcileStep {
     /// The object is not there any more.
     Gone,
     /// It did what it could.
@@ -28,17 +28,17 @@ pub enum Step {
 impl Controller {
     /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
     /// what it read.
-    pub async fn step(&self, work: &Work<ObjectRef, Cause>) -> (Step, Vec<Dependency>) {
+    pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
         let router = &self.services.router;
-        let Some(end) = self.reconcile(work).await else {
+        let Some(end) = self.reconcile_object(work).await else {
             router.forget(&work.key);
-            return (Step::Gone, Vec::new());
+            return (ReconcileStep::Gone, Vec::new());
         };
         let step = match end.next {
-            Next::Settled | Next::At(..) => Step::Done,
-            Next::Yield(..) => Step::Waits,
-            Next::Retry(_) => Step::Fails,
-            Next::Park => Step::Parked,
+            Next::Settled | Next::At(..) => ReconcileStep::Done,
+            Next::Yield(..) => ReconcileStep::Waits,
+            Next::Retry(_) => ReconcileStep::Fails,
+            Next::Park => ReconcileStep::Parked,
         };
         router.done(&work.key, Next::Settled, end.reads.clone());
         (step, end.reads.unwrap_or_default())

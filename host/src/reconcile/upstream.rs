@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{Answer, Controller, End, JITTER, jittered};
+use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
@@ -35,40 +35,40 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Controller {
     /// Reconciles an Upstream. None when it is gone.
-    pub(super) async fn upstream(&self, key: &ObjectRef) -> Option<End> {
+    pub(super) async fn reconcile_upstream(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
         let Some(object) = self.services.store.get(key, Form::Whole) else {
             self.services.upstreams.remove_client(&key.namespace, &key.name);
-            return self.gone(key).await;
+            return self.forget_object(key).await;
         };
         if object.deleting() {
-            return Some(self.others(key).await);
+            return Some(self.reconcile_unowned(key).await);
         }
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
-        self.ledger.reconciled(key, &by, "");
+        self.stats.begin_reconcile(key, &by, "");
         debug!(object = %key, "checking upstream");
-        let (report, again, reads) = self.look(key, &object).await;
+        let (report, again, reads) = self.check_upstream(key, &object).await;
         let answer = match report.to_outcome() {
-            Ok(outcome) => Answer::Outcome(outcome),
+            Ok(outcome) => GuestResult::Outcome(outcome),
             Err(failure) => {
                 info!(object = %key, reason = failure.reason, error = failure.message, "upstream is not ready");
-                self.ledger.failed(key, &failure.reason, &failure.message);
-                Answer::Failure(failure)
+                self.stats.record_error(key, &failure.reason, &failure.message);
+                GuestResult::Failure(failure)
             }
         };
-        let failed = matches!(answer, Answer::Failure(_));
+        let failed = matches!(answer, GuestResult::Failure(_));
         let written = self.write_status(&by, key, &object, &answer).await;
-        self.ledger.finished(key, failed, started.elapsed());
+        self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
-                let at = |wait| self.services.router.now() + jittered(wait, JITTER);
-                End {
+                let at = |wait| self.services.router.now() + add_jitter(wait, JITTER_PERCENT);
+                ReconcileOutcome {
                     next: again.map_or(Next::Settled, |wait| Next::At(at(wait), Cause::Poll)),
                     reads: Some(reads),
                     follows: None,
                 }
             }
-            Err(end) => End {
+            Err(end) => ReconcileOutcome {
                 reads: Some(reads),
                 ..end
             },
@@ -76,7 +76,7 @@ impl Controller {
     }
 
     /// How it is with an Upstream, when to look again, and what that depends on.
-    async fn look(
+    async fn check_upstream(
         &self,
         key: &ObjectRef,
         object: &Object,
