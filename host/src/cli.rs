@@ -3,6 +3,7 @@
 mod ask;
 mod compile;
 mod completion;
+#[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod plan;
@@ -42,6 +43,13 @@ use crate::{
 /// Run Kubernetes reconcilers as sandboxed WebAssembly components.
 #[derive(Parser)]
 #[command(name = "ostler", version, about)]
+#[cfg_attr(
+    not(feature = "dev"),
+    command(
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
+                          and `dev` are in a build with the Cargo feature `dev`."
+    )
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,6 +60,7 @@ enum Command {
     /// Run a host: reconcile objects of a cluster with the installed plugins.
     Run(run::Run),
     /// Run a host with an embedded API server, for development without a cluster.
+    #[cfg(feature = "dev")]
     Dev(dev::Dev),
     /// Show the status of a running host: what is not Ready, and why.
     Status(status::Status),
@@ -82,6 +91,7 @@ impl Command {
     fn log_format(&self) -> Option<LogFormat> {
         match self {
             Self::Run(run) => Some(run.common.log_format),
+            #[cfg(feature = "dev")]
             Self::Dev(dev) => Some(dev.common.log_format),
             Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
@@ -115,7 +125,7 @@ struct Common {
     grants: Option<PathBuf>,
     /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
     /// grants allow. May be repeated.
-    #[arg(long = "allow-network", value_name = "CIDR", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
+    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Namespace to watch. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
@@ -186,7 +196,7 @@ pub fn main() -> ExitCode {
     let telemetry = cli
         .command
         .log_format()
-        .map(|format| telemetry::start(format, runtime.handle()))
+        .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
@@ -210,6 +220,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
         Command::Run(run) => run.run().await?,
+        #[cfg(feature = "dev")]
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,

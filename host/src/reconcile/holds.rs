@@ -1,4 +1,4 @@
-//! Held objects: letting go what is not held any more, and an object's wait for those who hold it.
+//! Held objects: release of those that are no longer held, and the wait of a deleted object for its holders.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Controller {
-    /// From now on an object holds exactly these.
+    /// Makes an object hold exactly these objects, and releases the others.
     pub(super) async fn update_holds(
         &self,
         key: &ObjectRef,
@@ -60,7 +60,7 @@ impl Controller {
         }
     }
 
-    /// An object is gone, and what it held goes free.
+    /// Releases what an object held that is gone.
     pub(super) async fn release_held(&self, key: &ObjectRef) -> Result<(), ReconcileOutcome> {
         let known = {
             let states = self.states.lock();
@@ -94,7 +94,7 @@ impl Controller {
         Ok(())
     }
 
-    /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
+    /// Reconciles an object of a kind without a plugin: it is queued because it is held and being deleted.
     pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
         let Some(object) = self.services.store.get(key, Form::Metadata) else {
             return ReconcileOutcome::settled();
@@ -107,8 +107,8 @@ impl Controller {
             .unwrap_or_else(ReconcileOutcome::settled)
     }
 
-    /// An object that is being deleted and held: frees it of holders that are gone (or of all, where that is
-    /// forced), and says who is left. None when nobody is.
+    /// Removes the holders of a deleted object that are gone, or all where that is forced, and reports the others.
+    /// Returns none when there are no others.
     pub(super) async fn wait_for_holders(
         &self,
         key: &ObjectRef,
@@ -172,7 +172,7 @@ impl Controller {
         Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
-    /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
+    /// Removes the finalizer of a holder that is gone. Returns true if it has been removed.
     async fn remove_stale_hold(
         &self,
         key: &ObjectRef,
@@ -182,7 +182,7 @@ impl Controller {
         let effects = &self.services.effects;
         if !forced {
             let there = match &holder.object {
-                // Nobody can say whose mark it is: only force takes it off.
+                // The holder of this finalizer is unknown: only force removes it.
                 None => true,
                 Some(object) => effects.exists(object, &holder.uid).await?,
             };
