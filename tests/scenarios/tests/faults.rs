@@ -134,7 +134,13 @@ async fn wrong_password(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-right-password")).await;
     lab.apply(lab.instance_object()).await;
     let instance = lab
-        .wait_condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthenticationFailed")
+        .wait_condition(
+            &kind("Instance"),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     let message = find_condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");

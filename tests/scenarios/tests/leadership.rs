@@ -383,7 +383,11 @@ async fn abandons_what_does_not_end(lab: Lab) {
     let mut a = waiting(&lab, "stubborn", "1").await;
     a.send_signal(Signal::TERM);
     assert!(a.wait_exit(&lab).await.success());
-    assert!(a.log().contains("abandoning unfinished reconciles") && a.log().contains("reconciles=1"), "{}", a.log());
+    assert!(
+        a.log().contains("abandoning unfinished reconciles") && a.log().contains("reconciles=1"),
+        "{}",
+        a.log()
+    );
     let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
     let object = lab.get(&beats(), "w").await.expect("it is there");

@@ -438,7 +438,9 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
         let second = reports.into_iter().find(|r| r.file == "second.wasm");
-        second.is_some_and(|r| r.reason == "ManagedByPluginObject" && r.message.contains("Plugin object hostile"))
+        second.is_some_and(|r| {
+            r.reason == "ManagedByPluginObject" && r.message.contains("Plugin object hostile")
+        })
     })
     .await;
     // Another's component.

@@ -77,7 +77,13 @@ async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
-        .wait_condition(&upstreams(), "ci", "Authenticated", "False", "AuthenticationFailed")
+        .wait_condition(
+            &upstreams(),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     assert_eq!(says(&object, "Connected"), "True (Connected)");
     assert_eq!(says(&object, "Ready"), "False (AuthenticationFailed)");
