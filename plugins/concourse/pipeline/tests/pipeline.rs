@@ -148,7 +148,7 @@ fn a_new_pipeline_is_saved_and_unpaused() {
     assert!(
         outcome
             .conditions
-            .contains(&Condition::yes("ConfigWarning", "HasWarnings", "odd"))
+            .contains(&Condition::new_true("ConfigWarning", "HasWarnings", "odd"))
     );
     let status = status(&outcome);
     assert_eq!(status["configVersion"], "2");
@@ -295,7 +295,7 @@ fn a_config_concourse_refuses_parks_with_its_words() {
     let failure = host.reconcile(&Pipelines, &pipeline()).expect_err("is refused");
     assert_eq!(
         (failure.reason.as_str(), &failure.resolution),
-        ("SetPipelineFailed", &Resolution::Parked)
+        ("SetPipelineFailed", &Resolution::Terminal)
     );
     assert!(
         failure.message.contains("unknown resource 'nothing'"),
@@ -318,7 +318,7 @@ fn a_secret_is_named_and_never_seen() {
     let (reason, resolution, message) = failure(&host, &object);
     assert_eq!(
         (reason.as_str(), resolution),
-        ("ConfigLoadFailed", Resolution::Yield)
+        ("ConfigLoadFailed", Resolution::Wait)
     );
     assert!(message.contains("git"), "{message}");
 
@@ -405,7 +405,7 @@ fn the_config_may_come_from_a_config_map() {
     let (reason, resolution, _) = failure(&host, &object);
     assert_eq!(
         (reason.as_str(), resolution),
-        ("ConfigLoadFailed", Resolution::Yield)
+        ("ConfigLoadFailed", Resolution::Wait)
     );
     let map = |data: Value| {
         json!({
@@ -416,7 +416,7 @@ fn the_config_may_come_from_a_config_map() {
     host.put(map(json!({})));
     assert!(failure(&host, &object).2.contains("no key pipeline.yml"));
     host.put(map(json!({ "pipeline.yml": "{{{" })));
-    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+    assert_eq!(failure(&host, &object).1, Resolution::Terminal);
     host.put(map(json!({ "pipeline.yml": INLINE })));
     host.reconcile(&Pipelines, &object).expect("is ready");
     assert!(writes(&host).is_empty());
@@ -426,7 +426,7 @@ fn the_config_may_come_from_a_config_map() {
 fn it_waits_for_its_team_and_rests_when_suspended() {
     let host = Host::new();
     let (reason, resolution, _) = failure(&host, &pipeline());
-    assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Yield));
+    assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Wait));
 
     let outcome = host.reconcile(&Pipelines, &with("suspend", true)).expect("rests");
     assert_eq!(outcome.conditions[0].reason, "Suspended");
@@ -482,7 +482,7 @@ fn every_request_for_an_instance_names_its_vars() {
     let mut moved = object.clone();
     moved["spec"]["instanceVars"]["n"] = 3.into();
     let (reason, resolution, message) = failure(&host, &moved);
-    assert_eq!((reason.as_str(), resolution), ("InvalidSpec", Resolution::Parked));
+    assert_eq!((reason.as_str(), resolution), ("InvalidSpec", Resolution::Terminal));
     assert!(message.contains("instanceVars"), "{message}");
     host.forget();
     host.cleanup(&Pipelines, &moved).expect("lets go");
@@ -565,7 +565,7 @@ fn instances_are_renamed_together() {
     other["spec"]["pipelineName"] = "old".into();
     host.put(other.clone());
     let (reason, resolution, message) = failure(&host, &renamed());
-    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Yield));
+    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Wait));
     assert!(message.contains("other"), "{message}");
     assert!(writes(&host).is_empty());
     other["spec"]["pipelineName"] = "demo".into();
@@ -665,7 +665,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
         json!({ "repository": "own.example/k", "tag": "latest" })
     );
     object["spec"]["config"]["inline"] = "resources: 5".into();
-    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+    assert_eq!(failure(&host, &object).1, Resolution::Terminal);
 }
 
 #[test]
@@ -709,7 +709,7 @@ fn cleanup_deletes_or_says_what_stays() {
         let host = cluster();
         host.answer("DELETE", PATH, status, Value::Null);
         let outcome = host.cleanup(&Pipelines, &pipeline()).expect("lets go");
-        assert_eq!(outcome.next, Next::Settled);
+        assert_eq!(outcome.next, Next::AwaitChange);
     }
     let host = cluster();
     host.answer("DELETE", PATH, 500, "oops");
