@@ -2,9 +2,11 @@
 
 pub mod explain;
 pub mod question;
+pub mod scrape;
 pub mod status;
 mod tape;
 
+use crate::admin::scrape::{Format, Scraped};
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
@@ -19,13 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::question::Question;
-use crate::{
-    capabilities::Services,
-    facts::Ledger,
-    host::synced,
-    metrics::{Format, Scraped},
-    plugin::Registry,
-};
+use crate::{host::synced, plugin::Registry, reconcile::stats::Ledger, sandbox::capabilities::Services};
 
 /// What the admin server tells of.
 #[derive(Clone)]
@@ -82,7 +78,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     let scopes = admin.services.informers.scopes();
     let waiting: Vec<_> = scopes
         .iter()
-        .filter(|(_, s)| *s != crate::watch::Synced::Yes)
+        .filter(|(_, s)| *s != crate::cache::informer::Synced::Yes)
         .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
         .collect();
     (

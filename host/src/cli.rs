@@ -30,11 +30,12 @@ use tracing::info;
 
 use crate::{
     admin::Admin,
-    engine::Cache,
-    grants::Grants,
     host::{Host, Settings},
-    lease, tape,
-    telemetry::{self, LogFormat},
+    leader::lease,
+    observe::telemetry::{self, LogFormat},
+    policy::grants::Grants,
+    recording,
+    sandbox::engine::Cache,
 };
 
 /// Ostler runs Kubernetes reconcilers that are WebAssembly components.
@@ -102,8 +103,8 @@ struct Common {
     #[arg(long, default_value = "plugins")]
     plugins: PathBuf,
     /// Follow only Plugin objects with these labels (`team=ci`): where several hosts share a cluster.
-    #[arg(long, value_parser = crate::selector::Selector::parse)]
-    plugin_selector: Option<crate::selector::Selector>,
+    #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
+    plugin_selector: Option<crate::kube::selector::Selector>,
     /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
     /// anyway.
     #[arg(long = "plain-http-registry")]
@@ -113,7 +114,7 @@ struct Common {
     grants: Option<PathBuf>,
     /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
     /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::upstream::network)]
+    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
     networks: Vec<ipnet::IpNet>,
     /// Namespace to be confined to; may be given more than once. All without it.
     #[arg(long = "namespace")]
@@ -133,7 +134,7 @@ struct Common {
     cache: Option<PathBuf>,
     /// Which reconciles are kept as recordings.
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
-    record: tape::Keep,
+    record: recording::Keep,
     /// Recordings that are kept.
     #[arg(long, default_value_t = 200)]
     record_count: usize,
@@ -262,7 +263,7 @@ async fn serve(
             .map(ToString::to_string)
             .unwrap_or_default(),
         election,
-        record: tape::Settings {
+        record: recording::Settings {
             keep: common.record,
             count: common.record_count,
             bytes: common.record_bytes,

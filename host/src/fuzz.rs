@@ -11,17 +11,20 @@ use proptest::{
 use serde_json::{Value, json};
 
 use crate::{
-    bindings::{
-        reconciler::{Failure, Next, Outcome, Resolution},
-        types::{Condition, TriState},
+    contract::{
+        bindings::{
+            reconciler::{Failure, Next, Outcome, Resolution},
+            types::{Condition, TriState},
+        },
+        inspection,
     },
-    conditions::{self, Moment},
-    contract,
-    grants::Grants,
-    key::Gvk,
-    manifest,
-    object::Object,
-    selector::{FieldSelector, Selector},
+    kube::{
+        key::Gvk,
+        object::Object,
+        selector::{FieldSelector, Selector},
+    },
+    policy::{grants::Grants, manifest},
+    reconcile::conditions::{self, Moment},
 };
 
 pub(crate) fn fuzz<S: Strategy>(
@@ -92,14 +95,14 @@ fn mutated(bytes: &[u8], changes: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
 #[test]
 fn components() {
     let whole = component();
-    contract::inspect(&whole).expect("it fits");
-    let engine = crate::engine::Engine::new(2, 1 << 20, None, None).expect("an engine");
+    inspection::inspect(&whole).expect("it fits");
+    let engine = crate::sandbox::engine::Engine::new(2, 1 << 20, None, None).expect("an engine");
     let compiled = AtomicU64::new(0);
     fuzz("components", 3000, mutation(), |changes| {
         let wasm = mutated(&whole, &changes);
         let _ = manifest::read(&wasm);
         // What passes may be compiled: that takes time, and every kind of change is seen in some dozens.
-        if let Ok(found) = contract::inspect(&wasm)
+        if let Ok(found) = inspection::inspect(&wasm)
             && compiled.fetch_add(1, Ordering::Relaxed) < 40
         {
             let _ = engine.compile(&wasm, found.wasi);

@@ -8,31 +8,34 @@ use tracing::{debug, info, warn};
 
 pub use crate::settings::Settings;
 use crate::{
-    capabilities::Services,
-    cluster::Cluster,
-    effects::Effects,
-    events::Recorder,
-    facts::Ledger,
-    gate::Gate,
-    key::ObjectRef,
-    lease::Campaign,
-    memo::Memo,
-    metrics::Metrics,
-    object::Object,
+    cache::{
+        informer::{Informers, Synced},
+        store::{Query, Store},
+    },
+    client::{access_review::Reviewer, api::Cluster, fence::Gate},
+    effect::{events::Recorder, writer::Effects},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        scope::{Form, Reach},
+    },
+    leader::lease::Campaign,
+    observe::metrics::Metrics,
     plugin::{self, Registry},
-    queue::{Config as QueueConfig, Priority, Queue},
-    rbac::Reviewer,
+    policy::network::Network,
     reconcile::{
         self, Controller,
-        serving::{requeue, swapped},
+        activation::{requeue, swapped},
+        stats::Ledger,
     },
-    reload::{Objects, Reloader},
-    router::{Cause, Router},
-    scope::{Form, Reach},
-    store::{Query, Store},
-    tape::Tapes,
-    upstream::{self, Clients, Network, Streams},
-    watch::{Informers, Synced},
+    recording::Tapes,
+    rollout::{Objects, Reloader},
+    sandbox::{capabilities::Services, object_cache::Memo},
+    schedule::{
+        dispatcher::{Cause, Router},
+        queue::{Config as QueueConfig, Priority, Queue},
+    },
+    upstream::{self, Clients, Streams},
 };
 
 /// A running host. Dropping it stops everything at once.
@@ -55,15 +58,12 @@ impl Host {
             Some(_) => Gate::shut(),
             None => Gate::default(),
         };
-        if let Some(election) = &settings.election {
-            metrics.stands_for(&election.name, gate.clone());
-        }
         let cluster = Cluster::new(client)
             .counted(metrics.rest(), &settings.api_server)
             .gated(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
-        let queue = Queue::new(QueueConfig::new(first, longest, crate::time::unique()));
+        let queue = Queue::new(QueueConfig::new(first, longest, crate::kube::time::unique()));
         let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
@@ -113,6 +113,7 @@ impl Host {
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
             gate: gate.clone(),
+            lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
             reach: reach.clone(),
         });
         let at_once = settings.workers + RESERVE;

@@ -1,68 +1,159 @@
-//! The Ostler operator host: reconcilers as WebAssembly components.
+//! The Ostler operator host runs Kubernetes reconcilers as sandboxed WebAssembly components.
 //!
-//! The modules follow the way of the data:
+//! Folders are stages of the data flow. Each may use only those below it in this list, and a test
+//! (`tests/layout.rs`) keeps it so:
 //!
 //! ```text
-//! API server → watch → store → router (dependencies, queue) → reconcile → effects → API server
-//!                                                               │
-//!                                          engine → component → capabilities → upstreams
+//! cli          commands              admin      status, explain, metrics endpoint
+//! host         wires all up          plan       dry runs of a reconciler against live state
+//! rollout      plugins from files and objects, preflight
+//! reconcile    one reconcile         replay     runs a component against a recording
+//! plugin       registry, canary, health
+//! sandbox      engine, capabilities
+//! effect       writes and events
+//! schedule     dispatcher, queue, dependency graph
+//! cache        informers, store      leader     election     supply     registries, signatures
+//! upstream     HTTP clients          recording  of host calls
+//! client       API client, write fence, access reviews
+//! policy       grants, manifest      observe    metrics, logs, traces
+//! kube         keys, objects, selectors          contract    WIT bindings, limits, traps
 //! ```
 //!
-//! `dependencies`, `queue`, `selector`, `conditions` and `grants` are pure;
-//! `cluster`, `watch`, `effects`, `upstream` and `reload` do the I/O.
+//! ```text
+//! API server → informer → store → dispatcher (dependencies, queue) → reconcile → writer → API server
+//!                                                                       │
+//!                                                  engine → component → capabilities → upstreams
+//! ```
 
-pub mod key;
-pub mod object;
-pub mod scope;
-pub mod selector;
-
-pub mod cluster;
-pub mod store;
-pub mod watch;
-
-pub mod dependencies;
-pub mod few;
-pub mod hotloop;
-pub mod queue;
-pub mod router;
-
-pub mod bindings;
-pub mod capabilities;
-pub mod contract;
-pub mod engine;
-pub mod grants;
-pub mod oci;
-pub mod plugin;
-pub mod rbac;
-pub mod reload;
-pub mod replay;
-pub mod signature;
-pub mod tape;
-pub mod upstream;
-
-pub mod conditions;
-pub mod crd;
-pub mod effects;
-pub mod events;
-pub mod reconcile;
-pub mod references;
-
-pub mod election;
-pub mod gate;
-pub mod lease;
-pub mod lifecycle;
-pub mod limits;
-pub mod manifest;
-
-pub mod admin;
-pub mod cli;
-pub mod facts;
 #[cfg(test)]
 mod fuzz;
-pub mod host;
-pub mod memo;
-pub mod metrics;
-pub mod plan;
-pub mod settings;
-pub mod telemetry;
-pub mod time;
+
+/// Objects of the Kubernetes API as data: keys, objects, selectors, references, CRDs.
+mod kube {
+    pub mod crd;
+    pub mod hash;
+    pub mod key;
+    pub mod object;
+    pub mod references;
+    pub mod scope;
+    pub mod selector;
+    pub mod time;
+}
+
+/// The contract between host and component: bindings, inspection of imports and exports, limits.
+mod contract {
+    pub mod bindings;
+    pub mod inspection;
+    pub mod limits;
+    pub mod trap;
+}
+
+/// The permissions of a plugin: grants, the manifest in its component, networks.
+mod policy {
+    pub mod grants;
+    pub mod manifest;
+    pub mod network;
+    pub mod plugin_policy;
+}
+
+/// Metrics that the rest of the host counts into, logs and traces.
+mod observe {
+    pub mod metrics;
+    pub mod telemetry;
+}
+
+/// Access to the API server: requests, the fence of the leader's writes, access reviews.
+mod client {
+    pub mod access_review;
+    pub mod api;
+    pub mod fence;
+}
+
+/// The shared cache: informers fill the store.
+mod cache {
+    pub mod informer;
+    pub mod store;
+}
+
+/// Leader election by a Lease.
+mod leader {
+    pub mod election;
+    pub mod lease;
+}
+
+/// Scheduling of reconciles: the dependency graph, the work queue and the hot-loop detector.
+mod schedule {
+    pub mod dependencies;
+    pub mod dispatcher;
+    pub mod hot_loop;
+    pub mod queue;
+    pub mod small_set;
+}
+
+/// The supply of components: OCI registries and signatures.
+mod supply {
+    pub mod oci;
+    pub mod signature;
+}
+
+/// Effects on the cluster: writes of objects, and Events.
+mod effect {
+    pub mod events;
+    pub mod writer;
+}
+
+mod recording;
+mod upstream;
+
+/// The sandbox of a component: the engine that runs it and the capabilities it calls.
+mod sandbox {
+    pub mod capabilities;
+    pub mod engine;
+    pub mod object_cache;
+}
+
+mod admin;
+mod cli;
+mod host;
+mod plan;
+mod plugin;
+mod reconcile;
+mod replay;
+mod rollout;
+mod settings;
+
+pub use cli::main as run;
+pub use host::Host;
+pub use settings::Settings;
+
+/// Insides of the host for the test crates of this repository. No stability is promised.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::{
+        cache::store,
+        client::{api, fence},
+        contract::{bindings, inspection, limits, trap},
+        kube::{key, object, scope, selector, time},
+        leader::{election, lease},
+        policy::{grants, manifest, network, plugin_policy},
+        sandbox::{capabilities, engine},
+        schedule::{dispatcher, queue},
+        supply::{oci, signature},
+    };
+
+    macro_rules! reexport {
+        ($($module:ident)*) => {
+            $(#[allow(missing_docs)] pub mod $module { pub use crate::$module::*; })*
+        };
+    }
+
+    reexport!(admin cli plan plugin reconcile recording replay upstream);
+
+    /// Counters, and the text formats they are scraped in.
+    pub mod metrics {
+        pub use crate::{
+            admin::scrape::{Format, Scraped},
+            observe::metrics::*,
+        };
+    }
+}

@@ -1,5 +1,5 @@
 //! The `ostler` binary; everything is in the library.
 
 fn main() -> std::process::ExitCode {
-    ostler::cli::main()
+    ostler::run()
 }

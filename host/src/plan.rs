@@ -7,7 +7,6 @@
 //! objects → queue → reconcile → effects → overlay (dry run) → store → who reads it → queue
 //! ```
 
-mod choose;
 mod diff;
 mod intent;
 pub(crate) mod merge;
@@ -15,6 +14,7 @@ mod overlay;
 mod plugins;
 mod report;
 mod secrets;
+mod selection;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,25 +32,24 @@ pub use self::{
     report::{Action, Change, Looked, Report, Verdict},
 };
 use crate::{
-    capabilities::Services,
-    cluster::Cluster,
-    effects::Effects,
-    events::Recorder,
-    facts::Ledger,
-    gate::Gate,
-    key::ObjectRef,
-    memo::Memo,
-    metrics::Metrics,
-    queue::{Config as QueueConfig, Priority, Queue, Work},
-    rbac::Reviewer,
-    reconcile::{Controller, step::Step},
-    router::{Cause, Router},
-    scope::{Form, Reach},
+    cache::{informer::Informers, store::Store},
+    client::{access_review::Reviewer, api::Cluster, fence::Gate},
+    effect::{events::Recorder, writer::Effects},
+    kube::{
+        key::ObjectRef,
+        scope::{Form, Reach},
+    },
+    observe::metrics::Metrics,
+    policy::network::Network,
+    reconcile::{Controller, run_once::Step, stats::Ledger},
+    recording::Tapes,
+    sandbox::{capabilities::Services, object_cache::Memo},
+    schedule::{
+        dispatcher::{Cause, Router},
+        queue::{Config as QueueConfig, Priority, Queue, Work},
+    },
     settings::Settings,
-    store::Store,
-    tape::Tapes,
-    upstream::{Clients, Network, Streams},
-    watch::Informers,
+    upstream::{Clients, Streams},
 };
 
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
@@ -142,6 +141,7 @@ impl World {
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             gate: Gate::default(),
+            lease: None,
             reach,
         });
         overlay.tell(&services);

@@ -1,36 +1,47 @@
 //! Plugins: from the bytes of a component to something that reconciles, and the registry of what serves.
 
-pub mod choice;
+pub mod canary_selector;
 pub mod config;
-mod governed;
+mod from_object;
+pub mod health;
 mod probe;
 mod registry;
 pub mod spec;
 mod summary;
-pub mod trial;
 
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    governed::{configuration, governed},
+    from_object::{configuration, governed},
+    health::{Ending, Record},
     probe::{Differing, Probe},
     registry::{Back, CanaryReport, Registry, Report, Served, of_object},
     summary::Summary,
-    trial::{Ending, Record},
 };
 
 use crate::{
-    bindings::reconciler::Descriptor,
-    capabilities::{Call, Terms},
-    contract::{self, ContractError},
-    engine::{Compiled, Engine, Limits, hex},
-    grants::Grants,
-    key::Gvk,
-    manifest::{self, Manifest},
-    scope::{Form, Reach, Scope},
-    selector::Selector,
+    contract::{
+        bindings::reconciler::Descriptor,
+        inspection::{self, ContractError},
+        limits::Limits,
+    },
+    kube::{
+        hash::hex,
+        key::Gvk,
+        scope::{Form, Reach, Scope},
+        selector::Selector,
+    },
+    policy::{
+        grants::Grants,
+        manifest::{self, Manifest},
+        plugin_policy::Terms,
+    },
+    sandbox::{
+        capabilities::Call,
+        engine::{Compiled, Engine},
+    },
 };
 
 /// The kind of the objects that govern plugins.
@@ -257,7 +268,7 @@ pub async fn load(
     grants: &Grants,
     limits: &Limits,
 ) -> Result<Plugin, Refusal> {
-    let inspection = contract::inspect(&wasm).map_err(|e| {
+    let inspection = inspection::inspect(&wasm).map_err(|e| {
         let reason = match e {
             ContractError::Differs(_) => "ContractDiffers",
             _ => "NotAComponent",
@@ -411,7 +422,7 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bindings::{reconciler::ReconciledKind, types};
+    use crate::contract::bindings::{reconciler::ReconciledKind, types};
 
     fn described(name: &str, group: &str, finalizer: &str) -> Descriptor {
         let gvk = types::Gvk {

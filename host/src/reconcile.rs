@@ -1,13 +1,16 @@
 //! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
 
+pub(crate) mod activation;
 mod call;
+pub mod conditions;
 mod deletion;
-mod holding;
-mod pace;
+mod holds;
+pub mod lifecycle;
 pub mod plugin;
-pub(crate) mod serving;
+mod requeue;
+pub mod run_once;
+pub mod stats;
 mod status;
-pub mod step;
 pub mod upstream;
 
 use std::{
@@ -21,29 +24,25 @@ use anyhow::Context;
 use serde_json::Value;
 use tracing::{Instrument, debug, field::Empty, trace_span};
 
-use self::pace::{JITTER, jittered};
+use self::requeue::{JITTER, jittered};
 use crate::{
-    bindings::reconciler,
-    capabilities::Services,
-    cluster::{ApiError, complain},
-    conditions,
-    dependencies::Dependency,
-    engine::Engine,
-    facts::Ledger,
-    gate::Deposed,
-    hotloop::Loops,
-    key::ObjectRef,
-    lifecycle::Hooks,
-    limits::MOST_MEMORY,
-    metrics::Ended,
-    object::Object,
+    client::{
+        api::{ApiError, complain},
+        fence::Deposed,
+    },
+    contract::{bindings::reconciler, limits::MOST_MEMORY},
+    kube::{key::ObjectRef, object::Object, references, scope::Form},
+    observe::{metrics::Ended, telemetry::SPANS},
     plugin::{Plugin, Registry},
-    queue::{Next, Work},
-    references,
-    router::Cause,
-    scope::Form,
+    reconcile::{lifecycle::Hooks, stats::Ledger},
+    sandbox::{capabilities::Services, engine::Engine},
+    schedule::{
+        dependencies::Dependency,
+        dispatcher::Cause,
+        hot_loop::Loops,
+        queue::{Next, Work},
+    },
     settings::Settings,
-    telemetry::SPANS,
     upstream::StreamKey,
 };
 
@@ -409,8 +408,8 @@ impl Controller {
     }
 }
 
-fn api_writes(n: u64) -> crate::facts::Counts {
-    crate::facts::Counts {
+fn api_writes(n: u64) -> crate::sandbox::capabilities::Counts {
+    crate::sandbox::capabilities::Counts {
         api_writes: n,
         ..Default::default()
     }

@@ -4,27 +4,28 @@
 //! tape has, the replay ends; where only what it *writes* differs it goes on with the recorded answer, so that all
 //! of the difference is seen.
 
-mod difference;
-mod player;
 mod probe;
 
+use crate::policy::plugin_policy::Terms;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use self::player::Stop;
-pub use self::{difference::Difference, player::Player, probe::probe};
+pub use self::probe::probe;
+pub use crate::recording::Difference;
 use crate::{
-    bindings::reconciler::Request,
-    capabilities::{Call, Terms},
-    engine::{Compiled, Engine},
-    grants::Grants,
-    tape::{
-        Tape,
-        recording::Recording,
-        rolling,
-        shown::{Shown, changes},
-        taped::Taped,
+    contract::bindings::reconciler::Request,
+    policy::grants::Grants,
+    recording::{
+        Player, Stop, Tape,
+        codec::Taped,
+        format::Recording,
+        recorder,
+        value::{Shown, changes},
+    },
+    sandbox::{
+        capabilities::Call,
+        engine::{Compiled, Engine},
     },
 };
 
@@ -104,7 +105,7 @@ pub async fn replay(
         (_, Some(Stop::Departed)) => None,
         // As far as it came before: the host call in which it was when its time was over.
         (_, Some(Stop::Unanswered)) | (None, None) => Some(recording.end.clone()),
-        (Some(answer), None) => Some(rolling::end(answer)),
+        (Some(answer), None) => Some(recorder::end(answer)),
     };
     // A panic says so in the log before it traps.
     let trapped = !state.differences.iter().any(Difference::of_effects)

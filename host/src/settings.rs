@@ -3,12 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use crate::{
-    engine::{Cache, Inspector, Limits},
-    grants::Grants,
-    lease, oci,
-    selector::Selector,
-    tape,
-    upstream::NetworkGrant,
+    contract::limits::Limits,
+    kube::selector::Selector,
+    leader::lease,
+    policy::{grants::Grants, network::NetworkGrant},
+    recording,
+    sandbox::engine::{Cache, Inspector},
+    supply::oci,
 };
 
 /// How a host runs.
@@ -49,7 +50,7 @@ pub struct Settings {
     /// Campaigns for leadership; none leads always.
     pub election: Option<lease::Settings>,
     /// Which reconciles are recorded.
-    pub record: tape::Settings,
+    pub record: recording::Settings,
     /// Looks at the memory of components after each call. For tests.
     pub inspect: Option<Inspector>,
 }
@@ -74,7 +75,7 @@ impl Default for Settings {
             cache: None,
             api_server: String::new(),
             election: None,
-            record: tape::Settings::default(),
+            record: recording::Settings::default(),
             inspect: None,
         }
     }

@@ -5,24 +5,23 @@
 //! ```
 
 mod answer;
+mod attempt;
 mod auth;
 mod breaker;
-mod cache;
 mod client;
-mod fault;
+mod coalesce;
+mod conditional;
 mod grant;
 mod health;
 mod masking;
-mod network;
 mod object;
-mod pace;
-mod rules;
-mod shared;
+mod rate_limit;
+mod request_policy;
 mod spec;
 mod sse;
 mod stream;
-mod ticket;
 mod tls;
+mod transport_error;
 
 use std::{
     collections::HashMap,
@@ -39,7 +38,6 @@ pub(crate) use self::{
 pub use self::{
     breaker::Circuit,
     masking::{Encoding, Former, Substitution},
-    network::{Network, NetworkGrant, network},
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::Event,
@@ -50,10 +48,10 @@ use self::{
     health::Health,
 };
 use crate::{
-    bindings::{http, types},
-    engine::hex,
-    gate::{Deposed, Gate},
-    key::Gvk,
+    client::fence::{Deposed, Gate},
+    contract::bindings::{http, types},
+    kube::{hash::hex, key::Gvk},
+    policy::network::Network,
 };
 
 /// The kind.
@@ -331,7 +329,7 @@ impl Clients {
             client.check(&request, secrets, &self.former)?;
             return Ok(instead(upstream, &request));
         }
-        let age = shared::max_age(&request);
+        let age = coalesce::max_age(&request);
         let answer = client.send(request, secrets, &self.former, &self.gate);
         match age {
             Some((key, age)) => client.shared.get(key, age, answer).await,
@@ -471,6 +469,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::network::NetworkGrant;
 
     #[test]
     fn a_client_in_use_is_not_dropped_and_what_one_knew_stays() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler::engine::{Cache, Engine};
+use ostler::testing::engine::{Cache, Engine};
 
 /// The smallest component there is.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";

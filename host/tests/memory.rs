@@ -2,7 +2,7 @@
 
 use std::alloc::System;
 
-use ostler::{
+use ostler::testing::{
     key::Gvk,
     object::Object,
     scope::{Form, Scope},

@@ -20,13 +20,14 @@ use axum::{
     routing::get,
 };
 use common::{Vault, allowing};
-use ostler::{
-    gate::Gate,
+use ostler::testing::{
+    fence::Gate,
     key::{Gvk, ObjectRef},
+    network::NetworkGrant,
     object::Object,
     upstream::{
-        Circuit, Clients, Interest, NetworkGrant, Pattern, Query, Request, Secret, SecretKey, SecretValue,
-        Secrets, SendError, StreamKey, StreamState, Streams, UpstreamObject,
+        Circuit, Clients, Interest, Pattern, Query, Request, Secret, SecretKey, SecretValue, Secrets,
+        SendError, StreamKey, StreamState, Streams, UpstreamObject,
     },
 };
 use serde_json::json;

@@ -21,7 +21,7 @@ use axum::{
 };
 use common::{Vault, allowing};
 use futures::future::join_all;
-use ostler::upstream::{
+use ostler::testing::upstream::{
     Clients, Encoding, Request, Response, Secret, SecretKey, SendError, Substitution, UpstreamObject,
     UpstreamSpec,
 };

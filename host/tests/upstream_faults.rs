@@ -19,8 +19,9 @@ use axum::{
 };
 use common::{Vault, allowing};
 use futures::future::join_all;
-use ostler::upstream::{
-    Circuit, Clients, Network, NetworkGrant, Query, Request, Response, SendError, UpstreamObject, network,
+use ostler::testing::{
+    network::{Network, NetworkGrant, network},
+    upstream::{Circuit, Clients, Query, Request, Response, SendError, UpstreamObject},
 };
 use serde_json::{Value, json};
 use tokio::{

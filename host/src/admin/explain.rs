@@ -6,18 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, question::Question};
 use crate::{
-    dependencies::{Dependency, List},
-    facts::{ErrorFact, Facts},
-    key::ObjectRef,
-    object::Object,
-    queue::{Place, Priority},
-    reconcile::{PAUSED, upstream::LANE},
-    references,
-    router::{Cause, Explanation as Turn},
-    scope::{Form, Scope},
-    store::Query,
+    cache::{informer::Synced, store::Query},
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        references,
+        scope::{Form, Scope},
+    },
+    reconcile::{
+        PAUSED,
+        stats::{ErrorFact, Facts},
+        upstream::LANE,
+    },
+    schedule::{
+        dependencies::{Dependency, List},
+        dispatcher::{Cause, Explanation as Turn},
+        queue::{Place, Priority},
+    },
     upstream::{self, StreamFacts, StreamState},
-    watch::Synced,
 };
 
 /// Causes told, the newest.
@@ -429,7 +435,7 @@ fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Gvk;
+    use crate::kube::key::Gvk;
 
     fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<Object>) {
         let json = format!(
@@ -459,7 +465,7 @@ mod tests {
             gvk: key.gvk.clone(),
             cluster: "".into(),
             namespace: "n".into(),
-            labels: crate::selector::Selector::parse("app=web").ok(),
+            labels: crate::kube::selector::Selector::parse("app=web").ok(),
             fields: None,
             form: Form::Whole,
         };
@@ -477,7 +483,7 @@ mod tests {
                 vec![(key.clone(), asked.clone()), conditioned("listed", "False")],
             ),
         ];
-        let ledger = crate::facts::Ledger::new(Default::default());
+        let ledger = crate::reconcile::stats::Ledger::new(Default::default());
         ledger.seen(&key);
         let turn = Turn {
             place: Some(Place::Delayed(Default::default())),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::ObjectRef;
+use crate::kube::key::ObjectRef;
 
 /// Which object is asked about.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ fn list(items: BTreeSet<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Gvk;
+    use crate::kube::key::Gvk;
 
     fn question(kind: &str, namespace: Option<&str>, name: &str) -> Question {
         Question {

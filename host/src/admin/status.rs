@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::{
-    facts::{ErrorFact, Facts},
+    cache::informer::Synced,
+    kube::scope::Form,
     plugin::{CanaryReport, Report},
-    scope::Form,
-    watch::Synced,
+    reconcile::stats::{ErrorFact, Facts},
 };
 
 /// Objects that are not Ready are listed up to so many; they are counted all the same.
@@ -182,12 +182,11 @@ impl Admin {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             leases: services
-                .metrics
-                .leases()
-                .into_iter()
-                .map(|(name, gate)| Lease {
+                .lease
+                .iter()
+                .map(|name| Lease {
                     name: name.to_string(),
-                    leads: gate.term().is_some(),
+                    leads: services.gate.term().is_some(),
                 })
                 .collect(),
             plugins: self.registry.reports().into_iter().map(Into::into).collect(),

@@ -15,10 +15,9 @@ use serde_json::json;
 
 use super::{Admin, question::Question};
 use crate::{
-    key::ObjectRef,
-    queue::Priority,
-    router::Cause,
-    tape::{Following, News, Wanted, recording::Summary},
+    kube::key::ObjectRef,
+    recording::{Following, News, Wanted, format::Summary},
+    schedule::{dispatcher::Cause, queue::Priority},
 };
 
 /// An empty line this often: who has gone away is noticed by it.

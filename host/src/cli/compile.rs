@@ -1,11 +1,11 @@
-//! `ostler compile`: the compiler in a process of its own (see [`crate::engine::Cache`]).
+//! `ostler compile`: the compiler in a process of its own (see [`crate::sandbox::engine::Cache`]).
 
 use std::{io::Read, path::PathBuf};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::engine::{Cache, Engine};
+use crate::sandbox::engine::{Cache, Engine};
 
 /// Bytes the compiler may use: 64 MiB of code take a tenth.
 const MEMORY: u64 = 4 << 30;

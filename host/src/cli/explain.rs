@@ -181,7 +181,7 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{admin::explain::NextRun, facts::ErrorFact};
+    use crate::{admin::explain::NextRun, reconcile::stats::ErrorFact};
 
     #[test]
     fn what_matters_most_stands_first() {

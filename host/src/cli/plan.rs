@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::{config, grants, table::colours};
 use crate::{
-    engine::Cache,
     host::Settings,
     plan::{Report, Wish, plan},
+    sandbox::engine::Cache,
 };
 
 /// Arguments of `ostler plan`.
@@ -45,11 +45,11 @@ pub struct Plan {
     grants: Option<PathBuf>,
     /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
     /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::upstream::network)]
+    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
     networks: Vec<ipnet::IpNet>,
     /// Plan with only those Plugin objects that have these labels (`team=ci`), as the host that follows only these.
-    #[arg(long, value_parser = crate::selector::Selector::parse)]
-    plugin_selector: Option<crate::selector::Selector>,
+    #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
+    plugin_selector: Option<crate::kube::selector::Selector>,
     /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
     /// anyway.
     #[arg(long = "plain-http-registry")]

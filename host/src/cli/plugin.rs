@@ -13,7 +13,7 @@ mod verify;
 
 use clap::Subcommand;
 
-use crate::telemetry::LogFormat;
+use crate::observe::telemetry::LogFormat;
 
 /// The commands.
 #[derive(Subcommand)]

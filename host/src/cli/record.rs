@@ -10,8 +10,8 @@ use super::{
     ask::{Output, Server, query},
     table::{Shade, cell, table},
 };
-use crate::tape::{
-    recording::{Recording, Summary},
+use crate::recording::{
+    format::{Recording, Summary},
     trace::size,
 };
 

@@ -15,10 +15,11 @@ use super::{
     table::{Shade, shaded},
 };
 use crate::{
-    contract,
-    engine::{Engine, hex},
+    contract::inspection,
+    kube::hash::hex,
+    recording::format::Recording,
     replay::{Difference, Replayed, replay},
-    tape::recording::Recording,
+    sandbox::engine::Engine,
 };
 
 /// Arguments of `ostler replay`.
@@ -69,7 +70,7 @@ impl Replay {
         let recording = Arc::new(Recording::parse(&text, &file)?);
         let (name, wasm) = self.component(&recording)?;
         let digest = hex(&Sha256::digest(&wasm));
-        let inspection = contract::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
+        let inspection = inspection::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
         let limits = recording.limits().map_err(|e| format!("{file}: {e}"))?;
         let engine = Engine::new(2, limits.memory, None, None).map_err(|e| format!("the engine: {e:#}"))?;
         let compiled = engine.compile(&wasm, inspection.wasi);

@@ -9,7 +9,7 @@ use std::{
 use clap::{ArgAction, Args};
 
 use super::{Common, config, seconds, serve};
-use crate::{election::Timing, lease};
+use crate::leader::{election::Timing, lease};
 
 /// Arguments of `ostler run`.
 #[derive(Args)]

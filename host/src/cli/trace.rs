@@ -9,7 +9,7 @@ use super::{
     ask::{Ask, Object, Output},
     table::{Shade, shaded},
 };
-use crate::tape::trace::Line;
+use crate::recording::trace::Line;
 
 /// Arguments of `ostler trace`.
 #[derive(Args)]

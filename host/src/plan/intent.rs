@@ -11,11 +11,13 @@ use super::{
     merge::{set, three_way},
 };
 use crate::{
-    capabilities::Services,
-    cluster::{ApiError, Patch, Resource, parse},
-    key::{Gvk, ObjectRef},
+    client::api::{ApiError, Patch, Resource, parse},
+    kube::{
+        key::{Gvk, ObjectRef},
+        scope::Form,
+    },
     plugin::Plugin,
-    scope::Form,
+    sandbox::capabilities::Services,
 };
 
 impl World {

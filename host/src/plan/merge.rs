@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::conditions::merge_patch;
+use crate::reconcile::conditions::merge_patch;
 
 /// What the API server keeps about an object: nobody's intent.
 const BOOKKEEPING: [&str; 8] = [

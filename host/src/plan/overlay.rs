@@ -18,12 +18,14 @@ use serde_json::Value;
 
 use super::{merge::same, secrets};
 use crate::{
-    capabilities::Services,
-    cluster::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
-    dependencies::Dependency,
-    key::{Gvk, ObjectRef},
-    object::Labels,
-    selector::Selector,
+    client::api::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Labels,
+        selector::Selector,
+    },
+    sandbox::capabilities::Services,
+    schedule::dependencies::Dependency,
     upstream,
 };
 
@@ -395,7 +397,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::scope::Form;
+    use crate::kube::scope::Form;
 
     fn map(name: &str, label: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap",

@@ -12,14 +12,14 @@ use anyhow::{Context, bail};
 
 use super::World;
 use crate::{
-    grants::Grants,
     plugin::{
         self, Plugin, Refusal,
-        choice::Choice,
+        canary_selector::Choice,
         configuration, governed, load, of_object,
         spec::{PluginSpec, Source},
     },
-    reload::Objects,
+    policy::grants::Grants,
+    rollout::Objects,
     settings::Settings,
 };
 

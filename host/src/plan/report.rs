@@ -7,7 +7,7 @@ use super::{
     diff::{Shown, unified},
     overlay::{Entry, News, Request},
 };
-use crate::reconcile::step::Step;
+use crate::reconcile::run_once::Step;
 
 /// A plan.
 #[derive(Clone, Debug, Default, Serialize)]

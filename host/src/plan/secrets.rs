@@ -4,7 +4,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
-use crate::cluster::Target;
+use crate::client::api::Target;
 
 /// The values in what the API server answers about a path, or is sent: nothing where that is not about Secrets.
 pub fn values(path: &str, body: &[u8]) -> Vec<Vec<u8>> {
@@ -37,10 +37,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        cluster::{Cluster, Patch},
-        gate::Gate,
-        grants::ServiceAccount,
+        client::{
+            api::{Cluster, Patch},
+            fence::Gate,
+        },
         plan::Overlay,
+        policy::grants::ServiceAccount,
     };
 
     #[test]

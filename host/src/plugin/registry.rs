@@ -13,10 +13,14 @@ use tokio::sync::Notify;
 pub use self::report::{CanaryReport, Report};
 use super::{
     Plugin, Refusal,
-    choice::Choice,
-    trial::{Ending, Verdict},
+    canary_selector::Choice,
+    health::{Ending, Verdict},
 };
-use crate::{engine::Limits, grants::Grants, key::Gvk, object::Object};
+use crate::{
+    contract::limits::Limits,
+    kube::{key::Gvk, object::Object},
+    policy::grants::Grants,
+};
 
 /// What the slot of a `Plugin` object is called. No file has a name like that.
 pub fn of_object(name: &str) -> String {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    crd::{self, Condition, any_object},
-    grants::{Grant, Pace, Permissions, ServiceAccount},
-    limits::LimitsSpec,
+    contract::limits::LimitsSpec,
+    kube::crd::{self, Condition, any_object},
+    policy::grants::{Grant, Pace, Permissions, ServiceAccount},
 };
 
 /// A plugin of the host: where its component comes from, what it may do, and how it is configured. Its name is the one
@@ -327,6 +327,6 @@ pub(crate) struct Data {
 mod tests {
     #[test]
     fn the_checked_in_crd_is_current() {
-        crate::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
     }
 }

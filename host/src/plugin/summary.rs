@@ -1,8 +1,8 @@
 //! What a plugin asks for, is granted and has used, in lines for people.
 
-use crate::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
+use crate::policy::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
 
-/// What may be done, one line each, in the order in which [`PluginGrants::used`](crate::grants::PluginGrants::used) counts them.
+/// What may be done, one line each, in the order in which [`PluginGrants::used`](crate::policy::grants::PluginGrants::used) counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Of what the manifest asks for.

@@ -4,21 +4,23 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use tracing::{Span, debug, info, warn};
 
-use super::{Answer, Controller, End, serving::swapped};
+use super::{Answer, Controller, End, activation::swapped};
 use crate::{
-    bindings::reconciler,
-    capabilities::{Call, Subject},
-    cluster::complain,
-    conditions,
-    engine::Trap,
-    key::ObjectRef,
-    metrics::Ended,
-    object::Object,
+    client::{
+        access_review::{Read, Refusal},
+        api::complain,
+    },
+    contract::{bindings::reconciler, trap::Trap},
+    kube::{key::ObjectRef, object::Object},
+    observe::metrics::Ended,
     plugin::{self as plugins, Ending, Plugin},
-    queue::{Next, Priority, Work},
-    rbac::{Read, Refusal},
-    router::Cause,
-    tape::rolling::About,
+    reconcile::conditions,
+    recording::recorder::About,
+    sandbox::capabilities::{Call, Subject},
+    schedule::{
+        dispatcher::Cause,
+        queue::{Next, Priority, Work},
+    },
 };
 
 impl Controller {

@@ -6,8 +6,11 @@ use tracing::info;
 
 use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE};
 use crate::{
-    bindings::reconciler, conditions, key::ObjectRef, object::Object, plugin::Plugin, queue::Work,
-    router::Cause, scope::Form,
+    contract::bindings::reconciler,
+    kube::{key::ObjectRef, object::Object, scope::Form},
+    plugin::Plugin,
+    reconcile::conditions,
+    schedule::{dispatcher::Cause, queue::Work},
 };
 
 impl Controller {
@@ -86,7 +89,7 @@ impl Controller {
         let since = object
             .deletion_timestamp
             .as_deref()
-            .and_then(crate::time::seconds_since);
+            .and_then(crate::kube::time::seconds_since);
         let deadline = self.settings.deletion_deadline;
         if since.is_some_and(|s| s >= deadline.as_secs()) {
             failure.message = format!(

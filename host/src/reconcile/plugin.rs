@@ -1,4 +1,4 @@
-//! Plugins, of which the host itself writes the status: what loads them ([`crate::reload`]) does so on hosts that
+//! Plugins, of which the host itself writes the status: what loads them ([`crate::rollout`]) does so on hosts that
 //! stand by, too, and knows how it is with them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -9,22 +9,22 @@ use tracing::{info, warn};
 
 use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE, JITTER, jittered};
 use crate::{
-    bindings::{
+    cache::store::Query,
+    contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
         types::{Condition, TriState},
     },
-    conditions::condition,
-    dependencies::{Dependency, List},
-    key::ObjectRef,
-    object::Object,
+    kube::{key::ObjectRef, object::Object, scope::Form},
     plugin::{
         Plugin, Report, Summary, of_object,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
     },
-    queue::{Next, Work},
-    router::Cause,
-    scope::Form,
-    store::Query,
+    reconcile::conditions::condition,
+    schedule::{
+        dependencies::{Dependency, List},
+        dispatcher::Cause,
+        queue::{Next, Work},
+    },
 };
 
 /// The lane of Plugins, and the name they are reconciled under.

@@ -7,16 +7,16 @@ use tracing::warn;
 
 use super::{Answer, Controller, End, Notes, api_writes};
 use crate::{
-    bindings::reconciler,
-    cluster::{ApiError, complain},
-    conditions::{self, Moment},
-    effects::digest,
-    key::ObjectRef,
-    limits::{Limit, Limits},
-    metrics::Suppressed,
-    object::Object,
+    client::api::{ApiError, complain},
+    contract::{
+        bindings::reconciler,
+        limits::{Limit, Limits},
+    },
+    kube::{hash::digest, key::ObjectRef, object::Object},
+    observe::metrics::Suppressed,
     plugin::Plugin,
-    queue::Next,
+    reconcile::conditions::{self, Moment},
+    schedule::queue::Next,
 };
 
 impl Controller {
@@ -41,7 +41,7 @@ impl Controller {
         }
         let whole = object.value();
         let old = whole.get("status");
-        let now = crate::time::now_rfc3339();
+        let now = crate::kube::time::now_rfc3339();
         let moment = Moment {
             generation: object.generation,
             now: &now,

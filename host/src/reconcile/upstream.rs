@@ -10,13 +10,13 @@ use tracing::{debug, info};
 
 use super::{Answer, Controller, End, JITTER, jittered};
 use crate::{
-    capabilities::http::Secrets,
-    dependencies::Dependency,
-    key::{Gvk, ObjectRef},
-    object::Object,
-    queue::Next,
-    router::Cause,
-    scope::Form,
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Object,
+        scope::Form,
+    },
+    sandbox::capabilities::http::Secrets,
+    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Next},
     upstream::{Report, SendError, UpstreamObject},
 };
 

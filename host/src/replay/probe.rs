@@ -7,9 +7,9 @@ use std::{
 
 use super::replay;
 use crate::{
-    engine::Engine,
     plugin::{Differing, Plugin, Probe},
-    tape::rolling::Finished,
+    recording::recorder::Finished,
+    sandbox::engine::Engine,
 };
 
 /// Runs a build against recordings of the plugin, as long as there is time.

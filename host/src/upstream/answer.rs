@@ -7,8 +7,8 @@ use http::header;
 
 use super::{
     SendError,
-    fault::Fault,
-    pace::{LONGEST, retry_after},
+    rate_limit::{LONGEST, retry_after},
+    transport_error::Fault,
 };
 
 /// How long a server asks to be left alone, within reason.

@@ -12,14 +12,14 @@ use tokio::sync::Mutex;
 
 use super::{
     SecretKey, SecretValue, Secrets, SendError,
-    fault::{Fault, Kind},
     grant::Grant,
     masking::Masks,
     missing,
-    network::Network,
     object::UpstreamObject,
     spec::Auth,
+    transport_error::{Fault, Kind},
 };
+use crate::policy::network::Network;
 
 /// However long a token is said to last: by then there is another one.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);

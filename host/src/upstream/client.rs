@@ -16,20 +16,19 @@ use tokio_rustls::TlsConnector;
 use super::{
     Gate, Request, Response, SecretKey, Secrets, SendError,
     answer::{Unread, asked_to_wait, cause, collected},
+    attempt::Ticket,
     auth::{Credentials, Refusal},
     breaker::{Admission, Breaker, Circuit},
-    cache::{Cache, Key},
-    fault::{Fault, Kind},
+    coalesce::Shared,
+    conditional::{Cache, Key},
     health::{Health, Report},
     masking::{Former, Masks},
-    network::Network,
     object::UpstreamObject,
-    pace::Pace,
-    rules,
-    shared::Shared,
-    ticket::Ticket,
-    tls,
+    rate_limit::Pace,
+    request_policy, tls,
+    transport_error::{Fault, Kind},
 };
+use crate::policy::network::Network;
 
 /// Who has to wait longer for its turn is told to come back, so that it holds up nothing meanwhile.
 const TURN: Duration = Duration::from_secs(1);
@@ -209,8 +208,8 @@ impl Client {
         secrets: &dyn Secrets,
         former: &Former,
     ) -> Result<Prepared<'a>, SendError> {
-        rules::path(&request.path_and_query)?;
-        rules::method(&request.method)?;
+        request_policy::path(&request.path_and_query)?;
+        request_policy::method(&request.method)?;
         let method = Method::from_bytes(request.method.as_bytes())
             .ok()
             .filter(|m| m.as_str().bytes().all(|b| b.is_ascii_uppercase()))
@@ -222,7 +221,7 @@ impl Client {
             })?;
         let mut headers = HeaderMap::new();
         for (name, value) in &request.headers {
-            rules::header(name, value)?;
+            request_policy::header(name, value)?;
             let invalid = |what: &str| SendError::Invalid(format!("header {name:?}: no {what}"));
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
@@ -315,7 +314,7 @@ impl Client {
             self.around.totals.retries.fetch_add(1, Ordering::Relaxed);
             let pause = PAUSE * (1 << retries);
             retries += 1;
-            tokio::time::sleep(pause + pause * (crate::time::unique() % 100) as u32 / 100).await;
+            tokio::time::sleep(pause + pause * (crate::kube::time::unique() % 100) as u32 / 100).await;
         }
     }
 
@@ -415,7 +414,7 @@ impl Client {
         let shown = response
             .headers()
             .iter()
-            .filter(|(name, _)| rules::shown(name.as_str()));
+            .filter(|(name, _)| request_policy::shown(name.as_str()));
         let headers: Vec<(String, String)> = shown
             .map(|(name, value)| {
                 (

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SendError, fault};
-use crate::bindings::{
+use super::{SendError, transport_error};
+use crate::contract::bindings::{
     reconciler::{Failure, Next, Outcome, Resolution},
     types::{Condition, TriState},
 };
@@ -116,11 +116,11 @@ impl Health {
     }
 
     /// There is no connection.
-    pub fn unreachable(&mut self, kind: fault::Kind, why: &str) -> bool {
+    pub fn unreachable(&mut self, kind: transport_error::Kind, why: &str) -> bool {
         let reason = match kind {
-            fault::Kind::Tls => "TLSFailed",
-            fault::Kind::Address => "AddressNotAllowed",
-            fault::Kind::Connect | fault::Kind::Broken => "ConnectionFailed",
+            transport_error::Kind::Tls => "TLSFailed",
+            transport_error::Kind::Address => "AddressNotAllowed",
+            transport_error::Kind::Connect | transport_error::Kind::Broken => "ConnectionFailed",
         };
         set(&mut self.connected, Fact::new(false, reason, why))
     }
@@ -245,9 +245,9 @@ mod tests {
         let (mut health, t) = (Health::default(), Instant::now());
         assert!(health.unknown() && health.silent(t) == Duration::MAX);
         assert!(health.answered(200, "/a", t) && !health.answered(404, "/b", t) && health.good());
-        assert!(health.unreachable(fault::Kind::Connect, "refused"));
-        assert!(!health.unreachable(fault::Kind::Broken, "reset") && !health.good());
-        assert!(health.unreachable(fault::Kind::Tls, "expired"));
+        assert!(health.unreachable(transport_error::Kind::Connect, "refused"));
+        assert!(!health.unreachable(transport_error::Kind::Broken, "reset") && !health.good());
+        assert!(health.unreachable(transport_error::Kind::Tls, "expired"));
         assert!(health.reached(t) && !health.reached(t) && health.good());
     }
 
@@ -286,7 +286,7 @@ mod tests {
         health.answered(401, "/", t);
         assert_eq!(ready(&health.report(None, false)), "AuthFailed");
         assert_eq!(ready(&health.report(None, true)), "True");
-        health.unreachable(fault::Kind::Connect, "refused");
+        health.unreachable(transport_error::Kind::Connect, "refused");
         assert_eq!(
             ready(&health.report(Some("5 failures"), false)),
             "ConnectionFailed"

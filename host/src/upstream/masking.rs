@@ -12,7 +12,7 @@ use base64::{
 use memchr::memmem;
 
 use super::{SecretKey, SendError};
-use crate::bindings::http;
+use crate::contract::bindings::http;
 
 /// How a secret is written where its placeholder stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

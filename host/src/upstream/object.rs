@@ -6,7 +6,7 @@ use super::{
     SecretKey,
     spec::{Auth, SecretKeySelector, Upstream, UpstreamSpec},
 };
-use crate::object::Object;
+use crate::kube::object::Object;
 
 /// An `Upstream` as a client needs it.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::crd::{self, Condition, any_object};
+use crate::kube::crd::{self, Condition, any_object};
 
 /// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -290,6 +290,6 @@ pub fn crd_yaml() -> String {
 mod tests {
     #[test]
     fn the_checked_in_crd_is_current() {
-        crate::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }

@@ -23,7 +23,10 @@ pub use self::{
     pattern::{Interest, Pattern},
 };
 use super::{Client, SecretKey, SendError, UpstreamObject, sse::Event};
-use crate::{gate::Gate, key::ObjectRef, object::Object};
+use crate::{
+    client::fence::Gate,
+    kube::{key::ObjectRef, object::Object},
+};
 
 /// Streams of one upstream at most: each is a connection.
 const STREAMS: usize = 1000;

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, sync::Mutex};
 
-use ostler::upstream::{Network, NetworkGrant, Secret, SecretKey, SecretValue, Secrets, network};
+use ostler::testing::{
+    network::{Network, NetworkGrant, network},
+    upstream::{Secret, SecretKey, SecretValue, Secrets},
+};
 
 /// Secrets by name, or by key where one has several; a change of a value is a change of its version.
 #[derive(Default)]

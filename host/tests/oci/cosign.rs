@@ -1,6 +1,6 @@
 //! What cosign 3.1.3 has written, for a key made for this: that we read what it writes.
 
-use ostler::signature::{Found, Policy, PublicKey, Signature};
+use ostler::testing::signature::{Found, Policy, PublicKey, Signature};
 
 const KEY: &str = "-----BEGIN PUBLIC KEY-----
 MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEbdXgj/svW0eqLkM1EnpALzdlG+7W

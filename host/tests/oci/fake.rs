@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use ostler::{
+use ostler::testing::{
     oci::{Auth, Digest, PullError, Reference},
     signature::Policy,
 };

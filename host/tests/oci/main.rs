@@ -13,7 +13,7 @@ use axum::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use fake::{Asked, BUNDLE, CONFIG, Fake, MANIFEST, PASSWORD, answer, descriptor, status, wasm};
-use ostler::{
+use ostler::testing::{
     oci::{Auth, Digest, Limits, Reference, Store},
     signature::{Policy, PublicKey, SigningKey, simple_payload},
 };

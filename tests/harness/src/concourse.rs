@@ -1,6 +1,6 @@
 //! The Concourse pack's kinds and manifests.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;

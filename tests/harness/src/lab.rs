@@ -10,15 +10,15 @@ use std::{
 };
 
 use kube::Client;
-use ostler::{
+use ostler::testing::{
     admin::Admin,
+    dispatcher::Cause,
     engine::Cache,
     grants::Grants,
-    host::{Host, Settings},
     key::{Gvk, ObjectRef},
-    router::Cause,
     selector::Selector,
 };
+use ostler::{Host, Settings};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -88,7 +88,7 @@ impl Lab {
 
     async fn on(embedded: Option<ostler_apiserver::Server>, kubeconfig: PathBuf, directory: TempDir) -> Self {
         logs::capture();
-        let client = ostler::cli::client(Some(kubeconfig.clone()))
+        let client = ostler::testing::cli::client(Some(kubeconfig.clone()))
             .await
             .expect("a client");
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -105,7 +105,7 @@ impl Lab {
             grants: Grants::parse(&[GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
             // The simulator runs here.
-            network: vec![ostler::upstream::network("127.0.0.1").expect("an address")],
+            network: vec![ostler::testing::network::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             // The cluster may be shared.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
@@ -171,7 +171,7 @@ impl Lab {
     /// A client that reaches the API server by another address.
     pub async fn client_at(&self, address: SocketAddr) -> Client {
         let path = self.kubeconfig_at("elsewhere", address);
-        ostler::cli::client(Some(path)).await.expect("a client")
+        ostler::testing::cli::client(Some(path)).await.expect("a client")
     }
 
     /// Writes `NAME.kubeconfig`, which reaches the API server by another address.

@@ -1,6 +1,6 @@
 //! Objects that do what they say: see the plugin `probe`.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;

@@ -1,6 +1,6 @@
 //! Bad input is refused with the name of what is wrong, and the neighbours don't notice.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
 use serde_json::json;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
@@ -107,8 +107,8 @@ async fn a_config_that_does_not_parse(mut lab: Lab) {
         lab.host().registry().reports()[0].state == "serving"
     })
     .await;
-    let error =
-        ostler::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml").expect_err("refused");
+    let error = ostler::testing::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml")
+        .expect_err("refused");
     assert!(
         error.contains("grants.yaml") && error.contains("events"),
         "{error}"

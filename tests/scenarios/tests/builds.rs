@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ostler::upstream::StreamState;
+use ostler::testing::upstream::StreamState;
 use ostler_test_harness::{
     Lab, PASSWORD,
     concourse::{COMPONENTS, kind},
@@ -46,7 +46,7 @@ fn config() -> String {
     [JOBS, &task.repeat(12)].concat()
 }
 
-fn builds() -> ostler::key::Gvk {
+fn builds() -> ostler::testing::key::Gvk {
     kind("Build")
 }
 
@@ -250,7 +250,7 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     })
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
-    let events = ostler::key::Gvk::new("", "v1", "Event");
+    let events = ostler::testing::key::Gvk::new("", "v1", "Event");
     lab.until("an Event says so", async || {
         let all = lab.list(&events).await;
         all.iter().any(|e| e["reason"] == "BuildVanished")

@@ -1,6 +1,6 @@
 //! Instance, Team and Pipeline become Ready in any order, and stay so at no cost.
 
-use ostler::{queue::Priority, router::Cause};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
     Lab,
     concourse::{CONFIG, kind},

@@ -11,7 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use ostler::scope::Form;
+use ostler::testing::scope::Form;
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab,

@@ -1,6 +1,6 @@
 //! What is deleted goes, in whatever order and whatever is broken; what fails is not forgotten.
 
-use ostler::{
+use ostler::testing::{
     key::Gvk,
     reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED},
 };

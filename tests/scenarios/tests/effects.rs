@@ -60,7 +60,7 @@ async fn unchanged_is_not_sent(mut lab: Lab) {
 
 /// A Service's ports are defaulted and get a cluster IP; a probe's own default is its steps.
 async fn never_fooled_by_defaults(mut lab: Lab) {
-    lab.settings.grants = ostler::grants::Grants::parse(
+    lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{group: '*', kinds: ['*'], verbs: [get, apply]}]}}",
         "grants.yaml",
     )
@@ -141,7 +141,7 @@ async fn denied_until_it_is_granted(mut lab: Lab) {
     let grants = |verbs: &str| {
         let text = format!("plugins: {{probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: {verbs}}}]}}}}");
         std::fs::write(&file, &text).expect("written");
-        ostler::grants::Grants::parse(&text, "grants.yaml").expect("grants")
+        ostler::testing::grants::Grants::parse(&text, "grants.yaml").expect("grants")
     };
     lab.settings.grants = grants("[get]");
     lab.settings.grants_file = Some(file.clone());
@@ -158,6 +158,6 @@ async fn denied_until_it_is_granted(mut lab: Lab) {
     lab.ready(&kind(), "p").await;
     let changed = lab
         .causes(&kind(), "p")
-        .contains(&ostler::router::Cause::ConfigChange);
+        .contains(&ostler::testing::dispatcher::Cause::ConfigChange);
     assert!(changed, "{:?}", lab.causes(&kind(), "p"));
 }

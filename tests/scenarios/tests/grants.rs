@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::{
+use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
@@ -278,13 +278,13 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     }
     let gauge = |lab: &Lab| {
         let host = lab.host();
-        let scraped = ostler::metrics::Scraped {
+        let scraped = ostler::testing::metrics::Scraped {
             services: host.services(),
             registry: host.registry(),
             ledger: host.ledger(),
             workers: 1,
         };
-        let format = ostler::metrics::Format::Prometheus;
+        let format = ostler::testing::metrics::Format::Prometheus;
         let text = host.services().metrics.text(format, &scraped).expect("metrics");
         let line = text
             .lines()

@@ -14,7 +14,7 @@ use std::{
 
 use limits::every_limit_is_broken_by_somebody;
 use neighbours::neighbours_go_on_as_before;
-use ostler::{engine::Inspector, grants::Grants, key::Gvk};
+use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, condition, logs, scenarios};
 use serde_json::{Value, json};
 use server::Mirror;

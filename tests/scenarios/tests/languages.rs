@@ -15,14 +15,16 @@ use axum::{
     extract::{Request, State},
     http::StatusCode,
 };
-use ostler::{
+use ostler::testing::{
     bindings::{reconciler, types},
-    capabilities::{Call, Terms},
-    contract,
-    engine::{Cache, Compiled, Engine, Inspector, Limits},
+    capabilities::Call,
+    dispatcher::Cause,
+    engine::{Cache, Compiled, Engine, Inspector},
     grants::Grants,
+    inspection,
     key::Gvk,
-    router::Cause,
+    limits::Limits,
+    plugin_policy::Terms,
 };
 use ostler_test_harness::{Lab, component_bytes, probe::config_map, scenarios, workspace};
 use serde_json::{Value, json};
@@ -304,7 +306,7 @@ mod figures {
 
     fn compiled(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
         let wasm = component_bytes(&format!("examples/{name}"));
-        let wasi = contract::inspect(&wasm).expect("a plugin").wasi;
+        let wasi = inspection::inspect(&wasm).expect("a plugin").wasi;
         let began = Instant::now();
         let compiled = engine.compile(&wasm, wasi).expect("compiles");
         (wasm.len(), compiled, began.elapsed())

@@ -14,7 +14,7 @@ use kube::{
     api::{DynamicObject, WatchParams},
     core::WatchEvent,
 };
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, component_bytes, condition,
     process::{Process, Signal},
@@ -216,8 +216,10 @@ async fn takes_over_after_a_crash(lab: Lab) {
     let of = |name: &'static str| leases.iter().filter(move |l| l["holderIdentity"] == name);
     let (last, first) = (of("a").next_back().expect("a's"), of("b").next().expect("b's"));
     assert_eq!(first["leaseTransitions"], 1);
-    let seconds = ostler::time::seconds_since(last["renewTime"].as_str().expect("a time")).expect("a time")
-        - ostler::time::seconds_since(first["acquireTime"].as_str().expect("a time")).expect("a time");
+    let seconds = ostler::testing::time::seconds_since(last["renewTime"].as_str().expect("a time"))
+        .expect("a time")
+        - ostler::testing::time::seconds_since(first["acquireTime"].as_str().expect("a time"))
+            .expect("a time");
     assert!(
         seconds >= 2,
         "b waited until the lease had expired: {seconds} whole seconds"

@@ -1,6 +1,6 @@
 //! Hooks run before the first reconcile, once per build; while they fail the plugin's objects wait, and only they.
 
-use ostler::{
+use ostler::testing::{
     admin::{explain::Explanation, question::Question},
     grants::Grants,
     key::Gvk,

@@ -6,19 +6,19 @@ use std::{
 };
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use ostler::{
+use ostler::testing::{
     admin::{
         Admin,
         explain::{Explanation, State},
         question::Question,
         status::Status,
     },
+    dispatcher::Cause,
     election::Timing,
     grants::Grants,
     key::Gvk,
     lease,
     queue::Priority,
-    router::Cause,
 };
 use ostler_test_harness::{GRANTS, Lab, PASSWORD, concourse::kind, process, scenarios};
 use serde_json::{Value, json};

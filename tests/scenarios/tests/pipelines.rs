@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ostler::{queue::Priority, router::Cause};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
     Lab,
     concourse::{CONFIG, kind},
@@ -254,7 +254,7 @@ jobs:
             "key": "((vault:team/key.private))", "other": "((other.field))"})
     );
     lab.patch(
-        &ostler::key::Gvk::new("", "v1", "ConfigMap"),
+        &ostler::testing::key::Gvk::new("", "v1", "ConfigMap"),
         "urls",
         json!({"data": {"git": "https://git.example/b.git"}}),
     )

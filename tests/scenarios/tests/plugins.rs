@@ -8,7 +8,7 @@ mod rollback;
 use std::{collections::BTreeMap, sync::Arc};
 
 use canary::{a_canary_has_its_share_and_is_promoted, a_canary_that_does_worse_goes_back};
-use ostler::{
+use ostler::testing::{
     engine::Cache,
     key::Gvk,
     oci::{Auth, Limits, Reference, Shape, Store},

@@ -75,12 +75,12 @@ async fn deleted_in_the_order_of_use(mut lab: Lab) {
 
 async fn a_secret_is_held(mut lab: Lab) {
     lab.start_probe().await;
-    let secret = ostler::key::Gvk::new("", "v1", "Secret");
+    let secret = ostler::testing::key::Gvk::new("", "v1", "Secret");
     lab.apply(lab.secret("held-and-hidden-0001")).await;
     lab.probe("a", hold("Secret", "ci-admin"), json!([])).await;
     lab.saw("a", &["held"]).await;
     lab.delete(&secret, "ci-admin").await;
-    let events = ostler::key::Gvk::new("", "v1", "Event");
+    let events = ostler::testing::key::Gvk::new("", "v1", "Event");
     lab.until("an event says who holds it", async || {
         let events = lab.list(&events).await;
         let blocked = |e: &Value| {
@@ -121,7 +121,8 @@ async fn held_no_more(mut lab: Lab) {
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}});
     lab.patch(&kind(), "a", annotations).await;
     lab.until("it was reconciled", async || {
-        lab.causes(&kind(), "a").contains(&ostler::router::Cause::Manual)
+        lab.causes(&kind(), "a")
+            .contains(&ostler::testing::dispatcher::Cause::Manual)
     })
     .await;
     lab.idle().await;

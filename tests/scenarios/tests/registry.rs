@@ -6,7 +6,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use ostler::{
+use ostler::testing::{
     oci::{Auth, Digest, Limits, PullError, Pulled, Reference, Store},
     signature::{Policy, PublicKey, SigningKey},
 };

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use ostler::{queue::Priority, router::Cause};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios};
 
 scenarios!(
@@ -41,7 +41,7 @@ async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
 async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
     let seen = Arc::new(Mutex::new((0u32, Vec::new())));
     let looking = seen.clone();
-    lab.settings.inspect = Some(ostler::engine::Inspector::new(move |memory: &[u8]| {
+    lab.settings.inspect = Some(ostler::testing::engine::Inspector::new(move |memory: &[u8]| {
         let mut seen = looking.lock().expect("lock");
         seen.0 += 1;
         for secret in [PASSWORD, NEW, "registry-pass-0001", "registry-pass-0002"] {
@@ -75,7 +75,7 @@ async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
     for kind_name in ["Instance", "Team", "Pipeline"] {
         texts.push((kind_name, format!("{:?}", lab.list(&kind(kind_name)).await)));
     }
-    let event = ostler::key::Gvk::new("", "v1", "Event");
+    let event = ostler::testing::key::Gvk::new("", "v1", "Event");
     texts.push(("the events", format!("{:?}", lab.list(&event).await)));
     for (place, text) in texts {
         for secret in [PASSWORD, NEW, "registry-pass-000"] {

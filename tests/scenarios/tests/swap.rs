@@ -1,6 +1,6 @@
 //! A plugin is replaced while it works: no edit is lost, no call fails, a bad build never serves.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, component_bytes, rebuilt, scenarios};
 use serde_json::{Value, json};
 

@@ -6,14 +6,15 @@ mod asked;
 use std::sync::Arc;
 
 use asked::{a_trace_follows_reconciles_live, record_and_replay_on_the_command_line};
-use ostler::{
-    contract,
-    engine::{Engine, Limits},
+use ostler::testing::{
+    engine::Engine,
     grants::Grants,
+    inspection,
     key::Gvk,
+    limits::Limits,
     plugin::Report,
+    recording::{Keep, format::Recording, value::Shown},
     replay::{Difference, Replayed, replay},
-    tape::{Keep, recording::Recording, shown::Shown},
 };
 use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, scenarios};
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ async fn probing(lab: &mut Lab) {
 
 /// Runs a component against a recording, in an engine of its own.
 async fn replayed(wasm: &[u8], recording: &Recording) -> Result<Replayed, String> {
-    let inspection = contract::inspect(wasm).expect("a component");
+    let inspection = inspection::inspect(wasm).expect("a component");
     let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
     let compiled = engine.compile(wasm, inspection.wasi).expect("it compiles");
     replay(&engine, &compiled, Arc::new(recording.clone())).await

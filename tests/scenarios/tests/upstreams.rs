@@ -1,6 +1,6 @@
 //! The host itself says how it is with an Upstream.
 
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios, simulator::Answer};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ scenarios!(
 );
 
 fn upstreams() -> Gvk {
-    ostler::upstream::kind()
+    ostler::testing::upstream::kind()
 }
 
 fn upstream(lab: &Lab, spec: Value) -> Value {
@@ -54,8 +54,8 @@ async fn good(mut lab: Lab) {
     let router = &lab.host().services().router;
     router.add(
         &lab.key(&upstreams(), "ci"),
-        ostler::queue::Priority::High,
-        ostler::router::Cause::Poll,
+        ostler::testing::queue::Priority::High,
+        ostler::testing::dispatcher::Cause::Poll,
     );
     lab.idle().await;
     assert_eq!(

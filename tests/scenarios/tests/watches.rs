@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kube::api::PatchParams;
-use ostler::{
-    router::Cause,
+use ostler::testing::{
+    dispatcher::Cause,
     scope::{Form, Scope},
 };
 use ostler_test_harness::{
@@ -103,7 +103,7 @@ async fn metadata_alone(mut lab: Lab) {
 async fn only_what_is_read_is_watched(mut lab: Lab) {
     lab.settings.linger = Duration::from_millis(200);
     // What may be held is watched in any case: grants without that.
-    lab.settings.grants = ostler::grants::Grants::parse(
+    lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",
         "grants.yaml",
     )

@@ -8,7 +8,7 @@ use ostler_builder::{Built, Options, progress::Step};
 use serde_json::json;
 
 use super::{kilobytes, project};
-use crate::{cli::ask::Output, contract};
+use crate::{cli::ask::Output, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
 #[derive(Args)]
@@ -72,6 +72,6 @@ pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
     })
     .await??;
     let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
-    contract::inspect(&wasm).with_context(|| built.path.display().to_string())?;
+    inspection::inspect(&wasm).with_context(|| built.path.display().to_string())?;
     Ok(built)
 }

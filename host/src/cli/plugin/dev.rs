@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     cli::{ask::Output, table::why},
-    key::ObjectRef,
+    kube::key::ObjectRef,
 };
 
 /// A save is several events; this long after the last of them it is looked at.
@@ -219,7 +219,7 @@ const HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCIL
 impl Row {
     fn of(what: &'static str, message: impl Into<String>) -> Self {
         Self {
-            at: crate::time::now_rfc3339(),
+            at: crate::kube::time::now_rfc3339(),
             what,
             message: message.into(),
             ..Self::default()

@@ -16,11 +16,10 @@ use crate::{
         ask::Output,
         table::{Shade, cell, section, table},
     },
-    contract,
-    engine::{Engine, Limits},
-    grants::Grants,
-    manifest,
+    contract::{inspection, limits::Limits},
     plugin::load,
+    policy::{grants::Grants, manifest},
+    sandbox::engine::Engine,
 };
 
 /// Arguments of `ostler plugin inspect`.
@@ -90,7 +89,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         bytes: wasm.len(),
         ..Inspection::default()
     };
-    match contract::inspect(&wasm) {
+    match inspection::inspect(&wasm) {
         Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
         Err(e) => found.unfit = e.to_string(),
     }

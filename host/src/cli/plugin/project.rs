@@ -9,7 +9,10 @@ use anyhow::{Context, bail};
 use ostler_builder::{Language, manifest};
 use serde_json::{Value, json};
 
-use crate::{grants::Grants, key::Gvk, manifest::Manifest};
+use crate::{
+    kube::key::Gvk,
+    policy::{grants::Grants, manifest::Manifest},
+};
 
 /// A plugin's folder.
 pub struct Project {
@@ -277,7 +280,17 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let project = project.unwrap();
         assert_eq!(project.language, Language::Go);
         let grants = project.grants("mine").unwrap();
-        assert!(grants.of("mine").check(&crate::grants::Access::Events).is_ok());
-        assert!(grants.of("other").check(&crate::grants::Access::Events).is_err());
+        assert!(
+            grants
+                .of("mine")
+                .check(&crate::policy::grants::Access::Events)
+                .is_ok()
+        );
+        assert!(
+            grants
+                .of("other")
+                .check(&crate::policy::grants::Access::Events)
+                .is_err()
+        );
     }
 }

@@ -12,12 +12,14 @@ use super::{
     registry::{Registry, text},
 };
 use crate::{
-    contract,
-    engine::{Engine, Limits},
-    grants::Grants,
-    oci::{Reference, Shape},
+    contract::{inspection, limits::Limits},
     plugin,
-    signature::{Fingerprint, SigningKey},
+    policy::grants::Grants,
+    sandbox::engine::Engine,
+    supply::{
+        oci::{Reference, Shape},
+        signature::{Fingerprint, SigningKey},
+    },
 };
 
 /// Arguments of `ostler plugin push`.
@@ -71,7 +73,7 @@ impl Push {
         let key = key.transpose()?;
         let file = self.file.display();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading the component {file}"))?;
-        let shape = contract::inspect(&wasm).with_context(|| file.to_string())?;
+        let shape = inspection::inspect(&wasm).with_context(|| file.to_string())?;
         let limits = Limits::default();
         let engine =
             Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::oci::{Auth, Limits, Reference, Store};
+use crate::supply::oci::{Auth, Limits, Reference, Store};
 
 /// How a registry is reached.
 #[derive(Args)]

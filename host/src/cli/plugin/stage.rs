@@ -14,10 +14,12 @@ use tempfile::TempDir;
 
 use super::project::{Document, Project};
 use crate::{
-    cluster::{ApiError, Cluster, Patch},
-    engine::hex,
+    client::api::{ApiError, Cluster, Patch},
     host::{Host, Settings},
-    key::{Gvk, ObjectRef},
+    kube::{
+        hash::hex,
+        key::{Gvk, ObjectRef},
+    },
     plugin::{Plugin, Report},
 };
 
@@ -205,10 +207,9 @@ impl Stage {
     /// Starts the host, with what was granted.
     pub async fn start(&mut self) -> anyhow::Result<()> {
         let grants = match std::fs::read_to_string(self.grants_file()) {
-            Ok(text) => {
-                crate::grants::Grants::parse(&text, "plugin.yaml").map_err(|e| anyhow::anyhow!("{e}"))?
-            }
-            Err(_) => crate::grants::Grants::default(),
+            Ok(text) => crate::policy::grants::Grants::parse(&text, "plugin.yaml")
+                .map_err(|e| anyhow::anyhow!("{e}"))?,
+            Err(_) => crate::policy::grants::Grants::default(),
         };
         // What is developed against runs here.
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from);

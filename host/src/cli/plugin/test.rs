@@ -24,9 +24,8 @@ use crate::{
         seconds,
         table::{Shade, cell, table},
     },
-    key::{Gvk, ObjectRef},
-    queue::Priority,
-    router::Cause,
+    kube::key::{Gvk, ObjectRef},
+    schedule::{dispatcher::Cause, queue::Priority},
 };
 
 /// Arguments of `ostler plugin test`.

@@ -15,9 +15,11 @@ use super::{
     registry::{Registry, text},
 };
 use crate::{
-    contract::{self, Inspection},
-    oci::{Digest, Reference},
-    signature::{Fingerprint, Policy, PublicKey},
+    contract::inspection::{self, Inspection},
+    supply::{
+        oci::{Digest, Reference},
+        signature::{Fingerprint, Policy, PublicKey},
+    },
 };
 
 /// Arguments of `ostler plugin verify`.
@@ -94,7 +96,7 @@ impl Verify {
             true => self.file(path, &policy)?,
             false => self.pulled(policy).await?,
         };
-        let contract = contract::inspect(&subject.wasm);
+        let contract = inspection::inspect(&subject.wasm);
         let mut problems: Vec<_> = subject.problem.into_iter().collect();
         problems.extend(contract.as_ref().err().map(ToString::to_string));
         let (imports, exports) = match contract {

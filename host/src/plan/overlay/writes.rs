@@ -7,12 +7,10 @@ use serde_json::{Value, json};
 
 use super::{Entry, Overlay, PLANNED, key, missing, status};
 use crate::{
-    cluster::{ApiError, Cluster, Layer, Target, Write, parse},
-    key::ObjectRef,
-    object::Object,
+    cache::store::{Origin, Put, Query},
+    client::api::{ApiError, Cluster, Layer, Target, Write, parse},
+    kube::{key::ObjectRef, object::Object, scope::Form},
     plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
-    scope::Form,
-    store::{Origin, Put, Query},
 };
 
 /// The server's answer to a dry run, or why it can't give one.
@@ -332,7 +330,7 @@ impl Overlay {
             state.version
         });
         new["metadata"]["uid"] = format!("planned-{version}").into();
-        new["metadata"]["creationTimestamp"] = crate::time::now_rfc3339().into();
+        new["metadata"]["creationTimestamp"] = crate::kube::time::now_rfc3339().into();
         new["metadata"]["generation"] = 1.into();
         new
     }
@@ -408,7 +406,7 @@ fn doomed(before: &Value) -> Value {
         finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
     }
     if !deleting(&new) {
-        new["metadata"]["deletionTimestamp"] = crate::time::now_rfc3339().into();
+        new["metadata"]["deletionTimestamp"] = crate::kube::time::now_rfc3339().into();
         new["metadata"]["deletionGracePeriodSeconds"] = 0.into();
         if let Some(generation) = new["metadata"]["generation"].as_i64() {
             new["metadata"]["generation"] = (generation + 1).into();

@@ -2,11 +2,11 @@ use std::sync::LazyLock;
 
 use super::*;
 use crate::{
-    capabilities::Terms,
-    contract::tests::component,
-    engine::{Compiled, Engine, Limits},
-    grants::Grants,
-    plugin::{Kind, spec::CanaryObjects, trial},
+    contract::inspection::tests::component,
+    contract::limits::Limits,
+    plugin::{Kind, health, spec::CanaryObjects},
+    policy::{grants::Grants, plugin_policy::Terms},
+    sandbox::engine::{Compiled, Engine},
 };
 
 static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
@@ -136,7 +136,7 @@ fn an_object_takes_the_place_of_a_file_and_keeps_others_out() {
     assert_eq!(other.err().map(|r| r.reason), Some("Governed"));
     assert_eq!(of(&registry, 1), "2");
     // What it goes back to is the file's.
-    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert!(trap(&registry, 0..health::OBJECTS).is_some());
     assert_eq!(of(&registry, 1), "1");
 }
 
@@ -266,7 +266,7 @@ fn what_a_build_leaves_to_others_is_theirs_at_once() {
     // By one that is taken back.
     registry.serve("a.wasm", "3", both(), None).expect("serves");
     stands_back();
-    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert!(trap(&registry, 0..health::OBJECTS).is_some());
     assert!(!registry.knows("b.wasm", "1"));
 }
 
@@ -284,7 +284,7 @@ fn nothing_goes_back_to_a_kind_that_another_has_by_now() {
     registry
         .serve("b.wasm", "1", plugin("b", "3", "B"), None)
         .expect("serves");
-    assert!(trap(&registry, 0..trial::OBJECTS).is_none());
+    assert!(trap(&registry, 0..health::OBJECTS).is_none());
     assert_eq!(of(&registry, 1), "2");
     let of_b = registry.of_kind(&Gvk::new("g", "v1", "B")).expect("a plugin");
     assert_eq!(**of_b.name(), *"b");
@@ -328,7 +328,7 @@ fn a_canary_is_held_against_what_is_beside_it_now() {
         share(100),
         Some(Refusal::new(CANARY_DIFFERS, String::new())),
     );
-    assert!(trap(&registry, 0..trial::OBJECTS).is_some());
+    assert!(trap(&registry, 0..health::OBJECTS).is_some());
     assert!(!registry.knows_canary(&id, "c"));
 }
 

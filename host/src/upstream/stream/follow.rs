@@ -10,7 +10,8 @@ use futures::StreamExt;
 
 use super::{Body, Pattern, Source, StreamKey, Streams};
 use crate::upstream::{
-    Client, Former, SendError, auth::Refusal, cause, fault::Fault, masking::Masks, rules, sse,
+    Client, Former, SendError, auth::Refusal, cause, masking::Masks, request_policy, sse,
+    transport_error::Fault,
 };
 
 /// Bytes kept of one event.
@@ -148,7 +149,7 @@ impl Client {
     /// Asks for a stream, after the last event that came if there is one; once more after a fresh log-in when it is
     /// refused with 401. Asking waits for its turn as requests do; an open stream is none of those in flight.
     async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<Opened, SendError> {
-        rules::path(path)?;
+        request_policy::path(path)?;
         let asking = async {
             let mut stale = None;
             loop {
@@ -221,7 +222,7 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
 
 /// Between half of it and all.
 fn jittered(pause: Duration) -> Duration {
-    pause / 2 + pause / 2 * (crate::time::unique() % 1024) as u32 / 1024
+    pause / 2 + pause / 2 * (crate::kube::time::unique() % 1024) as u32 / 1024
 }
 
 /// What to read of a stream.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{bindings::http, upstream::sse::Event};
+use crate::{contract::bindings::http, upstream::sse::Event};
 
 /// Which events are meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use std::alloc::System;
 
 use anyhow::{Context, Result, bail};
-use ostler::{
+use ostler::testing::{
     key::Gvk,
     object::Object,
     scope::{Form, Scope},

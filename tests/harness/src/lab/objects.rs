@@ -4,7 +4,7 @@ use kube::{
     api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
 };
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::Value;
 
 use super::Lab;

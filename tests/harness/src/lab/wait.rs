@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::ListParams;
-use ostler::key::Gvk;
+use ostler::testing::key::Gvk;
 use serde_json::Value;
 
 use super::Lab;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::{
+use ostler::testing::{
     limits::Limit,
     metrics::{Format, Scraped},
 };

@@ -1,5 +1,5 @@
 use kube::api::{Patch, PatchParams};
-use ostler::router::Cause;
+use ostler::testing::dispatcher::Cause;
 use ostler_test_harness::{
     Lab,
     concourse::{CONFIG, kind},

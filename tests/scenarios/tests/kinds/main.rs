@@ -5,7 +5,7 @@ mod person;
 mod resources;
 mod workers;
 
-use ostler::{queue::Priority, router::Cause};
+use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
 
 scenarios!(simulated: the_examples_work);

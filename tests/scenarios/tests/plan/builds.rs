@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ostler::{
+use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},

@@ -1,8 +1,8 @@
 //! What a plan never does or shows, and what it says it can't know.
 
-use ostler::{
-    cluster::{ApiError, Cluster, Patch},
-    gate::Gate,
+use ostler::testing::{
+    api::{ApiError, Cluster, Patch},
+    fence::Gate,
     grants::Grants,
     plan::{Verdict, Wish, plan},
 };

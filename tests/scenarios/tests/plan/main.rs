@@ -10,8 +10,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use ostler::{
-    host::Settings,
+use ostler::Settings;
+use ostler::testing::{
     key::Gvk,
     plan::{Report, Wish, plan},
 };

@@ -1,6 +1,6 @@
 //! What is planned for objects: edits, new ones, deletions, and who reads them.
 
-use ostler::{
+use ostler::testing::{
     grants::Grants,
     plan::{Action, Verdict, Wish},
 };

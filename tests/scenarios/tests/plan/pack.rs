@@ -1,6 +1,6 @@
 //! The Concourse pack: requests, and the whole chain from files.
 
-use ostler::plan::{Action, Change, Verdict, Wish};
+use ostler::testing::plan::{Action, Change, Verdict, Wish};
 use ostler_test_harness::{
     Lab, PASSWORD,
     concourse::{self, CONFIG},

@@ -6,10 +6,10 @@ use std::{
 };
 
 use futures::StreamExt;
-use ostler::{
+use ostler::testing::{
+    dispatcher::Cause,
     queue::Priority,
-    router::Cause,
-    tape::{recording::Recording, trace::Line},
+    recording::{format::Recording, trace::Line},
 };
 use ostler_test_harness::{Lab, component_bytes, process};
 use serde_json::{Value, json};

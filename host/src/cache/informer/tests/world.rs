@@ -1,0 +1,220 @@
+//! What reconciles in the model, as the host's workers and a plugin do it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::server;
+use crate::{
+    cache::store::{Query, Store},
+    client::api::ApiError,
+    effect::writer::{Effects, Writer},
+    kube::{
+        key::{Gvk, ObjectRef},
+        object::Object,
+        scope::{Form, Scope},
+        selector::Selector,
+    },
+    schedule::{
+        dependencies::{Dependency, List},
+        dispatcher::{Cause, Router},
+        queue::{Next, Work},
+    },
+};
+
+const FINALIZER: &str = "g/cleanup";
+
+pub(super) fn owner() -> Gvk {
+    Gvk::new("g", "v1", "Owner")
+}
+
+fn child() -> Gvk {
+    Gvk::new("g", "v1", "Child")
+}
+
+/// How children are watched and read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Reading {
+    /// There are none.
+    None,
+    /// One watch for all.
+    Whole,
+    /// Whole in a namespace, and the metadata of all, which is listed.
+    Both,
+    /// Those of a label, besides all.
+    Overlapping,
+    /// Metadata of all, which is read, and somebody reads some of them whole.
+    Metadata,
+}
+
+impl Reading {
+    pub(super) fn scopes(self) -> Vec<Scope> {
+        let scope = |namespace: &str, selector: Option<&str>, form| Scope {
+            gvk: child(),
+            cluster: "".into(),
+            namespace: namespace.into(),
+            selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+            form,
+        };
+        match self {
+            Self::None => Vec::new(),
+            Self::Whole => vec![scope("", None, Form::Whole)],
+            Self::Both => vec![scope("n", None, Form::Whole), scope("", None, Form::Metadata)],
+            Self::Overlapping => vec![scope("", None, Form::Whole), scope("", Some("l=0"), Form::Whole)],
+            Self::Metadata => vec![
+                scope("", Some("l=0"), Form::Whole),
+                scope("", None, Form::Metadata),
+            ],
+        }
+    }
+
+    /// What an object's reader goes by.
+    pub(super) fn view(self, object: &Value) -> Value {
+        match self {
+            Self::Metadata => object["metadata"]["labels"].clone(),
+            _ => json!([object["metadata"]["labels"], object["spec"]["others"]]),
+        }
+    }
+}
+
+/// What a reconcile saw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Saw {
+    pub(super) uid: Value,
+    pub(super) spec: Value,
+    /// Of its own child.
+    pub(super) child: Value,
+    /// The labels of those of the list, but of its own child, which it may have made itself.
+    pub(super) listed: BTreeMap<String, Value>,
+}
+
+/// What a test has in common with its reconciles.
+pub(super) struct World {
+    pub(super) reading: Reading,
+    pub(super) store: Arc<Store>,
+    pub(super) router: Arc<Router>,
+    pub(super) effects: Effects,
+    /// Reconciles that wait to go on.
+    pub(super) paused: Mutex<Vec<oneshot::Sender<()>>>,
+    pub(super) saw: Mutex<BTreeMap<String, Saw>>,
+    pub(super) running: Mutex<usize>,
+}
+
+impl World {
+    async fn pause(&self) {
+        let (go, gone) = oneshot::channel();
+        self.paused.lock().expect("lock").push(go);
+        let _ = gone.await;
+    }
+
+    /// As the host's workers do it.
+    pub(super) async fn work(self: Arc<Self>, work: Work<ObjectRef, Cause>) {
+        let key = &work.key;
+        match self.store.get(key, Form::Whole) {
+            None => {
+                self.saw.lock().expect("lock").remove(&*key.name);
+                self.router.forget(key);
+            }
+            Some(object) => match self.reconcile(key, object).await {
+                Ok((saw, reads)) => {
+                    self.saw.lock().expect("lock").insert(key.name.to_string(), saw);
+                    self.router.done(key, Next::Settled, Some(reads));
+                }
+                Err(_) => self.router.done(key, Next::Retry(Cause::Retry), None),
+            },
+        }
+        *self.running.lock().expect("lock") -= 1;
+    }
+
+    async fn reconcile(
+        &self,
+        key: &ObjectRef,
+        mut object: Arc<Object>,
+    ) -> Result<(Saw, Vec<Dependency>), ApiError> {
+        let effects = &self.effects;
+        if object.finalizers.is_empty() {
+            object = effects.set_finalizers(key, &object, &[FINALIZER.into()]).await?;
+        }
+        let whole = object.value();
+        let mut saw = Saw {
+            uid: whole["metadata"]["uid"].clone(),
+            spec: whole["spec"].clone(),
+            ..Saw::default()
+        };
+        let mut reads = Vec::new();
+        if let Some(scope) = self.reading.scopes().pop() {
+            self.child(key, scope, &mut saw, &mut reads).await?;
+        } else {
+            let odd = saw.spec["v"].as_u64().is_some_and(|v| v % 2 == 1);
+            let held = odd.then(|| ObjectRef::new(child(), "n", "held"));
+            let held = held.into_iter().collect();
+            effects.set_holds(key, &object.uid, &held).await?;
+        }
+        let status = json!({"seen": saw.spec});
+        if whole["status"] != status {
+            effects.patch_status(key, &object.uid, &status).await?;
+        }
+        Ok((saw, reads))
+    }
+
+    /// Reads its child, lists (the last scope is the one that is listed), and applies the child.
+    async fn child(
+        &self,
+        key: &ObjectRef,
+        scope: Scope,
+        saw: &mut Saw,
+        reads: &mut Vec<Dependency>,
+    ) -> Result<(), ApiError> {
+        let mut read = |dependency: Dependency| {
+            self.router.reads(key, dependency.clone());
+            reads.push(dependency);
+        };
+        let mine = ObjectRef::new(child(), &key.namespace, &key.name);
+        let form = match self.reading {
+            Reading::Metadata => Form::Metadata,
+            _ => Form::Whole,
+        };
+        read(Dependency::Object(mine.clone(), form));
+        self.pause().await;
+        let there = self.store.get(&mine, form);
+        saw.child = there.map(|o| self.reading.view(&o.value())).unwrap_or_default();
+        read(Dependency::List(Box::new(List {
+            gvk: child(),
+            cluster: "".into(),
+            namespace: "".into(),
+            labels: scope.selector.clone(),
+            fields: None,
+            form: scope.form,
+        })));
+        self.pause().await;
+        let listed = self.store.list(&scope, &Query::default()).into_iter();
+        saw.listed = labels(&key.name, listed.map(|(_, o)| o.value()));
+        if self.reading != Reading::Metadata {
+            let applied = json!({"apiVersion": "g/v1", "kind": "Child",
+                "metadata": {"name": &*key.name, "namespace": "n"}, "spec": {"own": saw.spec["v"]}});
+            let writer = Writer {
+                manager: "test",
+                by: key,
+                said: 0,
+                account: None,
+            };
+            let written = self.effects.apply(writer, &mine, &applied, true).await?;
+            if saw.child.is_null() {
+                saw.child = self.reading.view(&written.object.value());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The labels of all but one.
+pub(super) fn labels(but: &str, objects: impl Iterator<Item = Value>) -> BTreeMap<String, Value> {
+    let others = objects.filter(|o| server::name(o) != but);
+    others
+        .map(|o| (server::name(&o), o["metadata"]["labels"].clone()))
+        .collect()
+}

@@ -1,0 +1,102 @@
+//! Where kinds are served.
+
+use serde::Deserialize;
+
+use super::{ApiError, Cluster, parse};
+use crate::kube::key::{Gvk, ObjectRef};
+
+/// Where a kind is served.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// `api/v1` or `apis/GROUP/VERSION`.
+    prefix: String,
+    /// Plural name, as in the path.
+    pub plural: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether it has a status subresource.
+    pub status: bool,
+}
+
+impl Resource {
+    /// Path of the collection; an empty namespace means all of them.
+    pub fn collection(&self, namespace: &str) -> String {
+        if self.namespaced && !namespace.is_empty() {
+            format!("/{}/namespaces/{namespace}/{}", self.prefix, self.plural)
+        } else {
+            format!("/{}/{}", self.prefix, self.plural)
+        }
+    }
+
+    /// Path of one object.
+    pub fn object(&self, object: &ObjectRef) -> String {
+        format!("{}/{}", self.collection(&object.namespace), object.name)
+    }
+}
+
+impl Cluster {
+    /// Where a kind is served. Asked once per kind; a kind that isn't served is asked for anew each time.
+    pub async fn resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+        if let Some(known) = self.resources.lock().expect("lock").get(gvk) {
+            return Ok(known.clone());
+        }
+        #[derive(Deserialize)]
+        struct List {
+            resources: Vec<Item>,
+        }
+        #[derive(Deserialize)]
+        struct Item {
+            name: String,
+            namespaced: bool,
+            kind: String,
+        }
+        let prefix = if gvk.group.is_empty() {
+            format!("api/{}", gvk.version)
+        } else {
+            format!("apis/{}/{}", gvk.group, gvk.version)
+        };
+        let list: List = match self.get(&format!("/{prefix}")).await {
+            Ok(bytes) => parse(&bytes)?,
+            Err(e) if e.code() == 404 => return Err(ApiError::UnknownKind(gvk.clone())),
+            Err(e) => return Err(e),
+        };
+        let item = list
+            .resources
+            .iter()
+            .find(|r| *r.kind == *gvk.kind && !r.name.contains('/'))
+            .ok_or_else(|| ApiError::UnknownKind(gvk.clone()))?;
+        let resource = Resource {
+            prefix,
+            plural: item.name.clone(),
+            namespaced: item.namespaced,
+            status: list
+                .resources
+                .iter()
+                .any(|r| r.name == format!("{}/status", item.name)),
+        };
+        self.resources
+            .lock()
+            .expect("lock")
+            .insert(gvk.clone(), resource.clone());
+        Ok(resource)
+    }
+
+    /// The version of a kind that the server prefers.
+    pub async fn preferred(&self, group: &str, kind: &str) -> Result<Gvk, ApiError> {
+        if group.is_empty() {
+            return Ok(Gvk::new("", "v1", kind));
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Group {
+            preferred_version: Version,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let bytes = self.get(&format!("/apis/{group}")).await?;
+        let found: Group = parse(&bytes)?;
+        Ok(Gvk::new(group, &found.preferred_version.version, kind))
+    }
+}

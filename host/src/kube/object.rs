@@ -1,0 +1,380 @@
+//! One Kubernetes object as the host keeps it: bytes, and a small parsed header.
+
+mod json;
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Value, value::RawValue};
+
+pub use self::json::{Json, Vocabulary};
+use crate::kube::key::{Gvk, ObjectRef};
+
+/// Label keys and values, in order of the keys and in one piece: there are many of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels(Box<str>);
+
+impl Labels {
+    /// The value of a label.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.iter().find(|(k, _)| *k == key).map(|(_, value)| value)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().filter_map(|line| line.split_once('='))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
+        let sorted: BTreeMap<_, _> = pairs.into_iter().collect();
+        // Neither `=` nor a line's end is in a key or value that an API server takes.
+        let lines: Vec<String> = sorted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        Self(lines.join("\n").into())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = Option::<BTreeMap<Cow<'de, str>, Cow<'de, str>>>::deserialize(deserializer)?;
+        Ok(map.iter().flatten().map(|(k, v)| (&**k, &**v)).collect())
+    }
+}
+
+/// An object: its JSON without `managedFields`, and what the host asks of it often.
+#[derive(Debug)]
+pub struct Object {
+    /// The whole object as JSON, `apiVersion` and `kind` included.
+    pub json: Json,
+    /// Changes with every write. Comparable as a number within one kind.
+    pub resource_version: u64,
+    /// Tells this object from another that had its name.
+    pub uid: Box<str>,
+    /// Changes with the spec; 0 for kinds without one.
+    pub generation: i64,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its finalizers.
+    pub finalizers: Box<[Box<str>]>,
+    /// When its deletion was asked for (RFC 3339).
+    pub deletion_timestamp: Option<Box<str>>,
+    /// Those of its annotations that speak to the host.
+    annotations: Box<[(Box<str>, Box<str>)]>,
+    /// A digest of all that people and other controllers say: everything but
+    /// `status` and the bookkeeping in `metadata`. A status write leaves it alone.
+    pub intent: u64,
+}
+
+/// Why bytes are not an object.
+#[derive(Debug, thiserror::Error)]
+#[error("not a Kubernetes object: {0}")]
+pub struct NotAnObject(String);
+
+/// A JSON object as its entries in order, values unparsed.
+struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Entries<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::with_capacity(map.size_hint().unwrap_or(8));
+                while let Some(entry) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    entries.push((entry.0.0, entry.1));
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(V)
+    }
+}
+
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Object {
+    /// Reads an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
+    pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), NotAnObject> {
+        let wrong = |e: serde_json::Error| NotAnObject(e.to_string());
+        let top: Entries = serde_json::from_slice(json).map_err(wrong)?;
+        let mut intent = DefaultHasher::new();
+        let mut out = Vec::with_capacity(json.len());
+        let mut meta = Meta::default();
+        out.extend_from_slice(b"{\"apiVersion\":");
+        serde_json::to_writer(&mut out, &gvk.api_version()).map_err(wrong)?;
+        out.extend_from_slice(b",\"kind\":");
+        serde_json::to_writer(&mut out, &*gvk.kind).map_err(wrong)?;
+        for (key, value) in &top.0 {
+            match &**key {
+                "apiVersion" | "kind" => continue,
+                "metadata" => {
+                    out.extend_from_slice(b",\"metadata\":{");
+                    let entries: Entries = serde_json::from_str(value.get()).map_err(wrong)?;
+                    let mut first = true;
+                    for (key, value) in &entries.0 {
+                        if &**key == "managedFields" {
+                            continue;
+                        }
+                        meta.take(key, value.get()).map_err(wrong)?;
+                        if !matches!(&**key, "resourceVersion" | "generation") {
+                            (key, value.get()).hash(&mut intent);
+                        }
+                        if !std::mem::take(&mut first) {
+                            out.push(b',');
+                        }
+                        entry(&mut out, key, value).map_err(wrong)?;
+                    }
+                    out.push(b'}');
+                }
+                _ => {
+                    if &**key != "status" {
+                        (key, value.get()).hash(&mut intent);
+                    }
+                    out.push(b',');
+                    entry(&mut out, key, value).map_err(wrong)?;
+                }
+            }
+        }
+        out.push(b'}');
+        if meta.name.is_empty() {
+            return Err(NotAnObject("metadata.name is missing".into()));
+        }
+        let object = Self {
+            json: out.into(),
+            resource_version: meta.resource_version.parse().unwrap_or(0),
+            uid: meta.uid.into(),
+            generation: meta.generation,
+            labels: meta.labels,
+            finalizers: meta.finalizers,
+            deletion_timestamp: meta.deletion_timestamp,
+            annotations: meta.annotations,
+            intent: intent.finish(),
+        };
+        Ok((ObjectRef::new(gvk.clone(), &meta.namespace, &meta.name), object))
+    }
+
+    /// Whether its deletion was asked for.
+    pub fn deleting(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// The object parsed whole.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.json.text()).expect("was parsed on the way in")
+    }
+
+    /// An annotation of the host's own (`ostler.dev/…`).
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        let found = self.annotations.iter().find(|(key, _)| **key == *name);
+        found.map(|(_, value)| &**value)
+    }
+
+    /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
+    /// isn't there.
+    pub fn field(&self, path: &str) -> String {
+        fn at(json: &str, path: &[&str]) -> Option<String> {
+            let Some((first, rest)) = path.split_first() else {
+                return match json.as_bytes().first()? {
+                    b'"' => serde_json::from_str(json).ok(),
+                    b'{' | b'[' | b'n' => None,
+                    _ => Some(json.to_owned()),
+                };
+            };
+            let entries: Entries = serde_json::from_str(json).ok()?;
+            let found = entries.0.iter().find(|(key, _)| key == first)?;
+            at(found.1.get(), rest)
+        }
+        let path: Vec<&str> = path.split('.').collect();
+        let text = self.json.text();
+        let json = std::str::from_utf8(&text).unwrap_or_default();
+        at(json, &path).unwrap_or_default()
+    }
+
+    /// `data[key]` of a Secret, decoded; or of a ConfigMap, as it is.
+    pub fn data(&self, key: &str) -> Option<Vec<u8>> {
+        use base64::Engine;
+        #[derive(Deserialize)]
+        struct Partial {
+            kind: String,
+            #[serde(default)]
+            data: BTreeMap<String, String>,
+        }
+        let partial: Partial = serde_json::from_slice(&self.json.text()).ok()?;
+        let value = partial.data.get(key)?;
+        if partial.kind == "Secret" {
+            base64::engine::general_purpose::STANDARD.decode(value).ok()
+        } else {
+            Some(value.clone().into_bytes())
+        }
+    }
+
+    /// Its Ready condition: status True for the current generation, reason and message.
+    pub fn ready(&self) -> Readiness {
+        #[derive(Deserialize)]
+        struct Partial {
+            #[serde(default)]
+            status: Status,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Status {
+            conditions: Vec<Condition>,
+            observed_generation: Option<i64>,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Condition {
+            r#type: String,
+            status: String,
+            reason: String,
+            message: String,
+            observed_generation: Option<i64>,
+        }
+        let Ok(Partial { status }) = serde_json::from_slice(&self.json.text()) else {
+            return Readiness::default();
+        };
+        let observed = status.observed_generation;
+        match status.conditions.into_iter().find(|c| c.r#type == "Ready") {
+            None => Readiness::default(),
+            Some(c) => Readiness {
+                ready: c.status == "True"
+                    && !self.deleting()
+                    && c.observed_generation
+                        .or(observed)
+                        .is_none_or(|g| g == self.generation),
+                reason: c.reason,
+                message: c.message,
+            },
+        }
+    }
+}
+
+/// What an object says of being Ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Ready=True for its current generation, and not being deleted.
+    pub ready: bool,
+    /// The condition's reason; empty without one.
+    pub reason: String,
+    /// The condition's message; empty without one.
+    pub message: String,
+}
+
+#[derive(Default)]
+struct Meta {
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    generation: i64,
+    labels: Labels,
+    finalizers: Box<[Box<str>]>,
+    deletion_timestamp: Option<Box<str>>,
+    annotations: Box<[(Box<str>, Box<str>)]>,
+}
+
+impl Meta {
+    fn take(&mut self, key: &str, json: &str) -> serde_json::Result<()> {
+        match key {
+            "name" => self.name = serde_json::from_str(json)?,
+            "namespace" => self.namespace = serde_json::from_str(json)?,
+            "uid" => self.uid = serde_json::from_str(json)?,
+            "resourceVersion" => self.resource_version = serde_json::from_str(json)?,
+            "generation" => self.generation = serde_json::from_str(json)?,
+            "labels" => self.labels = serde_json::from_str(json)?,
+            "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
+            "annotations" if json.contains("ostler.dev/") => {
+                let all: BTreeMap<Box<str>, Box<str>> = serde_json::from_str(json)?;
+                let ours = all.into_iter().filter(|(key, _)| key.contains("ostler.dev/"));
+                self.annotations = ours.collect();
+            }
+            "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Result<()> {
+    serde_json::to_writer(&mut *out, key)?;
+    out.push(b':');
+    out.extend_from_slice(value.get().as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn team(extra: &str) -> (ObjectRef, Object) {
+        let json = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":2,
+                "labels":{{"x":"y"}},"managedFields":[{{"manager":"m"}}]}},"spec":{{"b":1}}{extra}}}"#
+        );
+        Object::parse(&Gvk::new("g.io", "v1", "Team"), json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn keeps_the_object_without_its_managed_fields() {
+        let (key, object) = team("");
+        assert_eq!(key.to_string(), "Team/n/a");
+        assert_eq!(
+            object.value(),
+            serde_json::json!({"apiVersion":"g.io/v1","kind":"Team","metadata":{"name":"a","namespace":"n","uid":"u",
+                "resourceVersion":"7","generation":2,"labels":{"x":"y"}},"spec":{"b":1}})
+        );
+        assert_eq!((object.resource_version, object.generation), (7, 2));
+    }
+
+    #[test]
+    fn status_is_no_intent() {
+        let with_status =
+            team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}"#).1;
+        assert_eq!(team("").1.intent, with_status.intent);
+        assert_ne!(team(r#","data":{}"#).1.intent, with_status.intent);
+        assert!(with_status.ready().ready);
+        assert!(
+            !team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}"#)
+                .1
+                .ready()
+                .ready
+        );
+    }
+
+    #[test]
+    fn fields_by_path() {
+        let (_, object) = team(r#","status":{"n":3,"s":"x","l":[1],"z":null}"#);
+        for (path, value) in [
+            ("metadata.name", "a"),
+            ("spec.b", "1"),
+            ("status.n", "3"),
+            ("status.s", "x"),
+            ("status.l", ""),
+            ("status.z", ""),
+            ("status.none.deeper", ""),
+            ("", ""),
+        ] {
+            assert_eq!(object.field(path), value, "{path}");
+        }
+        assert_eq!(object.labels.get("x"), Some("y"));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let error = Object::parse(&Gvk::new("", "v1", "Secret"), b"{\"metadata\":{}}").unwrap_err();
+        assert!(error.to_string().contains("metadata.name"), "{error}");
+    }
+}

@@ -1,0 +1,150 @@
+//! What a watch covers, and what of its objects is kept.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::kube::{
+    key::{Gvk, ObjectRef},
+    object::Labels,
+    selector::Selector,
+};
+
+/// What of an object is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Form {
+    /// All of it, but `managedFields`.
+    Whole,
+    /// Its metadata: for kinds of which nobody reads more.
+    Metadata,
+}
+
+/// What one watch covers: objects of a kind in a cluster, by namespace and label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// The kind.
+    pub gvk: Gvk,
+    /// The cluster; empty for the host's own.
+    pub cluster: Arc<str>,
+    /// The namespace; empty for all.
+    pub namespace: Arc<str>,
+    /// The labels; none for all.
+    pub selector: Option<Selector>,
+    /// What is kept.
+    pub form: Form,
+}
+
+impl Scope {
+    /// Whether everything in `other` is in this one, too, and as much of it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.gvk == other.gvk
+            && self.cluster == other.cluster
+            && (self.namespace.is_empty() || self.namespace == other.namespace)
+            && (self.selector.is_none() || self.selector == other.selector)
+            && self.form <= other.form
+    }
+
+    /// Whether an object of the kind and cluster belongs here.
+    pub fn has(&self, key: &ObjectRef, labels: &Labels) -> bool {
+        (self.namespace.is_empty() || self.namespace == key.namespace)
+            && self.selector.as_ref().is_none_or(|s| s.matches(labels))
+    }
+}
+
+/// How far the host may look: which watch serves a read.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// Namespaces the host is confined to, in order; empty for all.
+    pub namespaces: Vec<Arc<str>>,
+}
+
+impl Reach {
+    /// Confined to these namespaces; free when there are none.
+    pub fn new(namespaces: &[String]) -> Self {
+        let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
+        Self {
+            namespaces: names.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// Where to look for what is in a namespace (empty: anywhere): there, or in each one of a confined host.
+    pub fn within(&self, namespace: &str) -> Vec<Arc<str>> {
+        match (namespace, self.namespaces.as_slice()) {
+            ("", [_, ..]) => self.namespaces.clone(),
+            _ => vec![namespace.into()],
+        }
+    }
+
+    /// The scopes of all objects of a kind that the host may see.
+    pub fn everywhere(&self, gvk: &Gvk, selector: Option<&Selector>, form: Form) -> Vec<Scope> {
+        let namespaces = self.within("");
+        let scope = |namespace: &Arc<str>| self.of(gvk, &"".into(), namespace, selector, form);
+        namespaces.iter().map(scope).collect()
+    }
+
+    /// The scope that serves a read of one object.
+    pub fn object(&self, key: &ObjectRef, form: Form) -> Scope {
+        self.of(&key.gvk, &key.cluster, &key.namespace, None, form)
+    }
+
+    /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
+    /// namespace somebody asked for, and a confined host watches nothing cluster-wide.
+    pub fn of(
+        &self,
+        gvk: &Gvk,
+        cluster: &Arc<str>,
+        namespace: &str,
+        selector: Option<&Selector>,
+        form: Form,
+    ) -> Scope {
+        let secret = gvk.is_secret();
+        // Labels narrow: what is selected is less than a namespace, and a namespace of it less still.
+        let narrow = secret || !self.namespaces.is_empty() || selector.is_some();
+        Scope {
+            gvk: gvk.clone(),
+            cluster: cluster.clone(),
+            namespace: if narrow { namespace.into() } else { "".into() },
+            selector: selector.cloned(),
+            form,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(namespace: &str, selector: Option<&str>, form: Form) -> Scope {
+        Scope {
+            gvk: Gvk::new("", "v1", "Pod"),
+            cluster: "".into(),
+            namespace: namespace.into(),
+            selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+            form,
+        }
+    }
+
+    #[test]
+    fn the_wider_covers_the_narrower() {
+        use Form::{Metadata, Whole};
+        let all = scope("", None, Whole);
+        for (wide, narrow, covered) in [
+            (&all, scope("a", None, Whole), true),
+            (&all, scope("a", Some("x=1"), Metadata), true),
+            (&scope("a", None, Whole), scope("b", None, Whole), false),
+            (&scope("a", None, Whole), all.clone(), false),
+            (
+                &scope("", Some("x=1"), Whole),
+                scope("a", Some("x=1"), Whole),
+                true,
+            ),
+            (
+                &scope("", Some("x=1"), Whole),
+                scope("", Some("x=2"), Whole),
+                false,
+            ),
+            (&scope("", Some("x=1"), Whole), all.clone(), false),
+            (&scope("", None, Metadata), all.clone(), false),
+        ] {
+            assert_eq!(wide.covers(&narrow), covered, "{wide:?} {narrow:?}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What the host counts: controller-runtime's names and labels, so that dashboards made for it work here,
+//! and Ostler's own.
+//!
+//! What happens is counted here as it happens, through handles that are looked up once per call. What *is*
+//! (sizes, depths, who leads) is not kept a second time: `scrape` reads it when it is asked for.
+
+pub mod plugin;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, RwLock},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+
+use self::plugin::Families;
+pub use self::plugin::{Ended, HostCall, PluginMetrics, Running, Suppressed};
+
+/// `controller` of controller-runtime is a plugin here: what has a queue, a concurrency and a result.
+pub type Labels = Vec<(&'static str, Arc<str>)>;
+
+/// Seconds until another server has answered.
+const REQUEST: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// Upstreams told apart; objects make them, and their number must not fill the memory.
+pub const MAX_UPSTREAMS: usize = 500;
+
+/// A family of histograms.
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// Everything the host counts.
+pub struct Metrics {
+    pub(crate) registry: Registry,
+    families: Families,
+    pub(crate) plugins: RwLock<HashMap<Arc<str>, Arc<PluginMetrics>>>,
+    rest: RestClient,
+    upstreams: Family<Upstream, Counter>,
+    upstream_seconds: Histograms,
+    known_upstreams: Mutex<HashSet<Arc<str>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Upstream {
+    upstream: Arc<str>,
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    code: Code,
+    method: &'static str,
+    host: Arc<str>,
+}
+
+/// The status code of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Code(Option<u16>);
+
+impl EncodeLabelValue for Code {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> std::fmt::Result {
+        match self.0 {
+            Some(code) => code.encode(encoder),
+            // client-go's word for no answer.
+            None => "<error>".encode(encoder),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Verb {
+    verb: &'static str,
+    host: Arc<str>,
+}
+
+/// Counts requests to the API server.
+#[derive(Clone)]
+pub struct RestClient {
+    requests: Family<Request, Counter>,
+    seconds: Family<Verb, Histogram, fn() -> Histogram>,
+}
+
+impl RestClient {
+    /// A request was answered with this status, or not at all.
+    pub fn answered(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
+        let verb = match method {
+            "GET" => "GET",
+            "POST" => "POST",
+            "PATCH" => "PATCH",
+            "PUT" => "PUT",
+            "DELETE" => "DELETE",
+            _ => "OTHER",
+        };
+        let host = host.clone();
+        self.seconds
+            .get_or_create(&Verb {
+                verb,
+                host: host.clone(),
+            })
+            .observe(took.as_secs_f64());
+        self.requests
+            .get_or_create(&Request {
+                code: Code(code),
+                method: verb,
+                host,
+            })
+            .inc();
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let families = Families::register(&mut registry);
+        let rest = RestClient {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(REQUEST)),
+        };
+        registry.register(
+            "rest_client_requests",
+            "HTTP requests to the API server, by status code, method and host",
+            rest.requests.clone(),
+        );
+        registry.register(
+            "rest_client_request_duration_seconds",
+            "Seconds until the API server answered, by verb and host",
+            rest.seconds.clone(),
+        );
+        let upstreams = Family::default();
+        registry.register(
+            "ostler_upstream_requests",
+            "Requests of components to upstreams, by upstream and status code; code 0 for no answer",
+            upstreams.clone(),
+        );
+        let upstream_seconds: Histograms = Family::new_with_constructor(|| Histogram::new(REQUEST));
+        registry.register(
+            "ostler_upstream_request_duration_seconds",
+            "Seconds until an upstream answered",
+            upstream_seconds.clone(),
+        );
+        Self {
+            registry,
+            families,
+            plugins: RwLock::default(),
+            rest,
+            upstreams,
+            upstream_seconds,
+            known_upstreams: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// The handles of a plugin. Looked up once per call.
+    pub fn plugin(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
+        if let Some(known) = self.plugins.read().expect("lock").get(name) {
+            return known.clone();
+        }
+        let mut plugins = self.plugins.write().expect("lock");
+        let new = || Arc::new(PluginMetrics::new(&self.families, name));
+        plugins.entry(name.clone()).or_insert_with(new).clone()
+    }
+
+    /// What counts requests to the API server.
+    pub fn rest(&self) -> RestClient {
+        self.rest.clone()
+    }
+
+    /// An upstream has answered a component with this status; 0 for no answer.
+    pub fn upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
+        let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
+        let mut known = self.known_upstreams.lock().expect("lock");
+        if known.len() < MAX_UPSTREAMS {
+            known.insert(upstream.clone());
+        } else if !known.contains(&upstream) {
+            upstream = "others".into();
+        }
+        drop(known);
+        self.upstream_seconds
+            .get_or_create(&vec![("upstream", upstream.clone())])
+            .observe(took.as_secs_f64());
+        self.upstreams.get_or_create(&Upstream { upstream, code }).inc();
+    }
+}

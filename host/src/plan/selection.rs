@@ -1,0 +1,151 @@
+//! Which objects are looked at.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::bail;
+
+use super::{PATIENCE, Wish, World};
+use crate::{
+    cache::store::Query,
+    client::api::ApiError,
+    kube::{
+        key::{Gvk, ObjectRef},
+        scope::Form,
+    },
+    plugin::{Kind, Plugin},
+    reconcile,
+    sandbox::capabilities::Services,
+    upstream,
+};
+
+impl World {
+    /// Lists what the plugins reconcile.
+    pub(super) async fn watch(&self, notes: &mut Vec<String>) -> anyhow::Result<()> {
+        let Services {
+            router,
+            informers,
+            reach,
+            ..
+        } = &*self.services;
+        for plugin in self.controller.registry.serving() {
+            let mut kinds = Vec::new();
+            for kind in &plugin.kinds {
+                match self.cluster.resource(&kind.gvk).await {
+                    Ok(_) => kinds.push(kind),
+                    Err(e @ ApiError::UnknownKind(_)) => notes.push(e.to_string()),
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            let scopes: Vec<_> = kinds
+                .iter()
+                .flat_map(|k| k.scopes(&self.services.reach))
+                .collect();
+            for scope in &scopes {
+                let synced = informers.synced(scope, PATIENCE).await;
+                synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
+            }
+            let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
+            router.assign(plugin.name(), &kinds, scopes, 1);
+            router.hold(plugin.name(), plugin.suspended);
+            if plugin.suspended {
+                notes.push(format!(
+                    "the objects of {} wait: its Plugin is suspended",
+                    plugin.name()
+                ));
+            }
+        }
+        // The host itself reconciles these: those that would be new, or others.
+        if self.cluster.resource(&upstream::kind()).await.is_ok() {
+            let scopes = reach.everywhere(&upstream::kind(), None, Form::Whole);
+            router.assign(&reconcile::upstream::LANE.into(), &[upstream::kind()], scopes, 1);
+        }
+        Ok(())
+    }
+
+    /// The objects to look at.
+    pub(super) async fn choose(
+        &self,
+        wish: &Wish,
+        intended: &[ObjectRef],
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<Vec<ObjectRef>> {
+        let serving = self.controller.registry.serving();
+        let kinds: Vec<&Kind> = serving.iter().flat_map(|p| &p.kinds).collect();
+        let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
+        let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
+        let foreign = chosen.len() < intended.len();
+        for named in &wish.objects {
+            let key = self.named(wish, named, &kinds).await?;
+            if wish.delete {
+                self.follow_owned(&key, &serving).await;
+                self.delete(&key).await?;
+            } else if self.services.store.get(&key, Form::Whole).is_none() {
+                bail!("{key} does not exist, or its plugin's label selector leaves it out");
+            }
+            chosen.push(key);
+        }
+        // Anything may read what no plugin reconciles.
+        if wish.objects.is_empty() && (foreign || intended.is_empty()) {
+            if foreign {
+                notes.push(
+                    "files have objects that no plugin reconciles: all that may read them is planned".into(),
+                );
+            }
+            chosen.extend(self.all(wish, &serving).await);
+        }
+        Ok(chosen)
+    }
+
+    /// Everything the plugins reconcile; with other builds, only what these reconcile.
+    async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
+        let built = |plugin: &&Arc<Plugin>| {
+            wish.builds.is_empty() || wish.builds.iter().any(|b| *b == Path::new(&plugin.source))
+        };
+        let mut all = Vec::new();
+        for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
+            for scope in kind.scopes(&self.services.reach) {
+                let (scope, _) = self.services.informers.ensure(&scope);
+                let query = Query {
+                    namespace: wish.namespace.as_deref().unwrap_or_default(),
+                    labels: kind.selector.as_ref(),
+                    ..Query::default()
+                };
+                let found = self.services.store.list(&scope, &query);
+                all.extend(found.into_iter().map(|(key, _)| key));
+            }
+        }
+        all
+    }
+
+    /// The object of a `KIND/NAME`.
+    async fn named(&self, wish: &Wish, named: &str, kinds: &[&Kind]) -> anyhow::Result<ObjectRef> {
+        let Some((kind, name)) = named
+            .split_once('/')
+            .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
+        else {
+            bail!("{named:?}: KIND/NAME is needed, for example team/platform");
+        };
+        for candidate in kinds {
+            let gvk = &candidate.gvk;
+            let Ok(resource) = self.cluster.resource(gvk).await else {
+                continue;
+            };
+            let names = [&*gvk.kind, &resource.plural];
+            let full = names.map(|name| format!("{name}.{}", gvk.group));
+            let mut names = names.into_iter().chain(full.iter().map(|f| &**f));
+            if !names.any(|name| name.eq_ignore_ascii_case(kind)) {
+                continue;
+            }
+            let namespace = match resource.namespaced {
+                true => &*wish.default_namespace,
+                false => "",
+            };
+            return Ok(ObjectRef::new(gvk.clone(), namespace, name));
+        }
+        let known: Vec<&str> = kinds.iter().map(|k| &*k.gvk.kind).collect();
+        bail!(
+            "{named:?}: no plugin here reconciles a kind of this name; they reconcile {}",
+            known.join(", ")
+        )
+    }
+}

@@ -1,0 +1,119 @@
+//! Which objects a canary reconciles. Pure, and the same on every host.
+
+use sha2::{Digest, Sha256};
+
+use super::spec::CanaryObjects;
+use crate::kube::{object::Object, selector::Selector};
+
+/// The objects that a canary reconciles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// So many of a hundred. An object's uid alone decides: more of them never means others.
+    Share(u8),
+    /// Those with these labels.
+    Selector(Selector),
+}
+
+impl Choice {
+    /// As a `Plugin` object says it. The error names the field.
+    pub fn new(objects: &CanaryObjects) -> Result<Self, String> {
+        match (objects.share, &objects.selector) {
+            (Some(share @ 0..=100), None) => Ok(Self::Share(share)),
+            (Some(share), None) => Err(format!("spec.canary.objects.share is {share}: 100 at most")),
+            (None, Some(text)) => Selector::parse(text)
+                .map(Self::Selector)
+                .map_err(|e| format!("spec.canary.objects.selector: {e}")),
+            _ => Err("spec.canary.objects: exactly one of share and selector is needed".into()),
+        }
+    }
+
+    /// Whether an object is among them.
+    pub fn takes(&self, object: &Object) -> bool {
+        match self {
+            Self::Share(share) => of_hundred(&object.uid) < *share,
+            Self::Selector(selector) => selector.matches(&object.labels),
+        }
+    }
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{share} %"),
+            Self::Selector(selector) => write!(f, "{selector}"),
+        }
+    }
+}
+
+/// A number below 100 that a uid always has.
+fn of_hundred(uid: &str) -> u8 {
+    let digest = Sha256::digest(uid);
+    let mut number = [0; 8];
+    number.copy_from_slice(&digest[..8]);
+    u8::try_from(u64::from_le_bytes(number) % 100).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kube::key::Gvk;
+
+    fn object(uid: &str, label: &str) -> Object {
+        let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}","labels":{{"tier":"{label}"}}}}}}"#);
+        Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+            .expect("an object")
+            .1
+    }
+
+    #[test]
+    fn a_selector_takes_what_it_selects() {
+        let objects = CanaryObjects {
+            share: None,
+            selector: Some("tier=test".into()),
+        };
+        let choice = Choice::new(&objects).expect("a choice");
+        assert!(choice.takes(&object("a", "test")) && !choice.takes(&object("a", "prod")));
+        for (objects, field) in [
+            (CanaryObjects::default(), "exactly one"),
+            (
+                CanaryObjects {
+                    share: Some(101),
+                    selector: None,
+                },
+                "share is 101",
+            ),
+            (
+                CanaryObjects {
+                    share: None,
+                    selector: Some("a in b".into()),
+                },
+                "spec.canary.objects.selector",
+            ),
+        ] {
+            let error = Choice::new(&objects).expect_err(field);
+            assert!(error.contains(field), "{error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Of two thousand objects with uids as API servers make them the share is right within four points (more than
+        /// four standard deviations), and a greater share takes all that a smaller one took.
+        #[test]
+        fn a_share_is_right_and_grows_by_adding(seed in any::<u64>(), small in 0..=100u8, more in 0..=100u8) {
+            let great = small.saturating_add(more).min(100);
+            let mut taken = 0;
+            for i in 0..2000u64 {
+                let object = object(&format!("{seed:016x}-{i}"), "x");
+                let by = |share| Choice::Share(share).takes(&object);
+                taken += u32::from(by(small));
+                prop_assert!(by(great) || !by(small));
+                prop_assert!(by(100) && !by(0));
+            }
+            let wanted = u32::from(small) * 20;
+            prop_assert!(taken.abs_diff(wanted) <= 80, "{} of 2000 for {} %", taken, small);
+        }
+    }
+}

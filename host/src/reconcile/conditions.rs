@@ -1,0 +1,368 @@
+//! From what a component says to the status an object gets: the conditions' bookkeeping, and the patch.
+//!
+//! Follows `metav1.Condition` and kstatus: `Ready`, and `Reconciling`/`Stalled` only while they are True.
+
+use serde_json::{Map, Value, json};
+
+use crate::contract::bindings::{
+    reconciler::{Failure, Outcome, Resolution},
+    types::{Condition, TriState},
+};
+
+/// The API server's limit of a condition's message.
+const MESSAGE: usize = 32_768;
+
+/// Fields of a status that are the host's: a component's are ignored.
+const OWN: [&str; 2] = ["conditions", "observedGeneration"];
+
+/// When and about which generation a status speaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// `metadata.generation` of the object that was reconciled.
+    pub generation: i64,
+    /// Now, RFC 3339.
+    pub now: &'a str,
+}
+
+/// A condition that is True or False.
+pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condition {
+    Condition {
+        type_: kind.into(),
+        status: if status { TriState::Yes } else { TriState::No },
+        reason: reason.into(),
+        message: message.into(),
+    }
+}
+
+/// The status after a reconcile that did what it could: exactly its conditions, Ready=True unless it says otherwise.
+pub fn after_outcome(
+    old: Option<&Value>,
+    outcome: &Outcome,
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
+    let mut conditions = outcome.conditions.clone();
+    if !conditions.iter().any(|c| c.type_ == "Ready") {
+        conditions.push(condition("Ready", true, "Ready", ""));
+    }
+    assemble(old, &conditions, &[], fields, moment)
+}
+
+/// The status after a failure: Ready=False with its reason; conditions it doesn't name stay.
+pub fn after_failure(
+    old: Option<&Value>,
+    failure: &Failure,
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
+    let mut conditions = failure.conditions.clone();
+    conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
+    conditions.push(condition("Ready", false, &failure.reason, &failure.message));
+    let parked = matches!(failure.resolution, Resolution::Parked | Resolution::Denied(_));
+    if parked {
+        conditions.push(condition("Stalled", true, &failure.reason, &failure.message));
+    } else {
+        conditions.push(condition("Reconciling", true, &failure.reason, &failure.message));
+    }
+    // Only what it says and what it doesn't mention; of the two abnormal ones only that which applies.
+    let kept = old.and_then(|o| o.get("conditions")).and_then(Value::as_array);
+    let mut stay: Vec<Value> = kept.into_iter().flatten().cloned().collect();
+    stay.retain(|c| {
+        !matches!(
+            c["type"].as_str(),
+            Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked" | "HotLoop")
+        )
+    });
+    assemble(old, &conditions, &stay, fields, moment)
+}
+
+fn assemble(
+    old: Option<&Value>,
+    conditions: &[Condition],
+    stay: &[Value],
+    fields: Option<&Value>,
+    moment: Moment,
+) -> Value {
+    let before = old.and_then(Value::as_object);
+    let mut status: Map<String, Value> = match fields.and_then(Value::as_object) {
+        Some(fields) => fields.clone(),
+        None => before.cloned().unwrap_or_default(),
+    };
+    for own in OWN {
+        status.remove(own);
+    }
+    status.values_mut().for_each(without_nulls);
+    status.retain(|_, value| !value.is_null());
+    let old_conditions = before.and_then(|b| b.get("conditions")).and_then(Value::as_array);
+    let mut list: Vec<Value> = Vec::new();
+    for c in conditions {
+        if list.iter().any(|l| l["type"] == c.type_) {
+            continue;
+        }
+        let known = old_conditions
+            .into_iter()
+            .flatten()
+            .find(|o| o["type"] == c.type_);
+        list.push(stamped(c, known, moment));
+    }
+    for c in stay {
+        if !list.iter().any(|l| l["type"] == c["type"]) {
+            list.push(c.clone());
+        }
+    }
+    // Ready first, where people look; the others in order, so that nothing moves without a reason.
+    list.sort_by_key(|c| (c["type"] != "Ready", c["type"].as_str().unwrap_or("").to_owned()));
+    status.insert("conditions".into(), Value::Array(list));
+    if moment.generation > 0 {
+        status.insert("observedGeneration".into(), moment.generation.into());
+    }
+    Value::Object(status)
+}
+
+/// A merge patch can't write a null, so one that a component gives would differ for ever.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
+/// As Kubernetes has it: the transition time moves when the status does, and only then.
+fn stamped(c: &Condition, old: Option<&Value>, moment: Moment) -> Value {
+    let status = match c.status {
+        TriState::Yes => "True",
+        TriState::No => "False",
+        TriState::Unknown => "Unknown",
+    };
+    let since = old
+        .filter(|o| o["status"] == status)
+        .and_then(|o| o["lastTransitionTime"].as_str())
+        .unwrap_or(moment.now);
+    let message: String = if c.message.len() <= MESSAGE {
+        c.message.clone()
+    } else {
+        c.message.chars().take(MESSAGE / 4).collect()
+    };
+    json!({
+        "type": c.type_,
+        "status": status,
+        "reason": reason(&c.reason),
+        "message": message,
+        "lastTransitionTime": since,
+        "observedGeneration": moment.generation,
+    })
+}
+
+/// The API server takes `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$` and refuses the whole status otherwise.
+fn reason(text: &str) -> &str {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
+    let valid = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(inner)
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && text.len() <= 1024;
+    if valid { text } else { "Unspecified" }
+}
+
+/// The phase of an object in one word, for kinds that have it, from its conditions.
+pub fn phase(status: &Value, deleting: bool) -> &'static str {
+    let conditions = status["conditions"].as_array();
+    let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+    match deleting {
+        true => "Terminating",
+        false if conditions.is_some_and(|all| all.iter().any(ready)) => "Ready",
+        false => "Progressing",
+    }
+}
+
+/// The JSON merge patch (RFC 7386) that makes `old` into `new`; none when they are equal.
+pub fn merge_patch(old: Option<&Value>, new: &Value) -> Option<Value> {
+    let empty = Value::Object(Map::new());
+    let old = old.unwrap_or(&empty);
+    (old != new).then(|| difference(old, new))
+}
+
+fn difference(old: &Value, new: &Value) -> Value {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        return new.clone();
+    };
+    let mut patch = Map::new();
+    for key in old.keys().filter(|k| !new.contains_key(*k)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in new {
+        match old.get(key) {
+            Some(before) if before == value => {}
+            Some(before @ Value::Object(_)) if value.is_object() => {
+                drop(patch.insert(key.clone(), difference(before, value)))
+            }
+            _ => drop(patch.insert(key.clone(), value.clone())),
+        }
+    }
+    Value::Object(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::contract::bindings::reconciler::Next;
+
+    const MOMENT: Moment = Moment {
+        generation: 3,
+        now: "2026-01-02T03:04:05Z",
+    };
+
+    fn outcome(conditions: Vec<Condition>) -> Outcome {
+        Outcome {
+            conditions,
+            status: None,
+            next: Next::Settled,
+        }
+    }
+
+    fn failure(resolution: Resolution) -> Failure {
+        Failure {
+            resolution,
+            reason: "TeamNotReady".into(),
+            message: "m".into(),
+            conditions: vec![],
+            status: None,
+        }
+    }
+
+    fn find<'a>(status: &'a Value, kind: &str) -> &'a Value {
+        let list = status["conditions"].as_array().expect("conditions");
+        list.iter().find(|c| c["type"] == kind).unwrap_or(&Value::Null)
+    }
+
+    #[test]
+    fn ready_unless_said_otherwise() {
+        let status = after_outcome(
+            None,
+            &outcome(vec![condition("Synced", true, "Yes", "")]),
+            None,
+            MOMENT,
+        );
+        assert_eq!(find(&status, "Ready")["status"], "True");
+        assert_eq!(status["conditions"][0]["type"], "Ready");
+        assert_eq!(status["observedGeneration"], 3);
+    }
+
+    #[test]
+    fn the_transition_time_moves_with_the_status_only() {
+        let first = after_outcome(None, &outcome(vec![]), None, MOMENT);
+        let later = Moment {
+            generation: 4,
+            now: "2027-01-01T00:00:00Z",
+        };
+        let second = after_outcome(Some(&first), &outcome(vec![]), None, later);
+        assert_eq!(find(&second, "Ready")["lastTransitionTime"], MOMENT.now);
+        assert_eq!(find(&second, "Ready")["observedGeneration"], 4);
+        let third = after_failure(Some(&second), &failure(Resolution::Retry), None, later);
+        assert_eq!(find(&third, "Ready")["lastTransitionTime"], later.now);
+        assert_eq!(find(&third, "Reconciling")["status"], "True");
+    }
+
+    #[test]
+    fn an_outcome_replaces_conditions_a_failure_keeps_them() {
+        let first = after_outcome(
+            None,
+            &outcome(vec![condition("Synced", true, "Yes", "")]),
+            None,
+            MOMENT,
+        );
+        let failed = after_failure(Some(&first), &failure(Resolution::Parked), None, MOMENT);
+        assert_eq!(find(&failed, "Synced")["status"], "True");
+        assert_eq!(find(&failed, "Stalled")["reason"], "TeamNotReady");
+        let well = after_outcome(Some(&failed), &outcome(vec![]), None, MOMENT);
+        assert_eq!(
+            (find(&well, "Synced"), find(&well, "Stalled")),
+            (&Value::Null, &Value::Null)
+        );
+    }
+
+    #[test]
+    fn what_is_the_hosts_cannot_be_forged() {
+        let forged = json!({"conditions": [{"type": "Ready"}], "observedGeneration": 99, "id": 1});
+        let status = after_outcome(
+            None,
+            &outcome(vec![condition("X", true, "not a reason!", "")]),
+            Some(&forged),
+            MOMENT,
+        );
+        assert_eq!(
+            (&status["observedGeneration"], &status["id"]),
+            (&json!(3), &json!(1))
+        );
+        assert_eq!(find(&status, "X")["reason"], "Unspecified");
+    }
+
+    #[test]
+    fn nulls_are_nothing() {
+        let fields = json!({"a": null, "b": {"c": null, "d": 1}});
+        let status = after_outcome(None, &outcome(vec![]), Some(&fields), MOMENT);
+        assert_eq!((status.get("a"), &status["b"]), (None, &json!({"d": 1})));
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        // No nulls: a merge patch cannot say them, and a status has none.
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::hash_map("[a-c]", inner, 0..3)
+                    .prop_map(|m| Value::Object(m.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn object() -> impl Strategy<Value = Value> {
+        prop::collection::hash_map("[a-d]", value(), 0..4)
+            .prop_map(|m| Value::Object(m.into_iter().collect()))
+    }
+
+    fn merge(target: &mut Value, patch: &Value) {
+        let Value::Object(patch) = patch else {
+            return *target = patch.clone();
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        for (key, value) in patch {
+            match value {
+                Value::Null => drop(target.as_object_mut().expect("an object").remove(key)),
+                value => merge(
+                    target
+                        .as_object_mut()
+                        .expect("an object")
+                        .entry(key)
+                        .or_insert(Value::Null),
+                    value,
+                ),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_patch_makes_old_into_new(old in object(), new in object()) {
+            match merge_patch(Some(&old), &new) {
+                None => prop_assert_eq!(&old, &new),
+                Some(patch) => {
+                    let mut merged = old.clone();
+                    merge(&mut merged, &patch);
+                    prop_assert_eq!(merged, new);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Held objects: letting go what is not held any more, and an object's wait for those who hold it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tracing::info;
+
+use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
+use crate::{
+    client::api::{ApiError, complain},
+    contract::bindings::reconciler,
+    kube::{
+        key::ObjectRef,
+        object::Object,
+        references::{self, Holder, holders, holds},
+        scope::Form,
+    },
+    plugin::Plugin,
+    reconcile::conditions,
+    schedule::dispatcher::Cause,
+};
+
+impl Controller {
+    /// From now on an object holds exactly these.
+    pub(super) async fn let_go(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+        held: &BTreeSet<ObjectRef>,
+    ) -> Result<(), End> {
+        let newest = self.services.store.get(key, Form::Metadata);
+        let before = holds(
+            newest
+                .as_deref()
+                .filter(|o| o.uid == object.uid)
+                .unwrap_or(object),
+        );
+        if before.is_empty() && held.is_empty() {
+            return Ok(());
+        }
+        let known = (object.uid.clone(), &before | held);
+        self.note(key, |notes| notes.holding = Some(Box::new(known)));
+        if before == *held {
+            return Ok(());
+        }
+        let stale: BTreeSet<_> = before.difference(held).cloned().collect();
+        self.unmark(key, &object.uid, &stale).await?;
+        let written = self.services.effects.set_holds(key, &object.uid, held).await;
+        self.ledger.count(key, super::api_writes(1));
+        match written {
+            Ok(()) => {
+                let known = (!held.is_empty()).then(|| Box::new((object.uid.clone(), held.clone())));
+                self.note(key, |notes| notes.holding = known);
+                Ok(())
+            }
+            Err(e) if e.code() == 404 => Ok(()),
+            Err(e) => {
+                complain!(e, object = %key, "what it holds is not written: {e}");
+                Err(End::retry())
+            }
+        }
+    }
+
+    /// An object is gone, and what it held goes free.
+    pub(super) async fn dropped(&self, key: &ObjectRef) -> Result<(), End> {
+        let known = {
+            let notes = self.notes.lock().expect("lock");
+            notes.get(key).and_then(|n| n.holding.clone())
+        };
+        match known {
+            Some(known) => self.unmark(key, &known.0, &known.1).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn unmark(&self, holder: &ObjectRef, uid: &str, held: &BTreeSet<ObjectRef>) -> Result<(), End> {
+        for object in held {
+            match self.services.effects.mark(object, holder, uid, false).await {
+                Ok(sent) => {
+                    self.ledger.count(holder, super::api_writes(u64::from(sent)));
+                    info!(object = %object, holder = %holder, "let go");
+                }
+                Err(e) => {
+                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
+                    return Err(End::retry());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
+    pub(super) async fn others(&self, key: &ObjectRef) -> End {
+        let Some(object) = self.services.store.get(key, Form::Metadata) else {
+            return End::settled();
+        };
+        if !object.deleting() || !references::held(&object) {
+            return End::settled();
+        }
+        self.held(key, &object, None).await.unwrap_or_else(End::settled)
+    }
+
+    /// An object that is being deleted and held: frees it of holders that are gone (or of all, where that is
+    /// forced), and says who is left. None when nobody is.
+    pub(super) async fn held(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        plugin: Option<&Arc<Plugin>>,
+    ) -> Option<End> {
+        let forced = object.annotation(FORCE_DELETE) == Some("true");
+        let mut left: Vec<Holder> = Vec::new();
+        for holder in holders(object) {
+            match self.freed(key, &holder, forced).await {
+                Ok(true) => {}
+                Ok(false) => left.push(holder),
+                Err(e) => {
+                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    return Some(End::retry());
+                }
+            }
+        }
+        if left.is_empty() {
+            return None;
+        }
+        let names: Vec<String> = left.iter().map(ToString::to_string).collect();
+        let note = format!(
+            "Held by {}: it goes when they let it go; {FORCE_DELETE}=true lets it go at once",
+            names.join(", ")
+        );
+        match plugin {
+            Some(plugin) => {
+                let failure = reconciler::Failure {
+                    resolution: reconciler::Resolution::Yield,
+                    reason: "Held".into(),
+                    message: note.clone(),
+                    conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],
+                    status: None,
+                };
+                if let Err(end) = self
+                    .write_status(plugin.name(), key, object, &Answer::Failure(failure))
+                    .await
+                {
+                    return Some(end);
+                }
+            }
+            None => {
+                let services = &self.services;
+                let recorder = &services.recorder;
+                recorder
+                    .record(
+                        &services.effects,
+                        "ostler",
+                        key,
+                        object,
+                        true,
+                        "DeletionBlocked",
+                        &note,
+                        None,
+                    )
+                    .await;
+            }
+        }
+        let again = self.services.router.now() + jittered(self.settings.yield_every, JITTER);
+        Some(End::wait(again, Cause::Retry))
+    }
+
+    /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
+    async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
+        let effects = &self.services.effects;
+        if !forced {
+            let there = match &holder.object {
+                // Nobody can say whose mark it is: only force takes it off.
+                None => true,
+                Some(object) => effects.exists(object, &holder.uid).await?,
+            };
+            if there {
+                return Ok(false);
+            }
+        }
+        let by = holder.object.as_ref().unwrap_or(key);
+        effects.mark(key, by, &holder.uid, false).await?;
+        info!(object = %key, holder = %holder, forced, "let go");
+        Ok(true)
+    }
+}

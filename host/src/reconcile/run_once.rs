@@ -1,0 +1,46 @@
+//! Reconciles one by one, for who does not wait for what comes later: a plan.
+
+use super::Controller;
+use crate::{
+    kube::key::ObjectRef,
+    schedule::{
+        dependencies::Dependency,
+        dispatcher::Cause,
+        queue::{Next, Work},
+    },
+};
+
+/// How one reconcile ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The object is not there any more.
+    Gone,
+    /// It did what it could.
+    Done,
+    /// It waits for something.
+    Waits,
+    /// It failed, and would be tried again.
+    Fails,
+    /// It failed, and would not be tried again by itself.
+    Parked,
+}
+
+impl Controller {
+    /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
+    /// what it read.
+    pub async fn step(&self, work: &Work<ObjectRef, Cause>) -> (Step, Vec<Dependency>) {
+        let router = &self.services.router;
+        let Some(end) = self.reconcile(work).await else {
+            router.forget(&work.key);
+            return (Step::Gone, Vec::new());
+        };
+        let step = match end.next {
+            Next::Settled | Next::At(..) => Step::Done,
+            Next::Yield(..) => Step::Waits,
+            Next::Retry(_) => Step::Fails,
+            Next::Park => Step::Parked,
+        };
+        router.done(&work.key, Next::Settled, end.reads.clone());
+        (step, end.reads.unwrap_or_default())
+    }
+}

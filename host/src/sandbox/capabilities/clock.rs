@@ -1,0 +1,23 @@
+//! `clock`: time, as the host sees it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Call;
+use crate::{contract::bindings::clock::Host, observe::metrics::HostCall};
+
+impl Host for Call {
+    async fn now(&mut self) -> u64 {
+        if self.enter(HostCall::ClockNow).is_err() {
+            return 0;
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn remaining(&mut self) -> u64 {
+        if self.subject.as_ref().is_some_and(|s| s.services.gate.draining()) {
+            return 0;
+        }
+        u64::try_from(self.left().as_millis()).unwrap_or(u64::MAX)
+    }
+}

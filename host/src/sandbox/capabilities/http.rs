@@ -1,0 +1,296 @@
+//! `http`: requests to named upstreams, with credentials the component never sees.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use tracing::{Span, field::Empty, instrument};
+
+mod events;
+
+use super::{Call, Services, segment};
+use crate::{
+    contract::{
+        bindings::{
+            http::{EventQuery, EventTail, Host, Request, Response, Subscription, Upstream},
+            types::Error,
+        },
+        limits::Limit,
+    },
+    kube::{
+        key::{Gvk, ObjectRef},
+        scope::Form,
+    },
+    observe::metrics::HostCall,
+    policy::grants::Access,
+    upstream::{self, SecretKey, UpstreamObject},
+};
+
+/// Requests sent side by side at most.
+const REQUESTS: usize = 64;
+
+impl Host for Call {
+    #[instrument(
+        name = "http.send",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
+    async fn send(&mut self, request: Request) -> Result<Response, Error> {
+        let answer = deliver(self.prepare(request).await?).await?;
+        self.answer(answer)
+    }
+
+    #[instrument(name = "http.send-all", target = "spans", level = "trace", skip_all, fields(requests = requests.len()))]
+    async fn send_all(&mut self, requests: Vec<Request>) -> Vec<Result<Response, Error>> {
+        let count = requests.len();
+        if count > REQUESTS {
+            if let Some(metrics) = &self.metrics {
+                metrics.exceeded(Limit::HostCalls);
+            }
+            let why = format!("send-all of {count} requests: {REQUESTS} at most");
+            return vec![Err(Error::Budget(why)); count];
+        }
+        // Everything that needs the call itself first; then side by side.
+        let mut prepared = Vec::with_capacity(requests.len());
+        for request in requests {
+            prepared.push(self.prepare(request).await);
+        }
+        let sending = prepared
+            .into_iter()
+            .map(|prepared| async move { deliver(prepared?).await });
+        let answers = join_all(sending).await;
+        answers
+            .into_iter()
+            .map(|a| a.and_then(|a| self.answer(a)))
+            .collect()
+    }
+
+    #[instrument(
+        name = "http.secret-digest",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
+    async fn secret_digest(
+        &mut self,
+        namespace: Option<String>,
+        secret: String,
+        key: String,
+    ) -> Result<Option<String>, Error> {
+        let (_, services) = self.enter(HostCall::HttpSecretDigest)?;
+        let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
+        let value = services
+            .store
+            .get(&secret, Form::Whole)
+            .and_then(|object| object.data(&key));
+        Ok(value.map(|value| services.upstreams.digest(&value)))
+    }
+
+    #[instrument(
+        name = "http.subscribe",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
+    async fn subscribe(&mut self, subscription: Subscription) -> Result<(), Error> {
+        self.follow(subscription).await
+    }
+
+    #[instrument(
+        name = "http.read-events",
+        target = "spans",
+        level = "trace",
+        skip_all,
+        err(Debug, level = "trace")
+    )]
+    async fn read_events(&mut self, query: EventQuery) -> Result<EventTail, Error> {
+        self.read_tail(query).await
+    }
+}
+
+/// A request that may be sent.
+type Prepared = (Arc<Services>, ObjectRef, UpstreamObject, upstream::Request);
+
+/// Each has a span of its own, as several may be on their way at once.
+#[instrument(name = "http.request", target = "spans", level = "trace", skip_all, fields(upstream = %key, method = request.method, http.response.status_code = Empty))]
+async fn deliver((services, key, upstream, request): Prepared) -> Result<Response, Error> {
+    let started = Instant::now();
+    let sent = services
+        .upstreams
+        .send(&upstream, request, &Secrets(&services))
+        .await;
+    let code = match &sent {
+        Ok(response) => response.status,
+        Err(upstream::SendError::LoginFailed(_)) => 401,
+        Err(_) => 0,
+    };
+    Span::current().record("http.response.status_code", code);
+    services
+        .metrics
+        .upstream(&key.namespace, &key.name, code, started.elapsed());
+    match sent {
+        Ok(response) => Ok(response.into()),
+        // What the upstream would have said, had it been asked without credentials; and why.
+        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+impl Call {
+    /// The upstream a component names, if it may ask it this, with everything its credentials need in the store.
+    async fn upstream(
+        &mut self,
+        call: HostCall,
+        upstream: &Upstream,
+        method: &str,
+        path: &str,
+    ) -> Result<(Arc<Services>, ObjectRef, UpstreamObject), Error> {
+        let (subject, services) = self.enter(call)?;
+        let own = subject.key.namespace.clone();
+        let namespace: Arc<str> = upstream
+            .namespace
+            .as_deref()
+            .map_or_else(|| own.clone(), Into::into);
+        for (field, value) in [("namespace", &*namespace), ("name", &upstream.name)] {
+            if value.is_empty() || !segment(value) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the upstream is not a name"
+                )));
+            }
+        }
+        let key = ObjectRef::new(upstream::kind(), &namespace, &upstream.name);
+        self.allow(&Access::Upstream {
+            namespace: &namespace,
+            name: &upstream.name,
+            method,
+            path,
+        })?;
+        let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
+            return Err(Error::NotFound(format!(
+                "Upstream {namespace}/{} does not exist",
+                key.name
+            )));
+        };
+        let upstream = UpstreamObject::parse(&object).map_err(Error::Invalid)?;
+        if !upstream.allows(&own) {
+            return Err(Error::Denied(format!(
+                "Upstream {namespace}/{} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it",
+                key.name
+            )));
+        }
+        for name in upstream.secrets() {
+            let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
+            self.cached(&services, &secret, Form::Whole).await?;
+        }
+        Ok((services, key, upstream))
+    }
+
+    /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
+    async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
+        for substitution in &request.substitutions {
+            self.may_name(substitution.namespace.as_deref(), &substitution.secret)?;
+        }
+        let (services, key, upstream) = self
+            .upstream(
+                HostCall::HttpSend,
+                &request.upstream,
+                &request.method,
+                &request.path_and_query,
+            )
+            .await?;
+        self.takes(weight(&request))?;
+        let mut substitutions = Vec::new();
+        for substitution in request.substitutions {
+            let secret = self
+                .secret(&services, substitution.namespace.as_deref(), &substitution.secret)
+                .await?;
+            substitutions.push(upstream::Substitution {
+                placeholder: substitution.placeholder,
+                secret: SecretKey {
+                    namespace: secret.namespace.to_string(),
+                    name: substitution.secret,
+                    key: substitution.key,
+                },
+                encoding: substitution.encoding.into(),
+            });
+        }
+        let reads = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+        self.counts.upstream_reads += u64::from(reads);
+        self.counts.upstream_writes += u64::from(!reads);
+        let request = upstream::Request {
+            method: request.method,
+            path_and_query: request.path_and_query,
+            headers: request.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+            body: request.body,
+            substitutions,
+            timeout: Some(u64::from(request.timeout))
+                .filter(|ms| *ms > 0)
+                .map(Duration::from_millis),
+        };
+        Ok((services, key, upstream, request))
+    }
+
+    /// An answer, counted.
+    fn answer(&mut self, answer: Response) -> Result<Response, Error> {
+        let headers = answer.headers.iter().map(|h| h.name.len() + h.value.len());
+        self.gives(headers.sum::<usize>() + answer.body.len())?;
+        Ok(answer)
+    }
+
+    /// Whether the component may name a Secret; gives it.
+    fn may_name(&self, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
+        let own = self
+            .subject()
+            .map(|key| key.namespace.clone())
+            .unwrap_or_default();
+        let namespace = namespace.unwrap_or(&own);
+        for (field, value) in [("namespace", namespace), ("name", name)] {
+            if value.is_empty() || !segment(value) {
+                return Err(Error::Invalid(format!(
+                    "{field} `{value}` of the secret is not a name"
+                )));
+            }
+        }
+        self.allow(&Access::Secret { namespace, name })?;
+        Ok(ObjectRef::new(Gvk::new("", "v1", "Secret"), namespace, name))
+    }
+
+    /// A Secret the component may name (never read), in the store and remembered as read.
+    async fn secret(
+        &mut self,
+        services: &Services,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<ObjectRef, Error> {
+        let key = self.may_name(namespace, name)?;
+        self.cached(services, &key, Form::Whole).await?;
+        Ok(key)
+    }
+}
+
+/// Bytes a component hands over with a request.
+fn weight(request: &Request) -> usize {
+    let headers = request.headers.iter().map(|h| h.name.len() + h.value.len());
+    let body = request.body.as_ref().map_or(0, Vec::len);
+    request.path_and_query.len() + headers.sum::<usize>() + body
+}
+
+/// Secrets as the store has them now.
+pub(crate) struct Secrets<'a>(pub &'a Services);
+
+impl upstream::Secrets for Secrets<'_> {
+    fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
+        let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
+        let object = self.0.store.get(&key, Form::Whole)?;
+        Some(upstream::SecretValue {
+            value: upstream::Secret::new(object.data(&secret.key)?),
+            version: object.resource_version.to_string(),
+        })
+    }
+}

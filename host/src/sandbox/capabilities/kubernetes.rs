@@ -1,0 +1,464 @@
+//! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
+
+use std::{hash::Hash, sync::Arc};
+
+use serde_json::{Map, Value, json};
+use tracing::{Span, field::Empty, instrument};
+
+use super::{Call, Named, Services, segment};
+use crate::{
+    cache::store::Query,
+    client::access_review::Read,
+    contract::{
+        bindings::{
+            kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
+            types::{self, Error},
+        },
+        limits::Limit,
+    },
+    effect::writer::Writer,
+    kube::{
+        hash::digest,
+        key::{Gvk, ObjectRef},
+        object::Object,
+        scope::Form,
+        selector::{FieldSelector, Selector},
+    },
+    observe::metrics::{HostCall, Suppressed},
+    policy::grants::{Access, Verb},
+    schedule::dependencies::{Dependency, List},
+};
+
+/// Objects in one page at most.
+const PAGE: usize = 500;
+/// In one of the API server's: it is in memory as a whole.
+const LIVE: usize = 100;
+
+impl Host for Call {
+    #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
+        let (subject, services) = self.enter(HostCall::KubernetesGet)?;
+        let by = subject.key.clone();
+        let key = self.key(&r)?;
+        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        let form = form(&options.fields);
+        let object = if options.live {
+            placed(&services, &key.gvk, &key.namespace).await?;
+            // First the edge: what changes while the answer is on its way is told.
+            self.read(Dependency::Object(key.clone(), form));
+            let account = self.terms.grants.service_account();
+            let live = services.effects.read(account, &key, &by).await;
+            live.map_err(|e| self.refused(e))?
+        } else {
+            self.may_see(&services, &key).await?;
+            self.cached(&services, &key, form).await?
+        };
+        let json = object.map(|object| masked(&object, &options.fields));
+        json.map(|json| self.given(json)).transpose()
+    }
+
+    #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
+    async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
+        let (_, services) = self.enter(HostCall::KubernetesList)?;
+        if let Some(cluster) = &options.cluster {
+            return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
+        }
+        let gvk = super::kind(&gvk)?;
+        let namespace = options.namespace.as_deref().unwrap_or("");
+        if !segment(namespace) {
+            return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
+        }
+        self.may(Verb::List, &gvk, namespace)?;
+        if options.live {
+            placed(&services, &gvk, namespace).await?;
+        }
+        let selector = match options.label_selector.as_deref() {
+            None | Some("") => None,
+            Some(text) => {
+                Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?)
+            }
+        };
+        let fields = match options.field_selector.as_deref() {
+            None | Some("") => None,
+            Some(text) => {
+                Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
+            }
+        };
+        let limit = match options.limit {
+            0 => PAGE,
+            n => PAGE.min(n as usize),
+        };
+        let lists = services
+            .reach
+            .within(namespace)
+            .into_iter()
+            .map(|namespace| List {
+                gvk: gvk.clone(),
+                cluster: "".into(),
+                namespace,
+                labels: selector.clone(),
+                fields: fields.clone(),
+                // What a field selector looks at may be anywhere in the object.
+                form: fields
+                    .as_ref()
+                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
+            });
+        let lists: Vec<List> = lists.collect();
+        let token = options.continue_token.as_deref();
+        let (found, continue_token) = match options.live {
+            true => self.list_live(&services, lists, limit, token).await?,
+            false => self.list_cached(&services, lists, limit, token).await?,
+        };
+        self.listed += found.len();
+        if self.listed > self.terms.limits.objects as usize {
+            return Err(self.exceeded(Limit::Objects, "objects listed in one reconcile"));
+        }
+        let mut items = Vec::with_capacity(found.len());
+        for (_, object) in &found {
+            items.push(self.given(masked(object, &options.fields))?);
+        }
+        Ok(Page {
+            items,
+            continue_token,
+        })
+    }
+
+    #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
+        let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
+        let key = self.key(&r)?;
+        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        self.may_see(&services, &key).await?;
+        let object = self.cached(&services, &key, Form::Whole).await?;
+        let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
+        match object {
+            Some(object) if readiness.ready => self.given(object.json.to_vec()),
+            object => Err(Error::NotReady(types::NotReady {
+                ref_: r,
+                exists: object.is_some(),
+                reason: readiness.reason,
+                message: readiness.message,
+            })),
+        }
+    }
+
+    #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
+    async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+        let (subject, services) = self.enter(HostCall::KubernetesApply)?;
+        let by = subject.key.clone();
+        let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        self.takes(object.len())?;
+        if let Some((key, live)) = services.effects.as_before(&by, said) {
+            self.may(Verb::Apply, &key.gvk, &key.namespace)?;
+            self.may_patch(&services, &key).await?;
+            Span::current().record("object", tracing::field::display(&key));
+            self.applied(key, false);
+            return self.given(live.json.to_vec());
+        }
+        let (key, object) = self.prepared(object, options.owned, Verb::Apply)?;
+        Span::current().record("object", tracing::field::display(&key));
+        placed(&services, &key.gvk, &key.namespace).await?;
+        self.may_patch(&services, &key).await?;
+        // What is live decides whether there is anything to send.
+        self.cached(&services, &key, Form::Whole).await?;
+        let writer = Writer {
+            said,
+            ..self.writer(&by)
+        };
+        let apply = services.effects.apply(writer, &key, &object, options.force);
+        let written = apply.await.map_err(|e| self.refused(e))?;
+        self.applied(key, written.sent);
+        self.given(written.object.json.to_vec())
+    }
+
+    #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
+    async fn create(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+        let (by, services) = self
+            .enter(HostCall::KubernetesCreate)
+            .map(|(s, services)| (s.key.clone(), services))?;
+        self.takes(object.len())?;
+        let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
+        placed(&services, &key.gvk, &key.namespace).await?;
+        Span::current().record("object", tracing::field::display(&key));
+        let written = services.effects.create(self.writer(&by), &key, &object).await;
+        let written = written.map_err(|e| self.refused(e))?;
+        self.wrote(key, written.sent);
+        self.given(written.object.json.to_vec())
+    }
+
+    #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
+        let (_, services) = self.enter(HostCall::KubernetesDelete)?;
+        let key = self.key(&r)?;
+        self.may(Verb::Delete, &key.gvk, &key.namespace)?;
+        placed(&services, &key.gvk, &key.namespace).await?;
+        let account = self.terms.grants.service_account();
+        let deleted = services.effects.delete(
+            account,
+            &key,
+            options.propagation.as_deref(),
+            options.uid.as_deref(),
+        );
+        deleted.await.map_err(|e| self.refused(e))?;
+        self.wrote(key, true);
+        Ok(())
+    }
+}
+
+/// An object without a namespace is not granted by naming one: the path of a request has no place for it.
+pub(super) async fn placed(services: &Services, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+    let resource = services.effects.resource(gvk).await?;
+    match resource.namespaced || namespace.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "{} is cluster-scoped: leave the namespace `{namespace}` out",
+            gvk.kind
+        ))),
+    }
+}
+
+/// Objects of a list, and the token of the next page.
+type Found = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
+
+impl Call {
+    /// Lists from the shared cache. The token is the namespace and name of the last object given.
+    async fn list_cached(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<Found, Error> {
+        let after = match token.map(|token| token.split_once('/').ok_or_else(foreign)) {
+            None => None,
+            Some(last) => last.map(|(namespace, name)| Some((Arc::from(namespace), Arc::from(name))))?,
+        };
+        let mut found = Vec::new();
+        for list in lists {
+            let read = |verb| Read {
+                verb,
+                gvk: &list.gvk,
+                namespace: &list.namespace,
+                name: "",
+            };
+            // It is told of changes, too.
+            self.permitted(services, &[read("list"), read("watch")]).await?;
+            let dependency = Dependency::List(Box::new(list.clone()));
+            let scope = dependency.scope(&services.reach);
+            self.read(dependency);
+            let synced = services.informers.synced(&scope, self.left()).await;
+            let query = Query {
+                namespace: &list.namespace,
+                labels: list.labels.as_ref(),
+                fields: list.fields.as_ref(),
+                after: after.as_ref(),
+                limit: Some(limit + 1 - found.len().min(limit + 1)),
+            };
+            found.extend(services.store.list(&synced.map_err(Error::Unavailable)?, &query));
+        }
+        let fits = self.fitting(&found).min(limit);
+        let more = found.len() > fits;
+        found.truncate(fits);
+        let last = found.last().filter(|_| more);
+        let token = last.map(|(key, _)| format!("{}/{}", key.namespace, key.name));
+        Ok((found, token))
+    }
+
+    /// Lists from the API server. The token is the place in the list of namespaces, and the server's.
+    async fn list_live(
+        &mut self,
+        services: &Services,
+        lists: Vec<List>,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<Found, Error> {
+        let parse = |token: &str| {
+            let (at, rest) = token.strip_prefix("live/")?.split_once('/')?;
+            Some((at.parse::<usize>().ok()?, rest.to_owned()))
+        };
+        let (at, token) = match token {
+            None => (0, String::new()),
+            Some(token) => parse(token).ok_or_else(foreign)?,
+        };
+        let Some(list) = lists.get(at) else {
+            return Ok((Vec::new(), None));
+        };
+        let List { gvk, namespace, .. } = list;
+        // First the edge: what changes while the answer is on its way is told.
+        self.read(Dependency::List(Box::new(list.clone())));
+        let account = self.terms.grants.service_account();
+        let page = services.effects.page(
+            account,
+            gvk,
+            namespace,
+            list.labels.as_ref(),
+            limit.min(LIVE),
+            &token,
+        );
+        let (mut found, next) = page.await.map_err(|e| self.refused(e))?;
+        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
+        let at = if next.is_empty() { at + 1 } else { at };
+        let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
+        Ok((found, token))
+    }
+
+    /// Counts an apply, or that none was needed.
+    fn applied(&mut self, key: ObjectRef, sent: bool) {
+        Span::current().record("sent", sent);
+        if !sent && let Some(metrics) = &self.metrics {
+            metrics.suppressed(Suppressed::Apply);
+        }
+        self.wrote(key, sent);
+    }
+
+    /// Counts a write; what is written is watched, so that whoever changes it back is noticed.
+    fn wrote(&mut self, key: ObjectRef, sent: bool) {
+        self.counts.api_writes += u64::from(sent);
+        if sent {
+            self.wrote.insert(key.clone());
+        }
+        self.read(Dependency::Object(key, Form::Whole));
+    }
+
+    /// How many of these objects make one page: it is no larger than any other call.
+    fn fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|(_, object)| {
+            bytes += object.json.len();
+            bytes <= self.terms.limits.call_bytes
+        });
+        fits.count().max(1)
+    }
+
+    /// RBAC's part of reading one object.
+    async fn may_see(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.reviewed(services, "get", key).await
+    }
+
+    /// RBAC's part of an apply that may turn out not to be needed, and is answered all the same.
+    async fn may_patch(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
+        self.reviewed(services, "patch", key).await
+    }
+
+    pub(super) async fn reviewed(
+        &mut self,
+        services: &Services,
+        verb: &'static str,
+        key: &ObjectRef,
+    ) -> Result<(), Error> {
+        let read = Read::of(verb, key);
+        self.permitted(services, &[read]).await
+    }
+
+    fn may(&self, verb: Verb, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
+        self.allow(&Access::Kubernetes { verb, gvk, namespace })
+    }
+
+    /// Reads and checks an object a guest wants written, and makes its owner known.
+    fn prepared(&self, object: Vec<u8>, owned: bool, verb: Verb) -> Result<(ObjectRef, Value), Error> {
+        let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
+        let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+                .to_owned()
+        };
+        let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        for (field, value) in [
+            ("apiVersion", &api_version),
+            ("kind", &kind),
+            ("metadata.name", &name),
+        ] {
+            if value.is_empty() {
+                return Err(invalid(&format!("{field} is missing")));
+            }
+        }
+        let gvk = Gvk::from_api_version(&api_version, &kind);
+        self.may(verb, &gvk, &namespace)?;
+        let key = self.key(&(&ObjectRef::new(gvk, &namespace, &name)).into())?;
+        let Some(subject) = &self.subject else {
+            return Err(Error::Denied("no object to write for".into()));
+        };
+        if subject.key == key {
+            return Err(invalid(
+                "the reconciled object itself: its status is returned, its spec belongs to its author",
+            ));
+        }
+        for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove(managed);
+            }
+        }
+        if owned {
+            if subject.object.uid.is_empty() {
+                return Err(invalid("nothing to be owned by: `initialize` is about no object"));
+            }
+            let owner = &subject.key;
+            if !owner.namespace.is_empty() && owner.namespace != key.namespace {
+                return Err(invalid(&format!(
+                    "owned objects live in the owner's namespace `{}`",
+                    owner.namespace
+                )));
+            }
+            object["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": owner.gvk.api_version(),
+                "kind": &*owner.gvk.kind,
+                "name": &*owner.name,
+                "uid": &*subject.object.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+        }
+        Ok((key, object))
+    }
+}
+
+fn foreign() -> Error {
+    Error::Invalid("continue-token is not one of this host's".into())
+}
+
+/// How much of the objects a read needs.
+fn form(fields: &[String]) -> Form {
+    let metadata = |field: &String| field.split('.').next() == Some("metadata");
+    if !fields.is_empty() && fields.iter().all(metadata) {
+        Form::Metadata
+    } else {
+        Form::Whole
+    }
+}
+
+/// The object, or only some of its fields. The identity always comes.
+fn masked(object: &Object, fields: &[String]) -> Vec<u8> {
+    if fields.is_empty() {
+        return object.json.to_vec();
+    }
+    let whole = object.value();
+    let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
+    for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
+        if let Some(value) = whole["metadata"].get(identity) {
+            part["metadata"][identity] = value.clone();
+        }
+    }
+    for field in fields {
+        copy(&whole, &mut part, &field.split('.').collect::<Vec<_>>());
+    }
+    serde_json::to_vec(&part).unwrap_or_default()
+}
+
+fn copy(from: &Value, to: &mut Value, path: &[&str]) {
+    let [first, rest @ ..] = path else { return };
+    let Some(value) = from.get(first) else { return };
+    let Some(to) = to.as_object_mut() else { return };
+    if rest.is_empty() {
+        to.insert((*first).to_owned(), value.clone());
+    } else {
+        copy(
+            value,
+            to.entry(*first).or_insert_with(|| Value::Object(Map::new())),
+            rest,
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! `references`: objects that cannot go while this one uses them.
+
+use tracing::instrument;
+
+use super::{Call, Named};
+use crate::{
+    contract::{
+        bindings::{references::Host, types},
+        limits::Limit,
+    },
+    kube::{
+        references::{circle, holds, marked},
+        scope::Form,
+    },
+    observe::metrics::HostCall,
+    policy::grants::{Access, Verb},
+};
+use types::Error;
+
+impl Host for Call {
+    #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
+        self.reconciling("references.hold")?;
+        let (subject, services) = self.enter(HostCall::ReferencesHold)?;
+        let (holder, uid) = (subject.key.clone(), subject.object.uid.clone());
+        let held_before = services.store.get(&holder, Form::Metadata);
+        let mut held = holds(held_before.as_deref().unwrap_or(&subject.object));
+        let key = self.key(&r)?;
+        self.allow(&Access::Kubernetes {
+            verb: Verb::Hold,
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+        })?;
+        if !self.holds.contains(&key) && self.holds.len() >= self.terms.limits.holds as usize {
+            return Err(self.exceeded(Limit::Holds, "objects held by one"));
+        }
+        super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
+        self.reviewed(&services, "get", &key).await?;
+        let Some(object) = self.cached(&services, &key, Form::Metadata).await? else {
+            return Err(Error::NotFound(format!("{key} does not exist: it can't be held")));
+        };
+        let held_by = |o: &_| {
+            services
+                .store
+                .get(o, Form::Metadata)
+                .map(|o| holds(&o))
+                .unwrap_or_default()
+        };
+        if let Some(way) = circle(&holder, &key, held_by) {
+            let way: Vec<String> = way.iter().map(ToString::to_string).collect();
+            return Err(Error::Invalid(format!(
+                "holding {key} would close a circle in which nothing could be deleted: {holder} → {}",
+                way.join(" → ")
+            )));
+        }
+        if !marked(&object, &uid) {
+            if object.deleting() {
+                return Err(Error::NotReady(types::NotReady {
+                    ref_: r,
+                    exists: true,
+                    reason: "Deleting".into(),
+                    message: format!("{key} is being deleted: it can't be held any more"),
+                }));
+            }
+            // First who holds, then what is held: a crash in between leaves nothing that nobody lets go.
+            if held.insert(key.clone()) {
+                services.effects.set_holds(&holder, &uid, &held).await?;
+                self.counts.api_writes += 1;
+            }
+            let sent = services.effects.mark(&key, &holder, &uid, true).await?;
+            self.counts.api_writes += u64::from(sent);
+        }
+        self.holds.insert(key);
+        Ok(())
+    }
+}

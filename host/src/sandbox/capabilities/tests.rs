@@ -1,0 +1,532 @@
+//! Every import of the contract is refused without its grant, or said here to need none.
+
+use std::{collections::BTreeSet, net::TcpListener};
+
+use futures::FutureExt;
+
+use super::*;
+use crate::{
+    client::api::Cluster,
+    contract::{
+        bindings::{
+            clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status,
+        },
+        inspection,
+    },
+    policy::grants::{Grant, Permissions, PluginGrants, Verb},
+    schedule::queue::{Config, Queue},
+};
+
+/// What a function needs.
+#[derive(Clone, Copy, Debug)]
+enum Need {
+    Verb(Verb),
+    Upstreams,
+    Secrets,
+    Events,
+}
+
+impl Need {
+    /// Everything but this.
+    fn without(self) -> Permissions {
+        let mut all = everything();
+        match self {
+            Self::Verb(verb) => {
+                for grant in &mut all.kubernetes {
+                    grant.verbs.retain(|v| *v != verb);
+                }
+            }
+            Self::Upstreams => all.upstreams.clear(),
+            Self::Secrets => all.secrets.clear(),
+            Self::Events => all.events = false,
+        }
+        all
+    }
+}
+
+/// Polls a function once. None: it went on to ask somebody, so it was let through.
+type Try = fn(&mut Call) -> Option<Result<(), Error>>;
+
+enum Entry {
+    Needs(Need, Try),
+    /// Why nobody has to grant it.
+    Free(&'static str),
+    /// It does nothing yet, whoever asks.
+    Unsupported(Try),
+}
+
+fn entries() -> Vec<(&'static str, Entry)> {
+    use Entry::{Free, Needs, Unsupported};
+    vec![
+        (
+            "kubernetes.get",
+            Needs(Need::Verb(Verb::Get), |c| {
+                once(kubernetes::Host::get(
+                    c,
+                    config_map(),
+                    kubernetes::GetOptions {
+                        live: false,
+                        fields: vec![],
+                    },
+                ))
+            }),
+        ),
+        (
+            "kubernetes.list",
+            Needs(Need::Verb(Verb::List), |c| {
+                let options = kubernetes::ListOptions {
+                    cluster: None,
+                    namespace: Some("a".into()),
+                    label_selector: None,
+                    field_selector: None,
+                    fields: vec![],
+                    limit: 0,
+                    continue_token: None,
+                    live: false,
+                };
+                once(kubernetes::Host::list(c, config_map().gvk, options))
+            }),
+        ),
+        (
+            "kubernetes.require-ready",
+            Needs(Need::Verb(Verb::Get), |c| {
+                once(kubernetes::Host::require_ready(c, config_map()))
+            }),
+        ),
+        (
+            "kubernetes.apply",
+            Needs(Need::Verb(Verb::Apply), |c| {
+                let options = kubernetes::WriteOptions {
+                    owned: false,
+                    force: true,
+                };
+                once(kubernetes::Host::apply(c, object(), options))
+            }),
+        ),
+        (
+            "kubernetes.create",
+            Needs(Need::Verb(Verb::Create), |c| {
+                let options = kubernetes::WriteOptions {
+                    owned: false,
+                    force: false,
+                };
+                once(kubernetes::Host::create(c, object(), options))
+            }),
+        ),
+        (
+            "kubernetes.delete",
+            Needs(Need::Verb(Verb::Delete), |c| {
+                let options = kubernetes::DeleteOptions {
+                    propagation: None,
+                    uid: None,
+                };
+                once(kubernetes::Host::delete(c, config_map(), options))
+            }),
+        ),
+        (
+            "references.hold",
+            Needs(Need::Verb(Verb::Hold), |c| {
+                once(references::Host::hold(c, config_map()))
+            }),
+        ),
+        (
+            "http.send",
+            Needs(Need::Upstreams, |c| once(http::Host::send(c, request(vec![])))),
+        ),
+        (
+            "http.send-all",
+            Needs(Need::Upstreams, |c| {
+                let sent = http::Host::send_all(c, vec![request(vec![])]).now_or_never()?;
+                sent.into_iter().next().map(|answer| answer.map(drop))
+            }),
+        ),
+        (
+            "http.secret-digest",
+            Needs(Need::Secrets, |c| {
+                once(http::Host::secret_digest(c, None, "s".into(), "k".into()))
+            }),
+        ),
+        (
+            "http.subscribe",
+            Needs(Need::Upstreams, |c| {
+                let subscription = http::Subscription {
+                    upstream: upstream(),
+                    path_and_query: "/".into(),
+                    wake: vec![],
+                    until: vec![],
+                };
+                once(http::Host::subscribe(c, subscription))
+            }),
+        ),
+        (
+            "http.read-events",
+            Needs(Need::Upstreams, |c| {
+                let query = http::EventQuery {
+                    upstream: upstream(),
+                    path_and_query: "/".into(),
+                    select: vec![],
+                    until: vec![],
+                    last: 0,
+                    bytes: 0,
+                    timeout: 0,
+                };
+                once(http::Host::read_events(c, query))
+            }),
+        ),
+        (
+            "messaging.publish",
+            Unsupported(|c| {
+                let message = messaging::Message {
+                    exchange: String::new(),
+                    routing_key: String::new(),
+                    headers: vec![],
+                    content_type: None,
+                    body: vec![],
+                    persistent: false,
+                };
+                once(messaging::Host::publish(c, "b".into(), message))
+            }),
+        ),
+        (
+            "events.emit",
+            Needs(Need::Events, |c| {
+                // It never fails: one that is dropped is so at once, without asking anybody.
+                let emitted = events::Host::emit(c, events::EventType::Normal, "R".into(), "n".into());
+                emitted
+                    .now_or_never()
+                    .map(|()| Err(Error::Denied("dropped".into())))
+            }),
+        ),
+        (
+            "status.checkpoint",
+            Free("writes the status of the reconciled object alone, which the plugin is there for"),
+        ),
+        (
+            "log.write",
+            Free("a line in the host's log, limited in number and length"),
+        ),
+        ("metrics.counter", Free("a series of its own, limited in number")),
+        ("metrics.gauge", Free("a series of its own, limited in number")),
+        ("clock.now", Free("tells the time")),
+        ("clock.remaining", Free("tells the time")),
+        (
+            "config.get",
+            Free("what the administrator gave to this very plugin"),
+        ),
+        (
+            "memo.get",
+            Free("its own scratch of this very object, limited in size"),
+        ),
+        (
+            "memo.put",
+            Free("its own scratch of this very object, limited in size"),
+        ),
+        (
+            "memo.remove",
+            Free("its own scratch of this very object, limited in size"),
+        ),
+    ]
+}
+
+fn once<T>(call: impl Future<Output = Result<T, Error>>) -> Option<Result<(), Error>> {
+    call.now_or_never().map(|answer| answer.map(drop))
+}
+
+fn config_map() -> types::ObjectRef {
+    (&ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "a", "b")).into()
+}
+
+fn object() -> Vec<u8> {
+    br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"a"}}"#.to_vec()
+}
+
+fn upstream() -> http::Upstream {
+    http::Upstream {
+        namespace: None,
+        name: "u".into(),
+    }
+}
+
+fn request(substitutions: Vec<http::Substitution>) -> http::Request {
+    http::Request {
+        upstream: upstream(),
+        method: "GET".into(),
+        path_and_query: "/".into(),
+        headers: vec![],
+        body: None,
+        substitutions,
+        timeout: 0,
+    }
+}
+
+fn everything() -> Permissions {
+    let text = "
+kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}]
+upstreams: [{}]
+secrets: [{}]
+events: true
+";
+    serde_saphyr::from_str(text).expect("parses")
+}
+
+/// An API server that never answers, and tells whether it was asked.
+struct World {
+    listener: TcpListener,
+    services: Arc<Services>,
+}
+
+impl World {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("an address");
+        let url = format!("http://{address}").parse().expect("a URL");
+        let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
+        let cluster = Cluster::new(client);
+        let store = Arc::new(Store::default());
+        let queue = Queue::new(Config::new(Duration::from_secs(1), Duration::from_secs(1), 1));
+        let router = Arc::new(Router::new(queue, Reach::new(&[])));
+        let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
+        let services = Services {
+            store: store.clone(),
+            router: router.clone(),
+            informers: Arc::new(informers),
+            reviewer: Reviewer::new(cluster.clone()),
+            effects: Arc::new(Effects::new(cluster, store, router)),
+            recorder: Recorder::default(),
+            upstreams: Clients::default(),
+            streams: Streams::new(Gate::default(), |_, _| {}),
+            memo: Memo::default(),
+            metrics: Arc::default(),
+            gate: Gate::default(),
+            lease: None,
+            reach: Reach::new(&[]),
+            tapes: Arc::default(),
+        };
+        Self {
+            listener,
+            services: Arc::new(services),
+        }
+    }
+
+    fn subject(&self) -> Subject {
+        let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
+        let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
+        let (key, object) = Object::parse(&gvk, json).expect("an object");
+        Subject {
+            key,
+            object: Arc::new(object),
+            services: self.services.clone(),
+        }
+    }
+
+    fn call(&self, asks: Permissions, granted: &Permissions) -> Call {
+        let grant = Grant {
+            kubernetes: granted.kubernetes.clone(),
+            upstreams: granted.upstreams.clone(),
+            secrets: granted.secrets.clone(),
+            events: granted.events,
+            ..Grant::default()
+        };
+        let terms = Terms {
+            plugin: "p".into(),
+            grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
+            config: b"{}".to_vec(),
+            limits: Limits::default(),
+        };
+        Call::new(Arc::new(terms), Some(self.subject()))
+    }
+
+    fn asked(&self) -> bool {
+        self.listener.accept().is_ok()
+    }
+}
+
+#[test]
+fn every_import_has_an_entry() {
+    let imports: BTreeSet<String> = inspection::imports().collect();
+    let known: BTreeSet<String> = entries().iter().map(|(name, _)| (*name).to_owned()).collect();
+    let new: Vec<_> = imports.difference(&known).collect();
+    assert!(
+        new.is_empty(),
+        "{new:?}: say here which grant it needs (and test that it is refused without), or why it needs none"
+    );
+    let gone: Vec<_> = known.difference(&imports).collect();
+    assert!(gone.is_empty(), "no longer in the contract: {gone:?}");
+    assert!(imports.len() >= 24, "{imports:?}");
+}
+
+#[tokio::test]
+async fn every_import_is_refused_without_its_grant() {
+    let (world, mut refused) = (World::new(), 0);
+    for (name, entry) in entries() {
+        match entry {
+            Entry::Free(why) => assert!(!why.is_empty(), "{name}"),
+            Entry::Unsupported(call) => {
+                let answer = call(&mut world.call(everything(), &everything()));
+                assert!(
+                    matches!(answer, Some(Err(Error::Unsupported(_)))),
+                    "{name}: {answer:?}"
+                );
+            }
+            Entry::Needs(need, call) => {
+                for (asks, granted, word) in [
+                    (everything(), need.without(), "grant it with"),
+                    (need.without(), everything(), "its manifest does not ask for it"),
+                    (need.without(), need.without(), "nor is it granted"),
+                    (
+                        Permissions::default(),
+                        Permissions::default(),
+                        "nor is it granted",
+                    ),
+                ] {
+                    let answer = call(&mut world.call(asks, &granted));
+                    let Some(Err(Error::Denied(why))) = &answer else {
+                        panic!("{name} without {need:?}: {answer:?}");
+                    };
+                    assert!(why.contains(word) || name == "events.emit", "{name}: {why}");
+                }
+                // That the refusal was the grant's doing.
+                let answer = call(&mut world.call(everything(), &everything()));
+                assert!(
+                    !matches!(answer, Some(Err(Error::Denied(_)))),
+                    "{name}: {answer:?}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} imports refused without their grants");
+    assert!(refused >= 13);
+}
+
+#[tokio::test]
+async fn what_is_refused_asks_nobody() {
+    let world = World::new();
+    for (_, entry) in entries() {
+        if let Entry::Needs(need, call) = entry {
+            let mut refused = world.call(everything(), &need.without());
+            call(&mut refused);
+            assert!(refused.reads.is_empty() && refused.wrote.is_empty(), "{need:?}");
+        }
+    }
+    // Whatever was spawned has its turn.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!world.asked(), "the API server was asked");
+    assert!(
+        world.services.informers.scopes().is_empty(),
+        "something is watched"
+    );
+}
+
+#[tokio::test]
+async fn in_describe_nothing_may_be_used() {
+    let grant = Grant::default();
+    let terms = Arc::new(Terms {
+        plugin: "p".into(),
+        grants: PluginGrants::new("p", "", None, grant),
+        config: br#"{"a": 1}"#.to_vec(),
+        limits: Limits::default(),
+    });
+    for (name, entry) in entries() {
+        let (Entry::Needs(_, call) | Entry::Unsupported(call)) = entry else {
+            continue;
+        };
+        if name != "events.emit" {
+            let answer = call(&mut Call::new(terms.clone(), None));
+            assert!(
+                matches!(answer, Some(Err(Error::Denied(_)))),
+                "{name}: {answer:?}"
+            );
+        }
+    }
+    let mut sealed = Call::new(terms, None);
+    assert_eq!(config::Host::get(&mut sealed).await, b"{}");
+    assert_eq!(clock::Host::now(&mut sealed).await, 0);
+    assert_eq!(memo::Host::get(&mut sealed, "k".into()).await, None);
+    assert!(memo::Host::put(&mut sealed, "k".into(), vec![1]).await.is_err());
+    assert!(
+        status::Host::checkpoint(&mut sealed, b"{}".to_vec())
+            .await
+            .is_err()
+    );
+    metrics::Host::counter(&mut sealed, "n".into(), 1).await;
+    log::Host::write(&mut sealed, log::Level::Info, "m".into(), vec![]).await;
+    assert_eq!(sealed.bytes(), (0, 0));
+}
+
+/// A body's secrets need their own grant, besides the upstream's.
+#[tokio::test]
+async fn a_secret_in_a_body_is_refused_without_its_grant() {
+    let world = World::new();
+    let substitution = || http::Substitution {
+        placeholder: "a-placeholder-long-enough".into(),
+        namespace: None,
+        secret: "s".into(),
+        key: "k".into(),
+        encoding: http::Encoding::Plain,
+    };
+    let mut call = world.call(everything(), &Need::Secrets.without());
+    let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
+    assert!(
+        matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")),
+        "{answer:?}"
+    );
+    let mut call = world.call(everything(), &everything());
+    let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
+    assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+}
+
+/// Secrets are no ConfigMaps: what covers their kind does not show them.
+#[tokio::test]
+async fn secrets_are_not_shown_by_any_verb() {
+    let world = World::new();
+    let gvk = types::Gvk {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Secret".into(),
+    };
+    let secret = || types::ObjectRef {
+        gvk: gvk.clone(),
+        cluster: None,
+        namespace: Some("a".into()),
+        name: "s".into(),
+    };
+    let body = || br#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"a"}}"#.to_vec();
+    let mut call = world.call(everything(), &everything());
+    for (live, fields) in [
+        (false, vec![]),
+        (true, vec![]),
+        (false, vec!["data".into()]),
+        (false, vec!["metadata".into()]),
+    ] {
+        let options = kubernetes::GetOptions { live, fields };
+        let answer = once(kubernetes::Host::get(&mut call, secret(), options));
+        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    }
+    for live in [false, true] {
+        let options = kubernetes::ListOptions {
+            cluster: None,
+            namespace: Some("a".into()),
+            label_selector: None,
+            field_selector: Some("data.password=aHVudGVy".into()),
+            fields: vec!["metadata.name".into()],
+            limit: 0,
+            continue_token: None,
+            live,
+        };
+        let answer = once(kubernetes::Host::list(&mut call, gvk.clone(), options));
+        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    }
+    let answer = once(kubernetes::Host::require_ready(&mut call, secret()));
+    assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    for force in [false, true] {
+        let options = kubernetes::WriteOptions { owned: false, force };
+        let answer = once(kubernetes::Host::apply(&mut call, body(), options));
+        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+        let answer = once(kubernetes::Host::create(&mut call, body(), options));
+        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    }
+}

@@ -1,0 +1,36 @@
+//! Classifies the error of a call that did not return.
+
+use std::time::Duration;
+
+use super::store_limiter::Exceeded;
+use crate::contract::{
+    limits::{Limit, Limits},
+    trap::Trap,
+};
+
+/// What an error of the call was.
+pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
+    let text = format!("{error:#}");
+    if cpu > limits.cpu && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
+        return Trap::Cpu(limits.cpu);
+    }
+    match error.downcast_ref() {
+        Some(Exceeded(Limit::TableElements)) => return Trap::Tables(limits.table_elements),
+        Some(Exceeded(_)) => return Trap::Memory(limits.memory),
+        None if text.contains("fuel allocated for hostcalls") => return Trap::Bytes(limits.call_bytes),
+        None => {}
+    }
+    // The first lines are the backtrace's context, the cause stands last.
+    let cause = error.root_cause().to_string();
+    let at: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.split_once("!").map(|(_, name)| name.trim()))
+        .filter(|name| !name.is_empty())
+        .take(6)
+        .collect();
+    Trap::Other(if at.is_empty() {
+        cause
+    } else {
+        format!("{cause} (in {})", at.join(" < "))
+    })
+}
