@@ -30,7 +30,7 @@ use crate::{
     },
     recording::Tapes,
     rollout::{Objects, Reloader},
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
@@ -109,7 +109,7 @@ impl Host {
             recorder: Recorder::default(),
             upstreams,
             streams,
-            memo: Memo::default(),
+            object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
             gate: gate.clone(),
@@ -285,7 +285,7 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
         }
         services.streams.clear();
         services.effects.forget_all();
-        services.memo.clear();
+        services.object_cache.clear();
         for plugin in registry.serving() {
             requeue(&services, &plugin, Cause::Start);
         }

@@ -43,7 +43,7 @@ use crate::{
     policy::network::Network,
     reconcile::{Controller, run_once::Step, stats::Ledger},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue, Work},
@@ -137,7 +137,7 @@ impl World {
                 .within(network)
                 .planning(move |upstream, request| noting.request(upstream, request)),
             streams: Streams::closed(),
-            memo: Memo::default(),
+            object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             gate: Gate::default(),

@@ -275,6 +275,13 @@ pub async fn load(
         };
         Refusal::new(reason, e.to_string())
     })?;
+    if inspection.messages {
+        return Err(Refusal::new(
+            "ContractDiffers",
+            "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
+                .into(),
+        ));
+    }
     let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
@@ -295,7 +302,7 @@ pub async fn load(
         version: descriptor.version,
         digest,
         kinds,
-        max_concurrent: descriptor.max_concurrent,
+        max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
         manifest,
@@ -381,6 +388,11 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.check()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
+        if kind.wait_for_dependents {
+            return Err(format!(
+                "`describe` lists {gvk} with wait-for-dependents, which this host does not offer yet: unset it"
+            ));
+        }
         if *gvk.group == *"ostler.dev" {
             return Err(format!(
                 "`describe` lists {gvk}, which the host itself reconciles"
@@ -438,8 +450,9 @@ mod tests {
                 finalizer: Some(finalizer.into()),
                 label_selector: None,
                 phase: false,
+                wait_for_dependents: false,
             }],
-            max_concurrent: 0,
+            max_concurrent: None,
         }
     }
 

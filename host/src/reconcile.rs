@@ -322,7 +322,7 @@ impl Controller {
             return Some(end);
         }
         self.ledger.forget(key);
-        self.services.memo.forget(key);
+        self.services.object_cache.forget(key);
         self.services.streams.retain(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
@@ -367,7 +367,7 @@ impl Controller {
         let note = format!("Not reconciled while annotated {PAUSED}=true; deletion still cleans up");
         let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
         let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Yield,
+            resolution: reconciler::Resolution::Wait,
             reason: "Paused".into(),
             message: note,
             conditions: vec![paused],

@@ -37,7 +37,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::Circuit,
-    masking::{Encoding, Former, Substitution},
+    masking::{Encoding, Former, SecretSource, Substitution, Username},
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::Event,
@@ -214,7 +214,7 @@ impl From<SendError> for types::Error {
             SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
             SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::Budget(text),
+            SendError::TooLarge(_) => Self::LimitExceeded(text),
         }
     }
 }

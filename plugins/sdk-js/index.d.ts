@@ -59,7 +59,7 @@ export interface Upstream {
   /** Publishes a message and waits for the confirmation of the broker. */
   publish(message: Message): void;
 }
-export type HeaderValue = { tag: "text" | "structure" | "bytes" | "boolean" | "integer" | "float" | "timestamp" | "empty"; val?: any };
+export type HeaderValue = { tag: "string" | "structure" | "bytes" | "boolean" | "integer" | "float" | "timestamp" | "empty"; val?: any };
 export interface Message {
   exchange?: string; routingKey: string; body?: string | Uint8Array; json?: any; mandatory?: boolean;
   contentType?: string; contentEncoding?: string; headers?: { name: string; value: HeaderValue }[]; persistent?: boolean;

@@ -19,7 +19,8 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use self::plugin::{Ended, HostCall, PluginMetrics, Running, Suppressed};
+pub use crate::contract::host_calls::HostCall;
+pub use self::plugin::{Ended, PluginMetrics, Running, Suppressed};
 
 /// `controller` of controller-runtime is a plugin here: what has a queue, a concurrency and a result.
 pub type Labels = Vec<(&'static str, Arc<str>)>;

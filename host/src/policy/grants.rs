@@ -29,6 +29,8 @@ pub enum Verb {
     Apply,
     /// Create.
     Create,
+    /// Merge patch.
+    Patch,
     /// Delete.
     Delete,
     /// Keep from going while it is used.
@@ -42,6 +44,7 @@ impl fmt::Display for Verb {
             Self::List => "list",
             Self::Apply => "apply",
             Self::Create => "create",
+            Self::Patch => "patch",
             Self::Delete => "delete",
             Self::Hold => "hold",
         })

@@ -136,7 +136,7 @@ impl Controller {
             (Some(Trap::Wall(_)), _) => Ending::Failed,
             (Some(_), _) => Ending::Trapped,
             (None, Answer::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => Ending::Fine,
+                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => Ending::Fine,
                 _ => Ending::Failed,
             },
             (None, Answer::Outcome(_)) => Ending::Fine,
@@ -249,7 +249,7 @@ impl Controller {
         call: &Call,
     ) -> End {
         if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
-            && outcome.next == reconciler::Next::Settled
+            && outcome.next == reconciler::Next::AwaitChange
         {
             return self.release(key, object, finalizer).await;
         }
@@ -260,7 +260,7 @@ impl Controller {
         if let Answer::Failure(failure) = &result {
             info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
             // Waiting is no error.
-            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
+            if !matches!(failure.resolution, reconciler::Resolution::Wait) {
                 self.ledger.failed(key, &failure.reason, &failure.message);
             }
         }
@@ -295,8 +295,8 @@ fn hot(result: &mut Answer, reason: &str, note: &str) {
 fn resolution(resolution: &reconciler::Resolution) -> &'static str {
     match resolution {
         reconciler::Resolution::Retry => "retry",
-        reconciler::Resolution::Yield => "yield",
-        reconciler::Resolution::Parked => "parked",
+        reconciler::Resolution::Wait => "wait",
+        reconciler::Resolution::Terminal => "terminal",
         reconciler::Resolution::Throttled(_) => "throttled",
         reconciler::Resolution::Denied(_) => "denied",
     }

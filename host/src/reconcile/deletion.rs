@@ -74,7 +74,7 @@ impl Controller {
             Answer::Failure(failure) => (failure, None),
             Answer::Outcome(outcome) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Terminating".into(),
                     message: "Cleanup in progress".into(),
                     conditions: outcome.conditions,

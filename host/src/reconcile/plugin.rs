@@ -12,7 +12,7 @@ use crate::{
     cache::store::Query,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
-        types::{Condition, TriState},
+        types::{Condition, ConditionStatus},
     },
     kube::{key::ObjectRef, object::Object, scope::Form},
     plugin::{
@@ -83,7 +83,7 @@ impl Controller {
         let answer = answer(&report, serving.as_deref(), dealt);
         // What is being loaded has not failed.
         let failure = match &answer {
-            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => Some(failure),
+            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
             _ => None,
         };
         if let Some(failure) = failure {
@@ -198,7 +198,7 @@ impl Controller {
         reads: Vec<Dependency>,
     ) -> End {
         let mut failure = Failure {
-            resolution: Resolution::Yield,
+            resolution: Resolution::Wait,
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
@@ -254,7 +254,7 @@ fn cleans_up(plugin: &Plugin) -> bool {
 
 fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
-        status: TriState::Unknown,
+        status: ConditionStatus::Unknown,
         ..condition(kind, false, reason, message)
     }
 }
@@ -267,7 +267,7 @@ fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
         None => Answer::Outcome(Outcome {
             conditions,
             status,
-            next: Then::Settled,
+            next: Then::AwaitChange,
         }),
         Some((reason, message, resolution)) => Answer::Failure(Failure {
             resolution,
@@ -334,22 +334,22 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
 /// Why it is not Ready: in a word, for people, and whether waiting helps.
 fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
-        let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
+        let bad = |c: &&Condition| c.type_ == kind && c.status != ConditionStatus::True;
         aspects.iter().find(bad)
     };
     let waits = |c: &Condition| match c.status {
-        TriState::Unknown => Resolution::Yield,
+        ConditionStatus::Unknown => Resolution::Wait,
         _ if report.passing || !dealt => Resolution::Retry,
-        _ => Resolution::Parked,
+        _ => Resolution::Terminal,
     };
     if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
     let (reason, resolution) = match &*canary.state {
-        "RolledBack" => ("CanaryRolledBack", Resolution::Parked),
-        "Refused" => ("CanaryRefused", Resolution::Parked),
-        "Loading" => ("CanaryLoading", Resolution::Yield),
+        "RolledBack" => ("CanaryRolledBack", Resolution::Terminal),
+        "Refused" => ("CanaryRefused", Resolution::Terminal),
+        "Loading" => ("CanaryLoading", Resolution::Wait),
         _ => return None,
     };
     Some((

@@ -210,7 +210,7 @@ fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 /// What a component said makes no sense.
 fn nonsense(why: &str) -> reconciler::Failure {
     reconciler::Failure {
-        resolution: reconciler::Resolution::Parked,
+        resolution: reconciler::Resolution::Terminal,
         reason: "PluginStatusInvalid".into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),

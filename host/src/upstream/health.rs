@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{SendError, transport_error};
 use crate::contract::bindings::{
     reconciler::{Failure, Next, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
 /// A refused request stands against the credentials for this long; then success elsewhere is enough.
@@ -197,9 +197,9 @@ impl Report {
     pub fn answer(&self) -> Result<Outcome, Failure> {
         let condition = |kind: &str, fact: &Option<Fact>| {
             let (status, reason, message) = match fact {
-                Some(fact) if fact.good => (TriState::Yes, fact.reason, &*fact.message),
-                Some(fact) => (TriState::No, fact.reason, &*fact.message),
-                None => (TriState::Unknown, "NotChecked", ""),
+                Some(fact) if fact.good => (ConditionStatus::True, fact.reason, &*fact.message),
+                Some(fact) => (ConditionStatus::False, fact.reason, &*fact.message),
+                None => (ConditionStatus::Unknown, "NotChecked", ""),
             };
             Condition {
                 type_: kind.into(),
@@ -216,8 +216,8 @@ impl Report {
         if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.good) {
             return Err(Failure {
                 resolution: match self.stalled {
-                    true => Resolution::Parked,
-                    false => Resolution::Yield,
+                    true => Resolution::Terminal,
+                    false => Resolution::Wait,
                 },
                 reason: bad.reason.into(),
                 message: bad.message.clone(),
@@ -231,7 +231,7 @@ impl Report {
         Ok(Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         })
     }
 }

@@ -92,7 +92,7 @@ impl Message {
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.properties.headers.push(MessageHeader {
             name: name.into(),
-            value: HeaderValue::Text(value.into()),
+            value: HeaderValue::String(value.into()),
         });
         self
     }
@@ -103,7 +103,7 @@ impl MessageProperties {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|header| header.name == name).and_then(|header| match &header.value {
-            HeaderValue::Text(text) => Some(text.as_str()),
+            HeaderValue::String(text) => Some(text.as_str()),
             _ => None,
         })
     }

@@ -13,7 +13,7 @@ use ostler::testing::{
     key::Gvk,
     limits::Limits,
     plugin::Report,
-    recording::{Keep, format::Recording, value::Shown},
+    recording::{Keep, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
 use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, scenarios};
@@ -184,11 +184,11 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
     assert!(replayed(&wasm, &good).await.expect("it can be replayed").same);
     // A build that does otherwise, here by being told otherwise: it reads something else in its second read.
     let mut other = recording.clone();
-    let Shown::Record(request) = &mut other.request else {
+    let RecordedValue::Record(request) = &mut other.request else {
         panic!("a request")
     };
     for (name, value) in request {
-        if let (Shown::Bytes(object), "object") = (value, &**name) {
+        if let (RecordedValue::Bytes(object), "object") = (value, &**name) {
             let mut edited: Value = serde_json::from_slice(object).expect("JSON");
             edited["spec"]["steps"][2]["name"] = "elsewhere".into();
             *object = edited.to_string().into();

@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 
 use super::{Histograms, Labels};
-use crate::contract::limits::Limit;
+use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Seconds a reconcile takes, as controller-runtime's buckets have them.
 const RECONCILE: [f64; 40] = [
@@ -88,42 +88,6 @@ pub enum Suppressed {
 }
 
 const SUPPRESSED: [&str; 2] = ["apply", "status"];
-
-macro_rules! host_calls {
-    ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// What a component can call, to be counted by.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)]
-        pub enum HostCall { $($variant),+ }
-
-        const HOST_CALLS: &[&str] = &[$($name),+];
-    };
-}
-
-host_calls! {
-    KubernetesGet = "kubernetes.get",
-    KubernetesList = "kubernetes.list",
-    KubernetesRequireReady = "kubernetes.require-ready",
-    KubernetesApply = "kubernetes.apply",
-    KubernetesCreate = "kubernetes.create",
-    KubernetesDelete = "kubernetes.delete",
-    ReferencesHold = "references.hold",
-    HttpSend = "http.send",
-    HttpSecretDigest = "http.secret-digest",
-    HttpSubscribe = "http.subscribe",
-    HttpReadEvents = "http.read-events",
-    MessagingPublish = "messaging.publish",
-    StatusCheckpoint = "status.checkpoint",
-    EventsEmit = "events.emit",
-    LogWrite = "log.write",
-    MetricsCounter = "metrics.counter",
-    MetricsGauge = "metrics.gauge",
-    ClockNow = "clock.now",
-    ConfigGet = "config.get",
-    MemoGet = "memo.get",
-    MemoPut = "memo.put",
-    MemoRemove = "memo.remove",
-}
 
 /// The families of which every plugin has a series or several.
 pub(super) struct Families {
@@ -333,9 +297,9 @@ impl PluginMetrics {
             calls: families.calls.get_or_create_owned(&plugin),
             cpu: families.cpu.get_or_create_owned(&plugin),
             traps: TRAPS.map(|t| families.traps.get_or_create_owned(&plugin_by("kind", t))),
-            host_calls: HOST_CALLS
+            host_calls: HostCall::ALL
                 .iter()
-                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c)))
+                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c.name())))
                 .collect(),
             suppressed: SUPPRESSED.map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),
