@@ -51,7 +51,7 @@ pub fn without_wasi(component: &[u8]) -> Result<()> {
 }
 
 /// Adds a custom section at the component's top level.
-pub fn embed(component: &mut Vec<u8>, name: &str, data: &[u8]) {
+pub fn append_section(component: &mut Vec<u8>, name: &str, data: &[u8]) {
     let section = CustomSection {
         name: name.into(),
         data: data.into(),
@@ -87,7 +87,7 @@ mod tests {
         let mut component = EMPTY.to_vec();
         // Longer than one byte of length says.
         let data = vec![b'x'; 300];
-        embed(&mut component, "ostler:manifest", &data);
+        append_section(&mut component, "ostler:manifest", &data);
         wasmparser::Validator::new().validate_all(&component).unwrap();
         let found = Parser::new(0)
             .parse_all(&component)

@@ -143,7 +143,7 @@ pub fn build(folder: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -
     };
     let mut wasm = made.wasm;
     if let Some(manifest) = manifest {
-        component::embed(&mut wasm, manifest::SECTION, &manifest);
+        component::append_section(&mut wasm, manifest::SECTION, &manifest);
     }
     let path = options
         .out

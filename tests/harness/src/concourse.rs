@@ -1,12 +1,12 @@
-//! The Concourse pack's kinds and manifests.
+//! Kinds and manifests of the Concourse pack.
 
 use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;
 
-/// The components of the pack.
-pub const COMPONENTS: [&str; 7] = [
+/// Components of the pack.
+pub const PACK_COMPONENTS: [&str; 7] = [
     "concourse/concourse-build",
     "concourse/concourse-instance",
     "concourse/concourse-team",
@@ -16,13 +16,13 @@ pub const COMPONENTS: [&str; 7] = [
     "concourse/concourse-worker",
 ];
 
-/// A kind of the pack.
+/// Returns a kind of the pack.
 pub fn kind(kind: &str) -> Gvk {
     Gvk::new("concourse-ci.org", "v1alpha1", kind)
 }
 
-/// A pipeline of several jobs and resources, with a variable.
-pub const CONFIG: &str = "\
+/// A pipeline with two jobs, two resources and two variables.
+pub const PIPELINE_YAML: &str = "\
 resources:
 - name: source
   type: git
@@ -49,28 +49,28 @@ groups:
 ";
 
 impl Lab {
-    /// An object of the pack.
-    pub fn pack(&self, kind: &str, name: &str, spec: Value) -> Value {
+    /// Builds an object of the pack.
+    pub fn pack_object(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
                 "metadata": {"name": name, "namespace": self.namespace}, "spec": spec})
     }
 
-    /// The Secret with Concourse's password.
-    pub fn secret(&self, password: &str) -> Value {
+    /// Builds the Secret that holds Concourse's password.
+    pub fn password_secret(&self, password: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ci-admin", "namespace": self.namespace},
                 "stringData": {"password": password}})
     }
 
-    /// An Instance for this test's simulator.
-    pub fn instance(&self) -> Value {
-        self.pack("Instance", "ci", json!({"url": self.concourse.url(),
+    /// Builds an Instance for this test's Concourse.
+    pub fn instance_object(&self) -> Value {
+        self.pack_object("Instance", "ci", json!({"url": self.concourse.url(),
                 "auth": {"password": {"username": self.concourse.user(), "passwordRef": {"name": "ci-admin", "key": "password"}}}}))
     }
 
-    /// A Team on it.
-    pub fn team(&self) -> Value {
+    /// Builds a Team on that Instance.
+    pub fn team_object(&self) -> Value {
         let owner = format!("local:{}", self.concourse.user());
-        self.pack(
+        self.pack_object(
             "Team",
             "platform",
             json!({"instanceRef": {"name": "ci"}, "teamName": self.concourse.team_name("platform"),
@@ -78,9 +78,9 @@ impl Lab {
         )
     }
 
-    /// A Pipeline of that Team, its config in the ConfigMap [`Lab::config`].
-    pub fn pipeline(&self) -> Value {
-        self.pack(
+    /// Builds a Pipeline of that Team. Its config is in the ConfigMap of [`Lab::pipeline_config_map`].
+    pub fn pipeline_object(&self) -> Value {
+        self.pack_object(
             "Pipeline",
             "app",
             json!({"teamRef": {"name": "platform"},
@@ -90,37 +90,37 @@ impl Lab {
         )
     }
 
-    /// The ConfigMap with the pipeline's config.
-    pub fn config(&self, config: &str) -> Value {
+    /// Builds the ConfigMap that holds the pipeline's config.
+    pub fn pipeline_config_map(&self, config: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app-pipeline", "namespace": self.namespace},
                 "data": {"pipeline.yml": config}})
     }
 
-    /// The Secret of the pipeline's variable.
-    pub fn registry(&self, password: &str) -> Value {
+    /// Builds the Secret that holds the pipeline's variable.
+    pub fn registry_secret(&self, password: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "registry", "namespace": self.namespace},
                 "stringData": {"password": password}})
     }
 
     /// Installs the pack and starts a host.
     pub async fn start_pack(&mut self) {
-        self.install(&COMPONENTS);
+        self.install(&PACK_COMPONENTS);
         self.start_host().await;
     }
 
     /// Applies the whole chain and waits until it is Ready.
-    pub async fn chain(&self) {
+    pub async fn apply_chain(&self) {
         for object in [
-            self.secret(self.concourse.password()),
-            self.registry("registry-pass-0001"),
-            self.config(CONFIG),
-            self.instance(),
-            self.team(),
-            self.pipeline(),
+            self.password_secret(self.concourse.password()),
+            self.registry_secret("registry-pass-0001"),
+            self.pipeline_config_map(PIPELINE_YAML),
+            self.instance_object(),
+            self.team_object(),
+            self.pipeline_object(),
         ] {
             self.apply(object).await;
         }
-        self.ready(&kind("Pipeline"), "app").await;
-        self.idle().await;
+        self.wait_ready(&kind("Pipeline"), "app").await;
+        self.wait_idle().await;
     }
 }

@@ -1,4 +1,4 @@
-//! One test's world.
+//! The environment of one test.
 
 mod objects;
 mod wait;
@@ -22,13 +22,13 @@ use ostler::{Host, Settings};
 use serde_json::json;
 use tempfile::TempDir;
 
-pub use self::wait::condition;
-use crate::{component::workspace, logs, server::Concourse};
+pub use self::wait::find_condition;
+use crate::{component::workspace_root, logs, server::Concourse};
 
-/// The grants the tests run with: what deploy/grants.yaml gives the packs, and the examples'.
-pub const GRANTS: &str = include_str!("../../../deploy/grants.yaml");
+/// Grants the tests run with: those of deploy/grants.yaml, for the packs and the examples.
+pub const PACK_GRANTS: &str = include_str!("../../../deploy/grants.yaml");
 
-/// What the probe may do, below `plugins:`.
+/// Grants of the plugin `probe`, below `plugins:`.
 const PROBE_GRANTS: &str = "
   probe:
     kubernetes:
@@ -38,32 +38,33 @@ const PROBE_GRANTS: &str = "
     events: true
 ";
 
-/// One test's world: its own namespace, simulator and plugin directory.
+/// The environment of one test: its own namespace, Concourse and plugin directory on an API server that it owns or
+/// shares.
 pub struct Lab {
-    /// Set where the API server is the embedded one.
+    /// The embedded API server, unless the test runs on the real control plane.
     pub embedded: Option<ostler_apiserver::Server>,
     /// A client of the API server.
     pub client: Client,
-    /// Path of its kubeconfig.
+    /// Path of a kubeconfig for the API server.
     pub kubeconfig: PathBuf,
-    /// The namespace of this test.
+    /// Namespace of this test.
     pub namespace: String,
-    /// Concourse.
+    /// Concourse of this test.
     pub concourse: Concourse,
     /// The host, while one runs in this process.
     pub host: Option<Host>,
-    /// How the next host runs.
+    /// Settings of the next host to be started.
     pub settings: Settings,
     directory: TempDir,
 }
 
 impl Lab {
-    /// A lab on an embedded API server of its own.
+    /// Starts a lab on an embedded API server of its own.
     pub async fn embedded() -> Self {
         Self::embedded_with(ostler_apiserver::Options::default()).await
     }
 
-    /// The same with an API server started otherwise.
+    /// Starts a lab on an embedded API server with these options.
     pub async fn embedded_with(options: ostler_apiserver::Options) -> Self {
         let server = ostler_apiserver::Server::start(options)
             .await
@@ -71,14 +72,14 @@ impl Lab {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, server.kubeconfig()).expect("kubeconfig written");
-        Self::on(Some(server), kubeconfig, directory).await
+        Self::with_api_server(Some(server), kubeconfig, directory).await
     }
 
-    /// A lab on the real control plane that `cargo xtask test real` started.
+    /// Starts a lab on the real control plane that `cargo xtask test real` started.
     pub async fn real() -> Self {
         let kubeconfig = std::env::var("OSTLER_TEST_KUBECONFIG")
             .expect("OSTLER_TEST_KUBECONFIG names no kubeconfig: run `cargo xtask test real`");
-        Self::on(
+        Self::with_api_server(
             None,
             kubeconfig.into(),
             tempfile::tempdir().expect("a temporary directory"),
@@ -86,8 +87,12 @@ impl Lab {
         .await
     }
 
-    async fn on(embedded: Option<ostler_apiserver::Server>, kubeconfig: PathBuf, directory: TempDir) -> Self {
-        logs::capture();
+    async fn with_api_server(
+        embedded: Option<ostler_apiserver::Server>,
+        kubeconfig: PathBuf,
+        directory: TempDir,
+    ) -> Self {
+        logs::capture_logs();
         let client = ostler::testing::cli::client(Some(kubeconfig.clone()))
             .await
             .expect("a client");
@@ -102,16 +107,16 @@ impl Lab {
         std::fs::create_dir(&plugins).expect("plugin directory");
         let settings = Settings {
             plugins,
-            grants: Grants::parse(&[GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
+            grants: Grants::parse(&[PACK_GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
-            // The simulator runs here.
+            // The Concourse simulator listens on loopback.
             network: vec![ostler::testing::network::network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
-            // The cluster may be shared.
+            // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
             workers: 8,
             cache: Some(Cache {
-                directory: workspace().join("target/compiled"),
+                directory: workspace_root().join("target/compiled"),
                 compiler: None,
             }),
             ..Settings::default()
@@ -126,20 +131,20 @@ impl Lab {
             settings,
             directory,
         };
-        let crds = std::fs::read_dir(workspace().join("crds")).expect("crds/");
+        let crds = std::fs::read_dir(workspace_root().join("crds")).expect("crds/");
         let crds = crds.map(|entry| entry.expect("an entry").path());
         let ours = ["hostile", "lifecycle", "probe"];
-        for path in crds.chain(ours.map(|test| workspace().join(format!("tests/{test}/crd.yaml")))) {
-            lab.apply_text(&std::fs::read_to_string(&path).expect("a CRD"))
+        for path in crds.chain(ours.map(|test| workspace_root().join(format!("tests/{test}/crd.yaml")))) {
+            lab.apply_yaml(&std::fs::read_to_string(&path).expect("a CRD"))
                 .await;
         }
         lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lab.namespace}}))
             .await;
-        lab.established().await;
+        lab.wait_established().await;
         lab
     }
 
-    /// The directory of this test; gone with it.
+    /// Directory of this test, removed when the lab is dropped.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -149,7 +154,7 @@ impl Lab {
         self.start_host_with(self.client.clone()).await
     }
 
-    /// Starts a host in this process that reaches the API server by this client.
+    /// Starts a host in this process that uses this client.
     pub async fn start_host_with(&mut self, client: Client) -> &Host {
         let host = Host::start(client, self.settings.clone())
             .await
@@ -157,8 +162,8 @@ impl Lab {
         self.host.insert(host)
     }
 
-    /// Where the API server listens.
-    pub fn address(&self) -> SocketAddr {
+    /// Returns the address the API server listens on.
+    pub fn api_address(&self) -> SocketAddr {
         let text = std::fs::read_to_string(&self.kubeconfig).expect("a kubeconfig");
         let (_, rest) = text.split_once("://").expect("a server");
         let address: String = rest
@@ -168,27 +173,27 @@ impl Lab {
         address.parse().expect("an address")
     }
 
-    /// A client that reaches the API server by another address.
+    /// Creates a client that reaches the API server at another address, such as a proxy's.
     pub async fn client_at(&self, address: SocketAddr) -> Client {
-        let path = self.kubeconfig_at("elsewhere", address);
+        let path = self.write_kubeconfig("elsewhere", address);
         ostler::testing::cli::client(Some(path)).await.expect("a client")
     }
 
-    /// Writes `NAME.kubeconfig`, which reaches the API server by another address.
-    pub fn kubeconfig_at(&self, name: &str, address: SocketAddr) -> PathBuf {
+    /// Writes `NAME.kubeconfig`, which reaches the API server at another address.
+    pub fn write_kubeconfig(&self, name: &str, address: SocketAddr) -> PathBuf {
         let text = std::fs::read_to_string(&self.kubeconfig).expect("a kubeconfig");
         let path = self.path().join(format!("{name}.kubeconfig"));
-        let elsewhere = text.replace(&self.address().to_string(), &address.to_string());
+        let elsewhere = text.replace(&self.api_address().to_string(), &address.to_string());
         std::fs::write(&path, elsewhere).expect("written");
         path
     }
 
-    /// The running host.
+    /// Returns the running host.
     pub fn host(&self) -> &Host {
         self.host.as_ref().expect("a host runs")
     }
 
-    /// What answers people about the running host.
+    /// Returns the admin service of the running host.
     pub fn admin(&self) -> Admin {
         let host = self.host();
         Admin {
@@ -199,17 +204,17 @@ impl Lab {
         }
     }
 
-    /// Names an object of this test's namespace.
+    /// Returns the key of an object in this test's namespace.
     pub fn key(&self, gvk: &Gvk, name: &str) -> ObjectRef {
         ObjectRef::new(gvk.clone(), &self.namespace, name)
     }
 
-    /// What woke an object so far.
-    pub fn causes(&self, gvk: &Gvk, name: &str) -> Vec<Cause> {
+    /// Returns the causes of all reconciles of an object so far.
+    pub fn wake_causes(&self, gvk: &Gvk, name: &str) -> Vec<Cause> {
         self.host().causes(&self.key(gvk, name))
     }
 
-    /// All writes the host has sent to the API server so far.
+    /// Counts the writes the host has sent to the API server so far.
     pub fn api_writes(&self) -> u64 {
         self.host().ledger().all().iter().map(|f| f.api_writes).sum()
     }

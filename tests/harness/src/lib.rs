@@ -1,5 +1,5 @@
-//! What the scenario tests share: an API server (embedded or real), a Concourse
-//! simulator, a host with real components, and waiting for conditions.
+//! Test harness of the scenarios: an API server (embedded or real), a Concourse (simulated or real), a host with real
+//! components, and functions that wait for conditions.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ pub mod registry;
 mod scenario;
 mod server;
 
-pub use component::{component_bytes, rebuilt, workspace};
+pub use component::{read_component, with_note, workspace_root};
 pub use concourse_simulator as simulator;
-pub use lab::{GRANTS, Lab, condition};
-pub use logs::logs;
+pub use lab::{Lab, PACK_GRANTS, find_condition};
+pub use logs::captured_logs;
 pub use ostler;
-pub use scenario::bounded;
+pub use scenario::run_bounded;
 pub use server::Concourse;
 
-/// The password of the simulator's only user; scanned for where it must not be.
-pub const PASSWORD: &str = "correct-horse-battery-staple";
+/// Password of the simulator's only user. Tests scan objects, logs and recordings for it.
+pub const ADMIN_PASSWORD: &str = "correct-horse-battery-staple";
 
-/// What every wait in a test has at most. Generous: a slow machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of every single wait in a test. Generous, because a slow machine is not a failure.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);

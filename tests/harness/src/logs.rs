@@ -1,21 +1,25 @@
-//! What the tests of this process log.
+//! Log capture for the tests of this process.
 
 use std::{
     io::Write,
     sync::{Arc, Mutex, OnceLock},
 };
 
-static LOGS: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
+static CAPTURED_LOGS: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
 
-/// Everything all tests of this process have logged so far, at debug level.
-pub fn logs() -> String {
-    let logs = LOGS.get().expect("a lab was started").lock().expect("lock");
+/// Returns everything that tests of this process have logged so far, at debug level.
+pub fn captured_logs() -> String {
+    let logs = CAPTURED_LOGS
+        .get()
+        .expect("a lab was started")
+        .lock()
+        .expect("lock");
     String::from_utf8_lossy(&logs).into_owned()
 }
 
-/// From now on.
-pub(crate) fn capture() {
-    LOGS.get_or_init(|| {
+/// Starts the capture, once per process.
+pub(crate) fn capture_logs() {
+    CAPTURED_LOGS.get_or_init(|| {
         let logs = Arc::new(Mutex::new(Vec::new()));
         let writer = Tee(logs.clone());
         tracing_subscriber::fmt()
@@ -27,7 +31,7 @@ pub(crate) fn capture() {
     });
 }
 
-/// Keeps what is logged, and shows it with the test's own output.
+/// A writer that keeps the log and also prints it, so that it appears in the output of a failed test.
 #[derive(Clone)]
 struct Tee(Arc<Mutex<Vec<u8>>>);
 

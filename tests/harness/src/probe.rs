@@ -1,25 +1,25 @@
-//! Objects that do what they say: see the plugin `probe`.
+//! Probe objects: their spec lists the host calls that the plugin `probe` makes.
 
 use ostler::testing::key::Gvk;
 use serde_json::{Value, json};
 
 use crate::Lab;
 
-/// The kind.
+/// Returns the kind `Probe`.
 pub fn kind() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Probe")
 }
 
-/// The kind most steps are about.
+/// Returns the kind `ConfigMap`, which most steps use.
 pub fn config_map() -> Gvk {
     Gvk::new("", "v1", "ConfigMap")
 }
 
-/// A step that writes a ConfigMap with this value.
-pub fn write(what: &str, name: &str, value: &str) -> Value {
+/// Builds a step that writes a ConfigMap with this value by `action`: `apply`, `create` or `force`.
+pub fn write(action: &str, name: &str, value: &str) -> Value {
     let object =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}});
-    json!({"do": what, "object": object.to_string()})
+    json!({"do": action, "object": object.to_string()})
 }
 
 impl Lab {
@@ -29,16 +29,16 @@ impl Lab {
         self.start_host().await;
     }
 
-    /// A probe with these steps, and these when it is deleted.
-    pub async fn probe(&self, name: &str, steps: Value, cleanup: Value) {
+    /// Applies a Probe with steps for its reconcile and for its cleanup.
+    pub async fn apply_probe(&self, name: &str, steps: Value, cleanup: Value) {
         self.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Probe",
                 "metadata": {"name": name, "namespace": self.namespace},
                 "spec": {"steps": steps, "cleanup": cleanup}}))
             .await;
     }
 
-    /// A ConfigMap with a label and a value.
-    pub async fn map(&self, name: &str, label: &str, value: &str) {
+    /// Applies a ConfigMap with a label and a value.
+    pub async fn apply_config_map(&self, name: &str, label: &str, value: &str) {
         self.apply(
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name,
                 "namespace": self.namespace, "labels": {"l": label}}, "data": {"v": value}}),
@@ -46,9 +46,9 @@ impl Lab {
         .await;
     }
 
-    /// Waits until a probe's steps have seen this.
-    pub async fn saw(&self, name: &str, seen: &[&str]) {
-        self.until(&format!("{name} saw {seen:?}"), async || {
+    /// Waits until the results of a probe's steps, in `status.seen`, are these.
+    pub async fn wait_seen(&self, name: &str, seen: &[&str]) {
+        self.wait_until(&format!("status.seen of {name} is {seen:?}"), async || {
             let probe = self.get(&kind(), name).await.unwrap_or_default();
             probe["status"]["seen"] == json!(seen)
         })

@@ -1,4 +1,4 @@
-//! Hosts in processes of their own, to be stopped and killed.
+//! Hosts in processes of their own, which a test can stop and kill.
 
 use std::{
     path::PathBuf,
@@ -8,9 +8,9 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-use crate::{GRANTS, Lab, workspace};
+use crate::{Lab, PACK_GRANTS, workspace_root};
 
-/// A host in a process; killed when dropped.
+/// A host process, killed when dropped.
 pub struct Process {
     child: Child,
     log: PathBuf,
@@ -18,12 +18,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a host of this name with the plugins of the lab, or of the directory `NAME` in it when there is one;
-    /// it reaches the API server as `NAME.kubeconfig` there says, when there is one.
+    /// Starts a host. It uses the plugin directory `NAME` and `NAME.kubeconfig` of the lab's directory where they exist,
+    /// and the lab's own otherwise.
     pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
         let at = |suffix: &str| lab.path().join(format!("{name}{suffix}"));
         let (log, ready, grants) = (at(".log"), at(".ready"), at(".grants.yaml"));
-        std::fs::write(&grants, format!("{GRANTS}{MORE_GRANTS}")).expect("grants written");
+        std::fs::write(&grants, format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}")).expect("grants written");
         let _ = std::fs::remove_file(&ready);
         let (own, elsewhere) = (at(""), at(".kubeconfig"));
         let kubeconfig = if elsewhere.exists() {
@@ -37,7 +37,7 @@ impl Process {
             .append(true)
             .open(&log)
             .expect("a log");
-        let child = Command::new(binary())
+        let child = Command::new(host_binary())
             .arg("run")
             .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
@@ -47,7 +47,7 @@ impl Process {
             .arg("--grants")
             .arg(grants)
             .arg("--cache")
-            .arg(workspace().join("target/compiled"))
+            .arg(workspace_root().join("target/compiled"))
             .arg("--ready-file")
             .arg(&ready)
             .args(["--namespace", &lab.namespace, "--admin", "127.0.0.1:0"])
@@ -60,38 +60,38 @@ impl Process {
         Self { child, log, ready }
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
+    /// Sends a signal to the process.
+    pub fn send_signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Waits until it has started: plugins loaded, admin server bound.
-    pub async fn started(&self, lab: &Lab) {
-        lab.until("the host has started", async || self.ready.exists())
+    /// Waits until the host is ready: plugins loaded, admin server bound.
+    pub async fn wait_started(&self, lab: &Lab) {
+        lab.wait_until("the host has started", async || self.ready.exists())
             .await;
     }
 
-    /// Waits until it has written something to its log.
-    pub async fn says(&self, lab: &Lab, what: &str) {
-        lab.until(&format!("the host says {what:?}"), async || {
-            self.log().contains(what)
+    /// Waits until the log contains a text.
+    pub async fn wait_logged(&self, lab: &Lab, text: &str) {
+        lab.wait_until(&format!("the host has logged {text:?}"), async || {
+            self.log().contains(text)
         })
         .await;
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until it has ended.
-    pub async fn ended(&mut self, lab: &Lab) -> ExitStatus {
+    /// Waits until the process has exited.
+    pub async fn wait_exit(&mut self, lab: &Lab) -> ExitStatus {
         let child = &mut self.child;
-        lab.until("the host has ended", || {
+        lab.wait_until("the host has exited", || {
             std::future::ready(child.try_wait().expect("a child").is_some())
         })
         .await;
-        child.wait().expect("it has ended")
+        child.wait().expect("it has exited")
     }
 }
 
@@ -105,8 +105,8 @@ impl Drop for Process {
     }
 }
 
-/// What the plugin `lifecycle` may do, besides [`GRANTS`].
-pub const MORE_GRANTS: &str = "  lifecycle:
+/// Grants of the plugin `lifecycle`, in addition to [`PACK_GRANTS`].
+pub const LIFECYCLE_GRANTS: &str = "  lifecycle:
     kubernetes:
     - {kinds: [ConfigMap], verbs: [get, apply]}
     upstreams:
@@ -114,8 +114,8 @@ pub const MORE_GRANTS: &str = "  lifecycle:
     events: true
 ";
 
-/// `ostler`, built beside this test.
-pub fn binary() -> PathBuf {
+/// Finds the binary `ostler`: at `OSTLER_BIN`, or in the target directory of this test.
+pub fn host_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("OSTLER_BIN") {
         return path.into();
     }

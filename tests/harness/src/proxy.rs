@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut or fall silent: what lies between a host and an API server that can't be told to fail.
+//! A TCP proxy that injects network faults between a host and an API server that has no faults of its own.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// Passes connections on to one address.
+/// A proxy that forwards connections to one address.
 pub struct Proxy {
     address: SocketAddr,
     state: Arc<watch::Sender<State>>,
@@ -18,11 +18,11 @@ pub struct Proxy {
 
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Counts cuts: connections end when it moves.
+    /// Number of cuts so far. A connection ends when it grows.
     cuts: u64,
-    /// New connections are closed at once.
+    /// New connections are closed as soon as they are accepted.
     down: bool,
-    /// Nothing passes, and nobody is told.
+    /// No bytes are forwarded, and connections stay open.
     silent: bool,
     latency: Duration,
 }
@@ -30,12 +30,12 @@ struct State {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.task.abort();
-        self.cut();
+        self.cut_connections();
     }
 }
 
 impl Proxy {
-    /// Listens on a port of the kernel's choice.
+    /// Listens on a free port of the loopback interface.
     pub async fn start(target: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -45,7 +45,7 @@ impl Proxy {
             while let Ok((client, _)) = listener.accept().await {
                 let now = *watched.borrow();
                 if !now.down {
-                    tokio::spawn(pass(client, target, watched.subscribe(), now));
+                    tokio::spawn(forward(client, target, watched.subscribe(), now));
                 }
             }
         };
@@ -53,49 +53,49 @@ impl Proxy {
         Ok(Self { address, state, task })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends all connections.
-    pub fn cut(&self) {
+    /// Closes all connections.
+    pub fn cut_connections(&self) {
         self.state.send_modify(|s| s.cuts += 1);
     }
 
-    /// Ends all connections and lets none in, or lets them in again.
-    pub fn down(&self, down: bool) {
+    /// Closes all connections, and refuses new ones while `down`.
+    pub fn set_down(&self, down: bool) {
         self.state.send_modify(|s| {
             s.cuts += 1;
             s.down = down;
         });
     }
 
-    /// Lets nothing pass any more, old connections and new ones open as they are; or ends them, what they held lost,
-    /// and lets new ones pass again.
-    pub fn silent(&self, silent: bool) {
+    /// Stops forwarding while leaving all connections open, as a network partition does. With `false`, closes the
+    /// connections that were silent, losing the bytes they held, and forwards new ones.
+    pub fn set_silent(&self, silent: bool) {
         self.state.send_modify(|s| {
             s.cuts += u64::from(!silent);
             s.silent = silent;
         });
     }
 
-    /// New connections wait this long before anything passes.
-    pub fn latency(&self, latency: Duration) {
+    /// Sets the delay of new connections before the first byte is forwarded.
+    pub fn set_latency(&self, latency: Duration) {
         self.state.send_modify(|s| s.latency = latency);
     }
 }
 
-async fn pass(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>, then: State) {
+async fn forward(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>, then: State) {
     tokio::time::sleep(then.latency).await;
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
-    // Whichever ends first; a broken connection is what this is for.
+    // Errors of a connection are ignored: breaking connections is the purpose of this proxy.
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => return,
         _ = state.wait_for(|s| s.cuts != then.cuts || s.silent) => {}
     }
-    // Both ends stay open.
+    // Silent: both sockets stay open until the next cut.
     let _ = state.wait_for(|s| s.cuts != then.cuts).await;
 }

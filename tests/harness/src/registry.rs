@@ -1,4 +1,4 @@
-//! A real OCI registry: Debian's docker-registry, on this machine alone.
+//! A real OCI registry on loopback: Debian's docker-registry.
 
 use std::{
     io::{BufRead, BufReader},
@@ -8,62 +8,62 @@ use std::{
 
 use tempfile::TempDir;
 
-/// The user of a registry that wants one.
-pub const USER: &str = "robot";
-/// That user's password.
-pub const PASSWORD: &str = "registry-pass-0003";
-/// Both, as docker-registry wants them: bcrypt, with the least rounds it takes.
-const HTPASSWD: &str = "robot:$2b$04$NtiNtQ7AvHjTbitRE9mUduRmn7fqLsVLLcvu6pWT8DDr5DlxrWjQ2\n";
+/// User of a private registry.
+pub const REGISTRY_USER: &str = "robot";
+/// Password of that user.
+pub const REGISTRY_PASSWORD: &str = "registry-pass-0003";
+/// User and password as an htpasswd line: bcrypt, with the fewest rounds that docker-registry accepts.
+const HTPASSWD_LINE: &str = "robot:$2b$04$NtiNtQ7AvHjTbitRE9mUduRmn7fqLsVLLcvu6pWT8DDr5DlxrWjQ2\n";
 
-/// A registry; ended, with its data, when dropped.
+/// A registry process, ended and its data removed when dropped.
 pub struct Registry {
     child: Child,
     address: String,
-    closed: bool,
+    private: bool,
     directory: TempDir,
 }
 
 impl Registry {
-    /// One that everybody may read and write.
-    pub fn open() -> Self {
+    /// Starts a registry without authentication.
+    pub fn start_public() -> Self {
         Self::start(false)
     }
 
-    /// One for [`USER`] alone.
-    pub fn closed() -> Self {
+    /// Starts a registry that only [`REGISTRY_USER`] can read and write.
+    pub fn start_private() -> Self {
         Self::start(true)
     }
 
-    fn start(closed: bool) -> Self {
+    fn start(private: bool) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let (child, address) = run(&directory, closed, "127.0.0.1:0");
+        let (child, address) = spawn_registry(&directory, private, "127.0.0.1:0");
         Self {
             child,
             address,
-            closed,
+            private,
             directory,
         }
     }
 
-    /// Its host and port.
+    /// Returns its host and port.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Ends it; its data stays.
+    /// Stops the process and keeps its data.
     pub fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, at the same address.
-    pub fn resume(&mut self) {
-        let (child, _) = run(&self.directory, self.closed, &self.address);
+    /// Starts it again at the same address.
+    pub fn restart(&mut self) {
+        let (child, _) = spawn_registry(&self.directory, self.private, &self.address);
         self.child = child;
     }
 
-    /// The file of a blob (`sha256:…`).
-    pub fn blob(&self, digest: &str) -> PathBuf {
+    /// Returns the file of a blob, named by its digest (`sha256:…`).
+    pub fn blob_path(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");
         let blobs = self.directory.path().join("docker/registry/v2/blobs/sha256");
         blobs.join(&hex[..2]).join(hex).join("data")
@@ -76,48 +76,48 @@ impl Drop for Registry {
     }
 }
 
-/// Starts it, and waits until it says where it listens.
-fn run(directory: &TempDir, closed: bool, address: &str) -> (Child, String) {
+/// Starts docker-registry and waits until its log names the address it listens on.
+fn spawn_registry(directory: &TempDir, private: bool, address: &str) -> (Child, String) {
     let at = |name: &str| directory.path().join(name);
     let (config, htpasswd) = (at("config.yml"), at("htpasswd"));
-    std::fs::write(&htpasswd, HTPASSWD).expect("users written");
+    std::fs::write(&htpasswd, HTPASSWD_LINE).expect("users written");
     let mut text = format!(
         "version: 0.1\nlog: {{level: info, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
          http: {{addr: '{address}', secret: only-here}}\n",
         directory.path().display(),
     );
-    if closed {
+    if private {
         text.push_str(&format!(
             "auth: {{htpasswd: {{realm: tests, path: {}}}}}\n",
             htpasswd.display()
         ));
     }
     std::fs::write(&config, text).expect("configuration written");
-    let mut child = Command::new(binary())
+    let mut child = Command::new(registry_binary())
         .arg("serve")
         .arg(&config)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("docker-registry: `cargo xtask test real` brings it");
+        .expect("docker-registry is not installed: run the test by `cargo xtask test`, which fetches it");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let mut said = Vec::new();
+    let mut log = Vec::new();
     let address = loop {
         let Some(Ok(line)) = lines.next() else {
-            panic!("docker-registry does not listen:\n{}", said.join("\n"));
+            panic!("docker-registry does not listen:\n{}", log.join("\n"));
         };
         if let Some((_, rest)) = line.split_once("listening on ") {
             break rest.split(['"', ' ', ',']).next().unwrap_or(rest).to_owned();
         }
-        said.push(line);
+        log.push(line);
     };
-    // A pipe nobody reads would stop it when it is full.
+    // Drain the pipe: docker-registry would block on a full one.
     std::thread::spawn(move || lines.for_each(drop));
     (child, address)
 }
 
-/// `docker-registry`: where xtask has put it, or in the path.
-fn binary() -> PathBuf {
+/// Returns `OSTLER_TEST_REGISTRY`, which `cargo xtask test` sets, or `docker-registry` of the `PATH`.
+fn registry_binary() -> PathBuf {
     std::env::var_os("OSTLER_TEST_REGISTRY").map_or_else(|| "docker-registry".into(), PathBuf::from)
 }

@@ -1,18 +1,19 @@
-//! A scenario, in every tier it belongs to.
+//! Test functions of a scenario, one per tier.
 
 use std::time::Duration;
 
-/// What a scenario has at most, all its waits together.
-const SCENARIO: Duration = Duration::from_mins(10);
+/// Timeout of a whole scenario.
+const SCENARIO_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Fails a scenario that never ends: what hangs holds up all that come after it, and says nothing.
-pub async fn bounded(scenario: impl Future<Output = ()>) {
-    let ended = tokio::time::timeout(SCENARIO, scenario).await;
-    ended.unwrap_or_else(|_| panic!("it has not ended after {SCENARIO:?}"));
+/// Runs a scenario and fails it after [`SCENARIO_TIMEOUT`]. A test that hangs would otherwise block the whole suite
+/// without a message.
+pub async fn run_bounded(scenario: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(SCENARIO_TIMEOUT, scenario).await;
+    ended.unwrap_or_else(|_| panic!("the scenario did not end within {SCENARIO_TIMEOUT:?}"));
 }
 
-/// Generates an embedded and a real test for each scenario; `hostile:` puts them into the hostile tier,
-/// and those that are `simulated:` need a Concourse that does as the test says.
+/// Generates an embedded and a real test for each scenario. `hostile:` puts them into the hostile tier; `simulated:`
+/// skips them on a real Concourse, because they inject faults or read the simulator's counters.
 #[macro_export]
 macro_rules! scenarios {
     (hostile: $($name:ident),+ $(,)?) => {
@@ -24,7 +25,7 @@ macro_rules! scenarios {
     (simulated: $($name:ident),+ $(,)?) => {
         mod simulated {
             $(pub async fn $name(lab: $crate::Lab) {
-                if lab.concourse.simulated("faults, or what is counted") {
+                if lab.concourse.is_simulated("it injects faults or reads counters") {
                     super::$name(lab).await;
                 }
             })+
@@ -35,14 +36,14 @@ macro_rules! scenarios {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                $crate::bounded(async { super::$name($crate::Lab::embedded().await).await }).await;
+                $crate::run_bounded(async { super::$name($crate::Lab::embedded().await).await }).await;
             })+
         }
         mod real {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             #[ignore = "needs the real control plane: cargo xtask test real"]
             async fn $name() {
-                $crate::bounded(async { super::$name($crate::Lab::real().await).await }).await;
+                $crate::run_bounded(async { super::$name($crate::Lab::real().await).await }).await;
             })+
         }
     };

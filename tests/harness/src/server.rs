@@ -1,4 +1,4 @@
-//! The Concourse of a test: a simulator of its own, or the real one that `OSTLER_CONCOURSE_URL` names.
+//! The Concourse of a test: a simulator of its own, or the real server that `OSTLER_CONCOURSE_URL` names.
 
 use std::{collections::BTreeMap, env, ops::Deref};
 
@@ -6,22 +6,22 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
 use crate::{
-    PASSWORD,
+    ADMIN_PASSWORD,
     simulator::{Auth, Options, Pipeline, Simulator, Team},
 };
 
-/// The team tests speak of; on a real server each test has one of its own.
-pub const TEAM: &str = "platform";
+/// Name by which tests refer to their team. On a real server each test has a team of its own.
+pub const TEAM_ALIAS: &str = "platform";
 
-/// A Concourse. What only a simulator can (faults, counters) is reached as its own; a test that does asks
-/// [`Concourse::simulated`] first.
+/// A Concourse server. It dereferences to the simulator for faults and counters; a test that uses them checks
+/// [`Concourse::is_simulated`] first.
 pub struct Concourse {
     simulator: Simulator,
-    real: Option<Real>,
+    real: Option<RealServer>,
 }
 
-/// A real server, and the account that is used.
-struct Real {
+/// A real server, and the account tests use on it.
+struct RealServer {
     http: Client,
     url: String,
     user: String,
@@ -39,57 +39,57 @@ impl Deref for Concourse {
 }
 
 impl Concourse {
-    /// A simulator, or the real server with a team of this name.
+    /// Starts a simulator, or logs in to the real server to use a team of this name there.
     pub async fn start(team: &str) -> Self {
         let options = Options {
-            users: vec![("test".into(), PASSWORD.into(), true)],
+            users: vec![("test".into(), ADMIN_PASSWORD.into(), true)],
             ..Default::default()
         };
         let simulator = Simulator::start(options).await.expect("the simulator starts");
         let real = match env::var("OSTLER_CONCOURSE_URL") {
-            Ok(url) if !url.is_empty() => Some(Real::log_in(url, team).await),
+            Ok(url) if !url.is_empty() => Some(RealServer::log_in(url, team).await),
             _ => None,
         };
         Self { simulator, real }
     }
 
-    /// Whether it is a simulator; a real server's test says what is not looked at there.
-    pub fn simulated(&self, what: &str) -> bool {
+    /// Returns whether this is a simulator; otherwise prints `reason`, for which the caller skips a check.
+    pub fn is_simulated(&self, reason: &str) -> bool {
         if let Some(real) = &self.real {
-            println!("skipped on {}: {what}", real.url);
+            println!("skipped on {}: {reason}", real.url);
         }
         self.real.is_none()
     }
 
-    /// Its URL, without a slash at the end.
+    /// Returns its URL without a trailing slash.
     pub fn url(&self) -> &str {
         self.real.as_ref().map_or(self.simulator.url(), |real| &real.url)
     }
 
-    /// An admin.
+    /// Returns the name of an admin.
     pub fn user(&self) -> &str {
         self.real.as_ref().map_or("test", |real| &real.user)
     }
 
-    /// That admin's password.
+    /// Returns the password of that admin.
     pub fn password(&self) -> &str {
-        self.real.as_ref().map_or(PASSWORD, |real| &real.password)
+        self.real.as_ref().map_or(ADMIN_PASSWORD, |real| &real.password)
     }
 
-    /// The name there of a team that tests speak of.
+    /// Returns a team's name on the server: [`TEAM_ALIAS`] stands for the test's own team on a real one.
     pub fn team_name<'a>(&'a self, name: &'a str) -> &'a str {
         match &self.real {
-            Some(real) if name == TEAM => &real.team,
+            Some(real) if name == TEAM_ALIAS => &real.team,
             _ => name,
         }
     }
 
-    /// A team by name.
+    /// Reads a team.
     pub fn team(&self, name: &str) -> Option<Team> {
         let Some(real) = &self.real else {
             return self.simulator.team(name);
         };
-        let team = real.get(&format!("/api/v1/teams/{}", self.team_name(name)))?;
+        let team = real.get_json(&format!("/api/v1/teams/{}", self.team_name(name)))?;
         Some(Team {
             id: team["id"].as_u64().expect("an id"),
             name: name.into(),
@@ -97,22 +97,25 @@ impl Concourse {
         })
     }
 
-    /// A pipeline without instance vars. Of a real server's nobody knows how often it was saved.
+    /// Reads a pipeline without instance vars. On a real server `saves` and `version` are 0, since its API does not show
+    /// them.
     pub fn pipeline(&self, team: &str, name: &str) -> Option<Pipeline> {
-        self.instance(team, name, "")
+        self.instanced_pipeline(team, name, "")
     }
 
-    /// A pipeline with instance vars, given as a query.
-    pub fn instance(&self, team: &str, name: &str, vars: &str) -> Option<Pipeline> {
+    /// Reads a pipeline with these instance vars, which are given as a query string.
+    pub fn instanced_pipeline(&self, team: &str, name: &str, vars: &str) -> Option<Pipeline> {
         let Some(real) = &self.real else {
             let of_query = |p: &&Pipeline| {
-                p.name == name && p.instance_vars.as_ref().map_or(String::new(), query) == vars
+                p.name == name && p.instance_vars.as_ref().map_or(String::new(), format_vars) == vars
             };
             return self.simulator.pipelines(team).iter().find(of_query).cloned();
         };
         let path = format!("/api/v1/teams/{}/pipelines/{name}", self.team_name(team));
-        let shown = real.get(&format!("{path}?{vars}"))?;
-        let config = real.get(&format!("{path}/config?{vars}")).unwrap_or_default();
+        let shown = real.get_json(&format!("{path}?{vars}"))?;
+        let config = real
+            .get_json(&format!("{path}/config?{vars}"))
+            .unwrap_or_default();
         let text = |field: &str| shown[field].as_str().map(Into::into);
         Some(Pipeline {
             id: shown["id"].as_u64().expect("an id"),
@@ -133,36 +136,45 @@ impl Concourse {
         })
     }
 
-    /// Does to the server what a person would: a PUT with a JSON body.
-    pub fn put(&self, path: &str, body: &Value) {
+    /// Sends a PUT with a JSON body, as another client of Concourse would.
+    pub fn put_json(&self, path: &str, body: &Value) {
         let body = body.to_string();
-        wait(self.send(Method::PUT, path, |request| request.body(body)));
+        block_on(self.send_request(Method::PUT, path, |request| request.body(body)));
     }
 
-    /// Saves a pipeline's config as another client would, on top of what is there.
+    /// Saves a pipeline's config as another client would, on top of the current version.
     pub fn put_config(&self, path: &str, yaml: &str) {
         const VERSION: &str = "X-Concourse-Config-Version";
-        wait(async {
-            let shown = self.send(Method::GET, path, |request| request).await;
+        block_on(async {
+            let shown = self.send_request(Method::GET, path, |request| request).await;
             let version = shown.headers()[VERSION].clone();
             let save = |request: RequestBuilder| {
                 let request = request.header("Content-Type", "application/x-yaml");
                 request.header(VERSION, version).body(yaml.to_owned())
             };
-            self.send(Method::PUT, path, save).await;
+            self.send_request(Method::PUT, path, save).await;
         });
     }
 
-    async fn send(
+    /// Logs in as the admin and returns a new token.
+    pub async fn fetch_token(&self) -> String {
+        fetch_token(&Client::new(), self.url(), self.user(), self.password()).await
+    }
+
+    /// Sends a request as the admin, with a new token, and panics unless it succeeds.
+    async fn send_request(
         &self,
         method: Method,
         path: &str,
-        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+        prepare: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Response {
         let http = Client::new();
-        let token = token(&http, self.url(), self.user(), self.password()).await;
+        let token = self.fetch_token().await;
         let request = http.request(method.clone(), format!("{}{path}", self.url()));
-        let response = with(request.bearer_auth(token)).send().await.expect("an answer");
+        let response = prepare(request.bearer_auth(token))
+            .send()
+            .await
+            .expect("a response");
         assert!(
             response.status().is_success(),
             "{method} {path}: {}",
@@ -172,12 +184,12 @@ impl Concourse {
     }
 }
 
-fn query(vars: &serde_json::Map<String, Value>) -> String {
+fn format_vars(vars: &serde_json::Map<String, Value>) -> String {
     let vars = vars.iter().map(|(name, value)| format!("vars.{name}={value}"));
     vars.collect::<Vec<_>>().join("&")
 }
 
-/// Concourse writes `null` for an empty list.
+/// Replaces the `null` that Concourse writes for an empty list by `[]`.
 fn without_nulls(auth: &Value) -> Value {
     let mut roles: BTreeMap<String, BTreeMap<String, Option<Vec<String>>>> =
         serde_json::from_value(auth.clone()).expect("roles");
@@ -187,12 +199,13 @@ fn without_nulls(auth: &Value) -> Value {
     serde_json::to_value(roles).expect("JSON")
 }
 
-/// Waits where nothing can: the tests read Concourse without `await`.
-fn wait<T>(future: impl Future<Output = T>) -> T {
+/// Blocks on a future, because tests read Concourse in functions that are not async.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
 }
 
-async fn token(http: &Client, url: &str, user: &str, password: &str) -> String {
+/// Gets a token by the password grant, with the client and the scopes of fly.
+async fn fetch_token(http: &Client, url: &str, user: &str, password: &str) -> String {
     let form = [
         ("grant_type", "password"),
         ("username", user),
@@ -202,7 +215,7 @@ async fn token(http: &Client, url: &str, user: &str, password: &str) -> String {
     let request = http
         .post(format!("{url}/sky/issuer/token"))
         .basic_auth("fly", Some("Zmx5"));
-    let response = request.form(&form).send().await.expect("Concourse answers");
+    let response = request.form(&form).send().await.expect("a response of Concourse");
     let status = response.status();
     let body: Value = serde_json::from_slice(&response.bytes().await.expect("a body")).unwrap_or_default();
     let token = body["access_token"].as_str();
@@ -211,15 +224,18 @@ async fn token(http: &Client, url: &str, user: &str, password: &str) -> String {
         .to_owned()
 }
 
-impl Real {
+impl RealServer {
     async fn log_in(url: String, team: &str) -> Self {
-        let of = |name: &str| {
-            env::var(name).unwrap_or_else(|_| panic!("{name} is not set, but OSTLER_CONCOURSE_URL"))
+        let require = |name: &str| {
+            env::var(name).unwrap_or_else(|_| panic!("{name} is not set, although OSTLER_CONCOURSE_URL is"))
         };
-        let (user, password) = (of("OSTLER_CONCOURSE_USER"), of("OSTLER_CONCOURSE_PASSWORD"));
+        let (user, password) = (
+            require("OSTLER_CONCOURSE_USER"),
+            require("OSTLER_CONCOURSE_PASSWORD"),
+        );
         let http = Client::new();
         let url = url.trim_end_matches('/').to_owned();
-        let token = token(&http, &url, &user, &password).await;
+        let token = fetch_token(&http, &url, &user, &password).await;
         Self {
             http,
             url,
@@ -230,8 +246,8 @@ impl Real {
         }
     }
 
-    fn get(&self, path: &str) -> Option<Value> {
-        let (status, body) = wait(self.send(Method::GET, path));
+    fn get_json(&self, path: &str) -> Option<Value> {
+        let (status, body) = block_on(self.send_request(Method::GET, path));
         match status {
             StatusCode::NOT_FOUND => None,
             status => {
@@ -241,16 +257,16 @@ impl Real {
         }
     }
 
-    async fn send(&self, method: Method, path: &str) -> (StatusCode, Vec<u8>) {
+    async fn send_request(&self, method: Method, path: &str) -> (StatusCode, Vec<u8>) {
         let request = self.http.request(method, format!("{}{path}", self.url));
-        let response = request.bearer_auth(&self.token).send().await.expect("an answer");
+        let response = request.bearer_auth(&self.token).send().await.expect("a response");
         (response.status(), response.bytes().await.expect("a body").into())
     }
 }
 
-/// What the test has left on a real server goes with it.
-impl Drop for Real {
+/// Deletes the test's team, and with it everything the test has left on a real server.
+impl Drop for RealServer {
     fn drop(&mut self) {
-        wait(self.send(Method::DELETE, &format!("/api/v1/teams/{}", self.team)));
+        block_on(self.send_request(Method::DELETE, &format!("/api/v1/teams/{}", self.team)));
     }
 }

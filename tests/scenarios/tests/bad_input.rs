@@ -21,24 +21,33 @@ async fn malformed_objects_are_rejected_by_field(lab: Lab) {
         object
     };
     for (object, field) in [
-        (with(lab.instance(), "url", json!("ftp://nowhere")), "spec.url"),
-        (with(lab.instance(), "url", json!(null)), "spec.url"),
-        (with(lab.instance(), "auth", json!({})), "spec.auth"),
         (
-            with(lab.team(), "roles", json!([{"role": "emperor"}])),
+            with(lab.instance_object(), "url", json!("ftp://nowhere")),
+            "spec.url",
+        ),
+        (with(lab.instance_object(), "url", json!(null)), "spec.url"),
+        (with(lab.instance_object(), "auth", json!({})), "spec.auth"),
+        (
+            with(lab.team_object(), "roles", json!([{"role": "emperor"}])),
             "spec.roles[0].role",
         ),
-        (with(lab.team(), "teamName", json!("-no-")), "spec.teamName"),
+        (
+            with(lab.team_object(), "teamName", json!("-no-")),
+            "spec.teamName",
+        ),
         (
             with(
-                lab.pipeline(),
+                lab.pipeline_object(),
                 "config",
                 json!({"inline": "a", "configMapRef": {"name": "b", "key": "c"}}),
             ),
             "spec.config",
         ),
-        (with(lab.pipeline(), "teamRef", json!(null)), "spec.teamRef"),
-        (with(lab.pipeline(), "paused", json!("yes")), "spec.paused"),
+        (
+            with(lab.pipeline_object(), "teamRef", json!(null)),
+            "spec.teamRef",
+        ),
+        (with(lab.pipeline_object(), "paused", json!("yes")), "spec.paused"),
     ] {
         let refused = lab.try_apply(object).await.expect_err(field).to_string();
         assert!(
@@ -46,8 +55,8 @@ async fn malformed_objects_are_rejected_by_field(lab: Lab) {
             "{field}: {refused}"
         );
     }
-    lab.apply(lab.team()).await;
-    let moved = with(lab.team(), "instanceRef", json!({"name": "other"}));
+    lab.apply(lab.team_object()).await;
+    let moved = with(lab.team_object(), "instanceRef", json!({"name": "other"}));
     let refused = lab.try_apply(moved).await.expect_err("immutable").to_string();
     assert!(refused.contains("instanceRef is immutable"), "{refused}");
 }
@@ -71,7 +80,7 @@ async fn bad_components_say_why(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.install_bytes("other", &of_another_world());
     lab.install_bytes("module", b"\0asm\x01\0\0\0");
-    let wasm = ostler_test_harness::component_bytes("examples/greeting");
+    let wasm = ostler_test_harness::read_component("examples/greeting");
     lab.install_bytes("truncated", &wasm[..wasm.len() - 100]);
     lab.install_bytes("twice", &wasm);
     lab.start_host().await;
@@ -91,7 +100,7 @@ async fn bad_components_say_why(mut lab: Lab) {
         "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "world"}}),
     )
     .await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello")
+    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello")
         .await;
 }
 
@@ -103,7 +112,7 @@ async fn a_config_that_does_not_parse(mut lab: Lab) {
     assert_eq!(report.state, "failed");
     assert!(report.message.contains("configuration"), "{}", report.message);
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2]").expect("written");
-    lab.until("the mended configuration is taken", async || {
+    lab.wait_until("the mended configuration is taken", async || {
         lab.host().registry().reports()[0].state == "serving"
     })
     .await;

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use ostler::testing::upstream::StreamState;
 use ostler_test_harness::{
-    Lab, PASSWORD,
-    concourse::{COMPONENTS, kind},
-    condition, scenarios,
+    ADMIN_PASSWORD, Lab,
+    concourse::{PACK_COMPONENTS, kind},
+    find_condition, scenarios,
     simulator::Answer,
 };
 use serde_json::{Value, json};
@@ -62,7 +62,11 @@ async fn start(lab: &mut Lab) {
         json!({"apiVersion": "concourse-ci.org/v1alpha1", "kind": kind,
             "metadata": {"name": name, "namespace": lab.namespace}, "spec": spec})
     };
-    for object in [lab.secret(PASSWORD), lab.instance(), lab.team()] {
+    for object in [
+        lab.password_secret(ADMIN_PASSWORD),
+        lab.instance_object(),
+        lab.team_object(),
+    ] {
         lab.apply(object).await;
     }
     let spec = json!({"teamRef": {"name": "platform"}, "config": {"inline": config()}});
@@ -72,9 +76,9 @@ async fn start(lab: &mut Lab) {
         let spec = json!({"pipelineRef": {"name": "app"}, "successfulBuildsHistoryLimit": 10_000,
             "failedBuildsHistoryLimit": 10_000});
         lab.apply(of("Job", job, spec)).await;
-        lab.ready(&kind("Job"), job).await;
+        lab.wait_ready(&kind("Job"), job).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 async fn build(lab: &Lab, name: &str, job: &str, more: Value) {
@@ -87,11 +91,12 @@ async fn build(lab: &Lab, name: &str, job: &str, more: Value) {
 }
 
 async fn complete(lab: &Lab, name: &str, reason: &str) -> Value {
-    lab.condition(&builds(), name, "Complete", "True", reason).await
+    lab.wait_condition(&builds(), name, "Complete", "True", reason)
+        .await
 }
 
 async fn in_status(lab: &Lab, name: &str, status: &str) -> Value {
-    lab.until(&format!("{name} is {status}"), async || {
+    lab.wait_until(&format!("{name} is {status}"), async || {
         let build = lab.get(&builds(), name).await.unwrap_or_default();
         build["status"]["concourseStatus"] == status
     })
@@ -102,12 +107,12 @@ async fn in_status(lab: &Lab, name: &str, status: &str) -> Value {
 /// Waits until a build's stream is open, and nothing is to be done.
 async fn followed(lab: &Lab, name: &str) {
     let key = lab.key(&builds(), name);
-    lab.until(&format!("{name} is followed"), async || {
+    lab.wait_until(&format!("{name} is followed"), async || {
         let follows = lab.host().services().streams.of(&key);
         follows.iter().any(|f| f.state == StreamState::Open)
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 fn count(lab: &Lab, route: &str) -> u64 {
@@ -130,7 +135,7 @@ async fn followed_by_events_and_not_polled(mut lab: Lab) {
     assert_eq!(lab.concourse.counters().triggers, 1);
     lab.concourse.reset_counters();
     let done = complete(&lab, "b", "Succeeded").await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let counters = lab.concourse.counters();
     assert!(counters.event_frames > 20, "{} events", counters.event_frames);
     assert_eq!(
@@ -145,12 +150,12 @@ async fn followed_by_events_and_not_polled(mut lab: Lab) {
     );
     assert_eq!(done["status"]["comment"], "first");
     assert!(done["status"]["duration"].is_string(), "{done}");
-    let causes = lab.causes(&builds(), "b");
+    let causes = lab.wake_causes(&builds(), "b");
     assert!(
         causes.iter().any(|c| c.to_string().starts_with("event of ")),
         "{causes:?}"
     );
-    lab.until(
+    lab.wait_until(
         "the stream is closed, which the server would have kept",
         async || lab.concourse.open_streams() == 0,
     )
@@ -162,7 +167,11 @@ async fn a_failure_shows_its_log(mut lab: Lab) {
     build(&lab, "b", "bad", json!({"logTailLines": 2})).await;
     let failed = complete(&lab, "b", "Failed").await;
     assert_eq!(failed["status"]["logTail"], "two\nthree");
-    assert_eq!(condition(&failed, "Ready")["status"], "True", "it is as it is");
+    assert_eq!(
+        find_condition(&failed, "Ready")["status"],
+        "True",
+        "it is as it is"
+    );
 }
 
 async fn canceled(mut lab: Lab) {
@@ -182,9 +191,9 @@ async fn canceled(mut lab: Lab) {
     for name in ["kept", "ended"] {
         in_status(&lab, name, "started").await;
         lab.delete(&builds(), name).await;
-        lab.gone(&builds(), name).await;
+        lab.wait_gone(&builds(), name).await;
     }
-    lab.until("one is aborted", async || {
+    lab.wait_until("one is aborted", async || {
         statuses(&lab) == ["aborted", "started", "aborted"]
     })
     .await;
@@ -242,7 +251,7 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     let first = id(&in_status(&lab, "b", "started").await);
     followed(&lab, "b").await;
     lab.concourse.forget_build(first);
-    lab.until("another is begun", async || {
+    lab.wait_until("another is begun", async || {
         let build = lab.get(&builds(), "b").await.unwrap_or_default();
         build["status"]["buildID"]
             .as_u64()
@@ -251,7 +260,7 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
     .await;
     assert_eq!(lab.concourse.counters().triggers, 2);
     let events = ostler::testing::key::Gvk::new("", "v1", "Event");
-    lab.until("an Event says so", async || {
+    lab.wait_until("an Event says so", async || {
         let all = lab.list(&events).await;
         all.iter().any(|e| e["reason"] == "BuildVanished")
     })
@@ -261,7 +270,7 @@ async fn begun_anew_when_it_vanishes(mut lab: Lab) {
 async fn gone_when_its_time_is_over(mut lab: Lab) {
     start(&mut lab).await;
     build(&lab, "b", "quick", json!({"ttlSecondsAfterFinished": 1})).await;
-    lab.gone(&builds(), "b").await;
+    lab.wait_gone(&builds(), "b").await;
     assert_eq!(
         (lab.concourse.counters().triggers, statuses(&lab)),
         (1, vec!["succeeded".into()])
@@ -274,10 +283,10 @@ async fn a_stream_that_breaks_goes_on_where_it_was(mut lab: Lab) {
     in_status(&lab, "b", "started").await;
     followed(&lab, "b").await;
     let streams = lab.host().services().streams.clone();
-    lab.until("events have come", async || streams.all()[0].events > 10)
+    lab.wait_until("events have come", async || streams.all()[0].events > 10)
         .await;
     lab.concourse.faults().outage(true);
-    lab.until("it is noticed", async || {
+    lab.wait_until("it is noticed", async || {
         !matches!(streams.all()[0].state, StreamState::Open)
     })
     .await;
@@ -305,7 +314,7 @@ async fn no_stream_outlives_what_it_is_for(mut lab: Lab) {
     }
     assert_eq!(lab.concourse.open_streams(), 3);
     lab.delete(&builds(), "a").await;
-    lab.until("deleted, it is followed no more", async || {
+    lab.wait_until("deleted, it is followed no more", async || {
         lab.concourse.open_streams() == 2
     })
     .await;
@@ -315,7 +324,7 @@ async fn no_stream_outlives_what_it_is_for(mut lab: Lab) {
         json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}}}),
     )
     .await;
-    lab.until("paused, it is followed no more", async || {
+    lab.wait_until("paused, it is followed no more", async || {
         lab.concourse.open_streams() == 1
     })
     .await;
@@ -324,7 +333,7 @@ async fn no_stream_outlives_what_it_is_for(mut lab: Lab) {
         .expect("it runs")
         .drain(Duration::from_secs(5))
         .await;
-    lab.until("without a host nothing is followed", async || {
+    lab.wait_until("without a host nothing is followed", async || {
         lab.concourse.open_streams() == 0
     })
     .await;
@@ -342,12 +351,12 @@ async fn what_cannot_be_told_is_said(mut lab: Lab) {
         Answer::Status(500, "later".into()),
     );
     build(&lab, "b", "slow", json!({})).await;
-    lab.until("the answer is lost", async || !statuses(&lab).is_empty())
+    lab.wait_until("the answer is lost", async || !statuses(&lab).is_empty())
         .await;
     let foreign = lab.concourse.trigger("platform", "app", "slow", "test");
     lab.concourse.faults().clear();
     let told = lab
-        .condition(&builds(), "b", "Ready", "False", "TriggerAmbiguous")
+        .wait_condition(&builds(), "b", "Ready", "False", "TriggerAmbiguous")
         .await;
     assert_eq!(told["status"]["trigger"]["state"], "Ambiguous");
     assert_eq!(statuses(&lab).len(), 2, "none was begun besides");
@@ -364,21 +373,21 @@ async fn what_cannot_be_told_is_said(mut lab: Lab) {
 async fn the_sample(mut lab: Lab) {
     lab.start_pack().await;
     for sample in ["concourse.yaml", "concourse-build.yaml"] {
-        let path = ostler_test_harness::workspace()
+        let path = ostler_test_harness::workspace_root()
             .join("deploy/examples")
             .join(sample);
         let text = std::fs::read_to_string(path).expect("a sample");
         let text = text
             .replace("${CONCOURSE_URL}", lab.concourse.url())
             .replace("${CONCOURSE_USER}", "test")
-            .replace("${CONCOURSE_PASSWORD}", PASSWORD)
+            .replace("${CONCOURSE_PASSWORD}", ADMIN_PASSWORD)
             .replace("namespace: ci", &format!("namespace: {}", lab.namespace))
             .replace("  name: ci\n", &format!("  name: {}\n", lab.namespace));
-        lab.apply_text(&text).await;
+        lab.apply_yaml(&text).await;
     }
-    let build = lab.ready(&builds(), "unit-release-7").await;
+    let build = lab.wait_ready(&builds(), "unit-release-7").await;
     assert_eq!(build["spec"]["ttlSecondsAfterFinished"], 3600);
-    lab.until("it is begun, with its comment", async || {
+    lab.wait_until("it is begun, with its comment", async || {
         let state = lab.concourse.state();
         state["builds"][0]["comment"] == "Release 7"
     })
@@ -389,7 +398,7 @@ async fn the_sample(mut lab: Lab) {
 async fn crashed_two_hundred_times(mut lab: Lab) {
     const CRASHES: usize = 200;
     start(&mut lab).await;
-    lab.install(&COMPONENTS);
+    lab.install(&PACK_COMPONENTS);
     let seed =
         std::env::var("CRASH_SEED").map_or_else(|_| fastrand::u64(..), |s| s.parse().expect("a number"));
     println!("to see it again: CRASH_SEED={seed}");
@@ -445,7 +454,7 @@ async fn settled(lab: &Lab, made: usize) {
             .filter_map(|b| b["status"]["buildID"].as_u64())
             .collect()
     };
-    lab.until(&format!("all {made} have a build"), async || {
+    lab.wait_until(&format!("all {made} have a build"), async || {
         ids().await.len() == made
     })
     .await;

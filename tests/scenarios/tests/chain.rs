@@ -3,8 +3,8 @@
 use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
     Lab,
-    concourse::{CONFIG, kind},
-    condition, scenarios,
+    concourse::{PIPELINE_YAML, kind},
+    find_condition, scenarios,
 };
 
 scenarios!(
@@ -20,9 +20,9 @@ scenarios!(
 /// The end state of every order.
 async fn converged(lab: &Lab) {
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
-        lab.ready(&kind(kind_name), name).await;
+        lab.wait_ready(&kind(kind_name), name).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     let pipeline = lab
         .concourse
         .pipeline("platform", "app")
@@ -33,7 +33,7 @@ async fn converged(lab: &Lab) {
         pipeline.config["resources"][1]["source"]["password"],
         "registry-pass-0001"
     );
-    if lab.concourse.simulated("logins and saves are counted") {
+    if lab.concourse.is_simulated("logins and saves are counted") {
         assert_eq!(pipeline.saves, 1);
         assert_eq!(lab.concourse.counters().logins, 1, "one login for everybody");
     }
@@ -41,23 +41,23 @@ async fn converged(lab: &Lab) {
 
 async fn parents_first(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     converged(&lab).await;
 }
 
 async fn children_first(mut lab: Lab) {
     lab.start_pack().await;
-    lab.apply(lab.pipeline()).await;
-    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady")
+    lab.apply(lab.pipeline_object()).await;
+    lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "TeamNotReady")
         .await;
-    lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     for object in [
-        lab.instance(),
-        lab.registry("registry-pass-0001"),
-        lab.config(CONFIG),
-        lab.secret(lab.concourse.password()),
+        lab.instance_object(),
+        lab.registry_secret("registry-pass-0001"),
+        lab.pipeline_config_map(PIPELINE_YAML),
+        lab.password_secret(lab.concourse.password()),
     ] {
         lab.apply(object).await;
     }
@@ -67,24 +67,24 @@ async fn children_first(mut lab: Lab) {
 async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
     lab.start_pack().await;
     for object in [
-        lab.pipeline(),
-        lab.team(),
-        lab.registry("registry-pass-0001"),
-        lab.config(CONFIG),
-        lab.secret(lab.concourse.password()),
+        lab.pipeline_object(),
+        lab.team_object(),
+        lab.registry_secret("registry-pass-0001"),
+        lab.pipeline_config_map(PIPELINE_YAML),
+        lab.password_secret(lab.concourse.password()),
     ] {
         lab.apply(object).await;
     }
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
-    lab.idle().await;
-    lab.apply(lab.instance()).await;
+    lab.wait_idle().await;
+    lab.apply(lab.instance_object()).await;
     converged(&lab).await;
     for (child, name, parent, parent_name) in [
         ("Team", "platform", "Instance", "ci"),
         ("Pipeline", "app", "Team", "platform"),
     ] {
-        let causes = lab.causes(&kind(child), name);
+        let causes = lab.wake_causes(&kind(child), name);
         let by_parent = Cause::Dependency(lab.key(&kind(parent), parent_name));
         assert!(causes.contains(&by_parent), "{child} was woken by {causes:?}");
         let timers = causes
@@ -96,7 +96,7 @@ async fn a_waiting_child_is_woken_by_its_parent(mut lab: Lab) {
 
 async fn nothing_changes_nothing_is_written(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     // The Instance has not seen the team and the pipeline yet that were made after its own first look.
     poll_all(&lab).await;
     let (api, reconciles) = (lab.api_writes(), reconciles(&lab));
@@ -116,7 +116,7 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
         self::versions(&lab).await,
         "the objects have not changed"
     );
-    if !lab.concourse.simulated("requests are counted") {
+    if !lab.concourse.is_simulated("requests are counted") {
         return;
     }
     let counters = lab.concourse.counters();
@@ -136,7 +136,7 @@ async fn nothing_changes_nothing_is_written(mut lab: Lab) {
 /// How often the config was written.
 fn assert_saves(lab: &Lab, saves: u64) {
     let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
-    if lab.concourse.simulated("saves are counted") {
+    if lab.concourse.is_simulated("saves are counted") {
         assert_eq!(pipeline.saves, saves);
     }
 }
@@ -156,7 +156,7 @@ async fn poll_all(lab: &Lab) {
         let router = &lab.host().services().router;
         router.add(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
     }
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 async fn versions(lab: &Lab) -> Vec<String> {
@@ -174,51 +174,51 @@ async fn versions(lab: &Lab) -> Vec<String> {
 
 async fn a_changed_config_is_written_once(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
-    let more = CONFIG
+    lab.apply_chain().await;
+    let more = PIPELINE_YAML
         .replace(
             "groups:",
             "- name: deploy\n  plan:\n  - {get: source, passed: [build]}\ngroups:",
         )
         .replace("[test, build]", "[test, build, deploy]");
-    lab.apply(lab.config(&more)).await;
-    lab.until("Concourse has the third job", async || {
+    lab.apply(lab.pipeline_config_map(&more)).await;
+    lab.wait_until("Concourse has the third job", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.config["jobs"]
             .as_array()
             .is_some_and(|jobs| jobs.len() == 3)
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_saves(&lab, 2);
     let by_config = lab
-        .causes(&kind("Pipeline"), "app")
+        .wake_causes(&kind("Pipeline"), "app")
         .into_iter()
         .any(|c| c.to_string().contains("ConfigMap"));
     assert!(by_config, "the ConfigMap wakes it");
     // An invalid config is Concourse's to refuse, and the object's to say; the old one stays.
-    lab.apply(lab.config("jobs:\n- name: x\n  plan:\n  - get: nothing\n"))
+    lab.apply(lab.pipeline_config_map("jobs:\n- name: x\n  plan:\n  - get: nothing\n"))
         .await;
     let refused = lab
-        .condition(&kind("Pipeline"), "app", "Ready", "False", "SetPipelineFailed")
+        .wait_condition(&kind("Pipeline"), "app", "Ready", "False", "SetPipelineFailed")
         .await;
-    let message = condition(&refused, "Ready")["message"].to_string();
+    let message = find_condition(&refused, "Ready")["message"].to_string();
     assert!(message.contains("unknown resource 'nothing'"), "{message}");
-    assert_eq!(condition(&refused, "Stalled")["status"], "True");
-    lab.apply(lab.config(CONFIG)).await;
-    lab.ready(&kind("Pipeline"), "app").await;
+    assert_eq!(find_condition(&refused, "Stalled")["status"], "True");
+    lab.apply(lab.pipeline_config_map(PIPELINE_YAML)).await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
 }
 
 async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
-    lab.apply(lab.registry("registry-pass-0002")).await;
-    lab.until("Concourse has the new value", async || {
+    lab.apply_chain().await;
+    lab.apply(lab.registry_secret("registry-pass-0002")).await;
+    lab.wait_until("Concourse has the new value", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.config["resources"][1]["source"]["password"] == "registry-pass-0002"
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_saves(&lab, 2);
     let pipeline = lab
         .get(&kind("Pipeline"), "app")
@@ -230,14 +230,14 @@ async fn a_var_secret_that_rotates_is_written(mut lab: Lab) {
 
 async fn drift_is_repaired(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab.patch(
         &kind("Pipeline"),
         "app",
         serde_json::json!({"spec": {"paused": true, "exposed": true}}),
     )
     .await;
-    lab.until("paused and exposed", async || {
+    lab.wait_until("paused and exposed", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.paused && pipeline.public
     })
@@ -248,11 +248,11 @@ async fn drift_is_repaired(mut lab: Lab) {
         serde_json::json!({"spec": {"paused": false, "exposed": false}}),
     )
     .await;
-    lab.until("unpaused and hidden", async || {
+    lab.wait_until("unpaused and hidden", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         !pipeline.paused && !pipeline.public
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_saves(&lab, 1);
 }

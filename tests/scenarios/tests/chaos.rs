@@ -27,17 +27,17 @@ const STEPS: usize = 100;
 
 mod hostile {
     mod embedded {
-        use ostler_test_harness::bounded;
+        use ostler_test_harness::run_bounded;
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn chaos() {
-            bounded(async { super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await })
+            run_bounded(async { super::super::chaos(ostler_test_harness::Lab::embedded().await, 50).await })
                 .await;
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn who_is_throttled_holds_no_worker() {
-            bounded(async {
+            run_bounded(async {
                 super::super::who_is_throttled_holds_no_worker(ostler_test_harness::Lab::embedded().await)
                     .await
             })
@@ -45,12 +45,13 @@ mod hostile {
         }
     }
     mod real {
-        use ostler_test_harness::bounded;
+        use ostler_test_harness::run_bounded;
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         #[ignore = "needs the real control plane: cargo xtask test real"]
         async fn chaos() {
-            bounded(async { super::super::chaos(ostler_test_harness::Lab::real().await, 10).await }).await;
+            run_bounded(async { super::super::chaos(ostler_test_harness::Lab::real().await, 10).await })
+                .await;
         }
     }
 }
@@ -60,7 +61,7 @@ mod hostile {
 async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
     lab.settings.workers = 1;
     lab.install(&["tests/probe"]);
-    lab.start_host_with(lab.client_at(lab.address()).await).await;
+    lab.start_host_with(lab.client_at(lab.api_address()).await).await;
     let server = lab.embedded.as_ref().expect("it is the embedded one");
     let throttled = Fault {
         matches: Match {
@@ -77,11 +78,15 @@ async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
     let api = lab.api(&kind(), &lab.namespace);
     apply(&api, "slow".into(), "1".into()).await;
     let met = || server.counters().of("apply", "configmaps") > 0;
-    lab.until("the first write is throttled", async || met()).await;
+    lab.wait_until("the first write is throttled", async || met())
+        .await;
     apply(&api, "quick".into(), "1".into()).await;
-    lab.ready(&kind(), "quick").await;
+    lab.wait_ready(&kind(), "quick").await;
     let slow = lab.get(&kind(), "slow").await.expect("it is there");
-    assert_ne!(ostler_test_harness::condition(&slow, "Ready")["status"], "True");
+    assert_ne!(
+        ostler_test_harness::find_condition(&slow, "Ready")["status"],
+        "True"
+    );
     // Nothing between the host and the server tries again by itself: one reconcile is one request.
     let requests = server.counters().of("apply", "configmaps");
     let reconciles: u64 = lab.host().ledger().all().iter().map(|f| f.reconciles).sum();
@@ -90,7 +95,7 @@ async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
         "{requests} requests of {reconciles} reconciles"
     );
     server.faults().clear();
-    lab.ready(&kind(), "slow").await;
+    lab.wait_ready(&kind(), "slow").await;
 }
 
 fn seeds(count: u64) -> Vec<u64> {
@@ -167,7 +172,7 @@ impl Drop for Differences {
 
 /// One host goes through all runs: what one of them leaves behind, the next ones meet.
 async fn chaos(mut lab: Lab, runs: u64) {
-    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
+    let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);
     lab.start_host_with(client).await;
@@ -186,22 +191,22 @@ async fn chaos(mut lab: Lab, runs: u64) {
             over.store(true, Ordering::Relaxed);
         };
         tokio::join!(people, faults(&lab, &proxy, &mut dice, &over));
-        proxy.down(false);
-        proxy.latency(Duration::ZERO);
+        proxy.set_down(false);
+        proxy.set_latency(Duration::ZERO);
         if let Some(server) = &lab.embedded {
             server.faults().clear();
         }
         let differences = Differences::default();
-        lab.until(&format!("all is as it should be (seed {seed})"), async || {
+        lab.wait_until(&format!("all is as it should be (seed {seed})"), async || {
             differences.between(&lab, &found(&lab).await, &wanted)
         })
         .await;
         // The last deletions are told when the watch is back.
-        lab.until(&format!("what is gone is forgotten (seed {seed})"), async || {
+        lab.wait_until(&format!("what is gone is forgotten (seed {seed})"), async || {
             lab.host().ledger().all().len() == wanted.len()
         })
         .await;
-        lab.idle().await;
+        lab.wait_idle().await;
         let overlaps: u64 = lab.host().ledger().all().iter().map(|f| f.overlaps).sum();
         assert_eq!(overlaps, 0, "none twice at once (seed {seed})");
     }
@@ -228,7 +233,7 @@ async fn found(lab: &Lab) -> BTreeMap<String, String> {
     for probe in &probes {
         let name = probe["metadata"]["name"].as_str().unwrap_or_default();
         let current = probe["status"]["observedGeneration"] == probe["metadata"]["generation"]
-            && ostler_test_harness::condition(probe, "Ready")["status"] == "True";
+            && ostler_test_harness::find_condition(probe, "Ready")["status"] == "True";
         let value = values.entry(name.to_owned()).or_insert_with(|| "no child".into());
         if !current {
             value.push('?');
@@ -304,12 +309,12 @@ async fn faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, over: &Atomi
         tokio::time::sleep(Duration::from_millis(dice.u64(20..200))).await;
         match (dice.u8(0..10), &lab.embedded) {
             (0, _) => {
-                proxy.down(true);
+                proxy.set_down(true);
                 tokio::time::sleep(Duration::from_millis(dice.u64(10..300))).await;
-                proxy.down(false);
+                proxy.set_down(false);
             }
-            (1, _) => proxy.cut(),
-            (2, _) => proxy.latency(Duration::from_millis(dice.u64(0..20))),
+            (1, _) => proxy.cut_connections(),
+            (2, _) => proxy.set_latency(Duration::from_millis(dice.u64(0..20))),
             (3, Some(server)) => server.faults().cut_watches(),
             (4, Some(server)) => server.compact(),
             (5, Some(server)) => server.faults().restart(),

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ostler_test_harness::{
-    Lab, PASSWORD,
-    concourse::{COMPONENTS, kind},
+    ADMIN_PASSWORD, Lab,
+    concourse::{PACK_COMPONENTS, kind},
     process::Process,
     scenarios,
 };
@@ -18,21 +18,21 @@ fn start(lab: &Lab) -> Process {
 }
 
 async fn killed_twenty_times(lab: Lab) {
-    if !lab.concourse.simulated("saves are counted") {
+    if !lab.concourse.is_simulated("saves are counted") {
         return;
     }
-    lab.install(&COMPONENTS);
-    lab.apply(lab.secret(PASSWORD)).await;
-    lab.apply(lab.instance()).await;
-    lab.apply(lab.team()).await;
+    lab.install(&PACK_COMPONENTS);
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    lab.apply(lab.instance_object()).await;
+    lab.apply(lab.team_object()).await;
     let started = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let mut seed = started.as_nanos() as u64 | 1;
     println!("seed {seed}");
     let mut process = start(&lab);
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
     for round in 0..20 {
         let name = format!("p{round}");
-        let mut pipeline = lab.pipeline();
+        let mut pipeline = lab.pipeline_object();
         pipeline["metadata"]["name"] = json!(name);
         pipeline["spec"]["config"] = json!({"inline": "jobs: [{name: a, plan: [{task: t, config: {platform: linux, run: {path: ls}}}]}]"});
         pipeline["spec"]["vars"] = json!([]);
@@ -44,7 +44,7 @@ async fn killed_twenty_times(lab: Lab) {
         tokio::time::sleep(Duration::from_micros(seed % 60_000)).await;
         drop(process);
         process = start(&lab);
-        lab.ready(&kind("Pipeline"), &name).await;
+        lab.wait_ready(&kind("Pipeline"), &name).await;
         let there = lab
             .concourse
             .pipeline("platform", &name)
@@ -61,6 +61,6 @@ async fn killed_twenty_times(lab: Lab) {
         .count();
     assert_eq!(puts, 1, "the team was written once");
     for round in 0..20 {
-        lab.ready(&kind("Pipeline"), &format!("p{round}")).await;
+        lab.wait_ready(&kind("Pipeline"), &format!("p{round}")).await;
     }
 }

@@ -4,7 +4,7 @@ use ostler::testing::{
     key::Gvk,
     reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED},
 };
-use ostler_test_harness::{Lab, concourse::kind, condition, probe, scenarios};
+use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
 use serde_json::json;
 
 scenarios!(
@@ -32,7 +32,7 @@ fn gone_from_concourse(lab: &Lab) {
 
 async fn chained(mut lab: Lab) -> Lab {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab
 }
 
@@ -40,10 +40,10 @@ async fn children_first(lab: Lab) {
     let lab = chained(lab).await;
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
         lab.delete(&kind(kind_name), name).await;
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     gone_from_concourse(&lab);
-    lab.gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
+    lab.wait_gone(&Gvk::new("ostler.dev", "v1alpha1", "Upstream"), "ci")
         .await;
 }
 
@@ -51,20 +51,20 @@ async fn parents_first(lab: Lab) {
     let lab = chained(lab).await;
     lab.delete(&kind("Instance"), "ci").await;
     let waiting = lab
-        .condition(&kind("Instance"), "ci", "Ready", "False", "TeamsRemain")
+        .wait_condition(&kind("Instance"), "ci", "Ready", "False", "TeamsRemain")
         .await;
     assert!(
-        condition(&waiting, "Ready")["message"]
+        find_condition(&waiting, "Ready")["message"]
             .to_string()
             .contains("platform"),
         "it names what it waits for"
     );
     lab.delete(&kind("Team"), "platform").await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "PipelinesRemain")
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "PipelinesRemain")
         .await;
     lab.delete(&kind("Pipeline"), "app").await;
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     gone_from_concourse(&lab);
 }
@@ -75,7 +75,7 @@ async fn all_at_once(lab: Lab) {
         lab.delete(&kind(kind_name), name).await;
     }
     for (kind_name, name) in [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")] {
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     gone_from_concourse(&lab);
 }
@@ -91,10 +91,10 @@ async fn with_the_parent_gone(lab: Lab) {
         )
         .await;
         lab.delete(&kind(kind_name), name).await;
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(
         lab.concourse.pipeline("platform", "app").is_some(),
         "nobody knows where it is any more"
@@ -109,25 +109,25 @@ async fn with_the_parent_gone(lab: Lab) {
 }
 
 async fn with_concourse_down(mut lab: Lab) {
-    if !lab.concourse.simulated("Concourse is not to be reached") {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
     lab.settings.deletion_deadline = std::time::Duration::ZERO;
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.until("it says what stands in the way and what to do", async || {
+    lab.wait_until("it says what stands in the way and what to do", async || {
         let object = lab
             .get(&kind("Pipeline"), "app")
             .await
             .expect("it is not forgotten");
-        let message = condition(&object, "DeletionBlocked")["message"].to_string();
+        let message = find_condition(&object, "DeletionBlocked")["message"].to_string();
         message.contains(DELETION_POLICY) && message.contains(FORCE_DELETE)
     })
     .await;
     assert!(lab.get(&kind("Pipeline"), "app").await.is_some());
     lab.concourse.faults().outage(false);
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
@@ -135,10 +135,10 @@ async fn while_suspended(lab: Lab) {
     let lab = chained(lab).await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"suspend": true}}))
         .await;
-    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "Suspended")
+    lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "Suspended")
         .await;
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
@@ -150,19 +150,19 @@ async fn while_paused(lab: Lab) {
         json!({"metadata": {"annotations": {PAUSED: "true"}}}),
     )
     .await;
-    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
+    lab.wait_condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
         .await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"exposed": true}}))
         .await;
-    lab.condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
+    lab.wait_condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert!(
         !lab.concourse.pipeline("platform", "app").expect("there").public,
         "nothing is done"
     );
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
 
@@ -175,12 +175,12 @@ async fn orphaned_by_its_spec(lab: Lab) {
     )
     .await;
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_some());
 }
 
 async fn orphaned_by_annotation(lab: Lab) {
-    if !lab.concourse.simulated("Concourse is not to be reached") {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
     let lab = chained(lab).await;
@@ -192,17 +192,17 @@ async fn orphaned_by_annotation(lab: Lab) {
     )
     .await;
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
 }
 
 async fn forced(lab: Lab) {
-    if !lab.concourse.simulated("Concourse is not to be reached") {
+    if !lab.concourse.is_simulated("Concourse is not to be reached") {
         return;
     }
     let lab = chained(lab).await;
     lab.concourse.faults().outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.until("it is being deleted", async || {
+    lab.wait_until("it is being deleted", async || {
         lab.get(&kind("Pipeline"), "app")
             .await
             .is_some_and(|o| o["metadata"]["deletionTimestamp"].is_string())
@@ -214,7 +214,7 @@ async fn forced(lab: Lab) {
         json!({"metadata": {"annotations": {FORCE_DELETE: "true"}}}),
     )
     .await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
     assert!(events.iter().any(|e| e["reason"] == "ForceDeleted"));
 }
@@ -223,14 +223,14 @@ async fn forced(lab: Lab) {
 async fn told_by_the_phase(mut lab: Lab) {
     lab.start_probe().await;
     let phase = async |phase: &str| {
-        lab.until(&format!("the phase is {phase}"), async || {
+        lab.wait_until(&format!("the phase is {phase}"), async || {
             lab.get(&probe::kind(), "p")
                 .await
                 .is_some_and(|o| o["status"]["phase"] == phase)
         })
         .await;
     };
-    lab.probe("p", json!([{"do": "yield"}]), json!([{"do": "park"}]))
+    lab.apply_probe("p", json!([{"do": "yield"}]), json!([{"do": "park"}]))
         .await;
     phase("Progressing").await;
     lab.patch(&probe::kind(), "p", json!({"spec": {"steps": []}}))
@@ -240,5 +240,5 @@ async fn told_by_the_phase(mut lab: Lab) {
     phase("Terminating").await;
     lab.patch(&probe::kind(), "p", json!({"spec": {"cleanup": []}}))
         .await;
-    lab.gone(&probe::kind(), "p").await;
+    lab.wait_gone(&probe::kind(), "p").await;
 }

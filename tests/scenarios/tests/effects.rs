@@ -1,7 +1,7 @@
 //! Writes: none that changes nothing, and none without end.
 
 use ostler_test_harness::{
-    Lab, condition,
+    Lab, find_condition,
     probe::{config_map, kind, write},
     scenarios,
 };
@@ -23,20 +23,20 @@ async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
         .map_or(0, |f| f.reconciles);
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": value}}});
     lab.patch(&kind(), name, annotations).await;
-    lab.until("it was reconciled again", async || {
+    lab.wait_until("it was reconciled again", async || {
         let facts = lab.host().ledger().of(&lab.key(&kind(), name));
         facts.is_some_and(|f| f.reconciles > before)
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 async fn unchanged_is_not_sent(mut lab: Lab) {
     lab.start_probe().await;
-    lab.probe("p", json!([write("apply", "child", "1")]), json!([]))
+    lab.apply_probe("p", json!([write("apply", "child", "1")]), json!([]))
         .await;
-    lab.ready(&kind(), "p").await;
-    lab.idle().await;
+    lab.wait_ready(&kind(), "p").await;
+    lab.wait_idle().await;
     let before = lab.api_writes();
     let version = |o: Option<Value>| o.map(|o| o["metadata"]["resourceVersion"].clone());
     let child = version(lab.get(&config_map(), "child").await);
@@ -48,13 +48,13 @@ async fn unchanged_is_not_sent(mut lab: Lab) {
     // Changed by somebody else, it is put right; with one write.
     lab.patch(&config_map(), "child", json!({"data": {"v": "2"}}))
         .await;
-    lab.until("the child is as it should be", async || {
+    lab.wait_until("the child is as it should be", async || {
         lab.get(&config_map(), "child")
             .await
             .is_some_and(|c| c["data"]["v"] == "1")
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_eq!(lab.api_writes(), before + 1);
 }
 
@@ -68,14 +68,14 @@ async fn never_fooled_by_defaults(mut lab: Lab) {
     lab.start_probe().await;
     let child = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
         "metadata": {"name": "child", "labels": {"n": "1"}}, "spec": {"behaviour": "behave"}});
-    lab.probe(
+    lab.apply_probe(
         "p",
         json!([{"do": "apply", "object": child.to_string()}]),
         json!([]),
     )
     .await;
-    lab.ready(&kind(), "p").await;
-    lab.idle().await;
+    lab.wait_ready(&kind(), "p").await;
+    lab.wait_idle().await;
     let before = lab.api_writes();
     for i in 0..3 {
         reconcile_again(&lab, "p", &i.to_string()).await;
@@ -90,10 +90,11 @@ async fn a_field_given_up_goes(mut lab: Lab) {
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": data});
         json!([{"do": "apply", "object": object.to_string()}])
     };
-    lab.probe("p", with(json!({"a": "1", "b": "2"})), json!([])).await;
-    lab.saw("p", &[r#"{"a":"1","b":"2"}"#]).await;
-    lab.probe("p", with(json!({"a": "1"})), json!([])).await;
-    lab.saw("p", &[r#"{"a":"1"}"#]).await;
+    lab.apply_probe("p", with(json!({"a": "1", "b": "2"})), json!([]))
+        .await;
+    lab.wait_seen("p", &[r#"{"a":"1","b":"2"}"#]).await;
+    lab.apply_probe("p", with(json!({"a": "1"})), json!([])).await;
+    lab.wait_seen("p", &[r#"{"a":"1"}"#]).await;
     let child = lab.get(&config_map(), "child").await.expect("the child");
     assert_eq!(child["data"], json!({"a": "1"}));
     assert_eq!(child["metadata"]["ownerReferences"][0]["kind"], "Probe");
@@ -106,19 +107,19 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"v": value}});
         json!([{"do": "force", "object": object.to_string()}])
     };
-    lab.probe("a", fight("a"), json!([])).await;
-    lab.probe("b", fight("b"), json!([])).await;
+    lab.apply_probe("a", fight("a"), json!([])).await;
+    lab.apply_probe("b", fight("b"), json!([])).await;
     let slowed = async |name: &str| {
         let probe = lab.get(&kind(), name).await.unwrap_or_default();
-        condition(&probe, "HotLoop")["status"] == "True"
+        find_condition(&probe, "HotLoop")["status"] == "True"
     };
-    lab.until("one of them says so", async || {
+    lab.wait_until("one of them says so", async || {
         slowed("a").await || slowed("b").await
     })
     .await;
     let name = if slowed("a").await { "a" } else { "b" };
     let probe = lab.get(&kind(), name).await.expect("it is there");
-    let message = condition(&probe, "HotLoop")["message"].to_string();
+    let message = find_condition(&probe, "HotLoop")["message"].to_string();
     assert!(message.contains("child is changed back"), "{message}");
     let reconciles = lab
         .host()
@@ -128,11 +129,12 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
     assert!(reconciles < 40, "{reconciles} reconciles before it was noticed");
     // The other gives in: it ends, and is said no more.
     let other = if name == "a" { "b" } else { "a" };
-    lab.probe(other, json!([]), json!([])).await;
-    lab.ready(&kind(), other).await;
+    lab.apply_probe(other, json!([]), json!([])).await;
+    lab.wait_ready(&kind(), other).await;
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": "1"}}});
     lab.patch(&kind(), name, annotations).await;
-    lab.until("the loop is over", async || !slowed(name).await).await;
+    lab.wait_until("the loop is over", async || !slowed(name).await)
+        .await;
 }
 
 /// A grant that is missing parks; given, it wakes.
@@ -146,18 +148,18 @@ async fn denied_until_it_is_granted(mut lab: Lab) {
     lab.settings.grants = grants("[get]");
     lab.settings.grants_file = Some(file.clone());
     lab.start_probe().await;
-    lab.probe("p", json!([write("apply", "child", "1")]), json!([]))
+    lab.apply_probe("p", json!([write("apply", "child", "1")]), json!([]))
         .await;
     let probe = lab
-        .condition(&kind(), "p", "Stalled", "True", "PermissionDenied")
+        .wait_condition(&kind(), "p", "Stalled", "True", "PermissionDenied")
         .await;
-    let message = condition(&probe, "Ready")["message"].to_string();
+    let message = find_condition(&probe, "Ready")["message"].to_string();
     assert!(message.contains("verbs: [apply]"), "{message}");
     std::fs::write(&file, "plugins: [").expect("written");
     grants("[get, apply]");
-    lab.ready(&kind(), "p").await;
+    lab.wait_ready(&kind(), "p").await;
     let changed = lab
-        .causes(&kind(), "p")
+        .wake_causes(&kind(), "p")
         .contains(&ostler::testing::dispatcher::Cause::ConfigChange);
-    assert!(changed, "{:?}", lab.causes(&kind(), "p"));
+    assert!(changed, "{:?}", lab.wake_causes(&kind(), "p"));
 }

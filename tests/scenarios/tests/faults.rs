@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ostler_test_harness::{
-    Lab, PASSWORD,
-    concourse::{CONFIG, kind},
-    condition, scenarios,
+    ADMIN_PASSWORD, Lab,
+    concourse::{PIPELINE_YAML, kind},
+    find_condition, scenarios,
     simulator::Answer,
 };
 
@@ -24,30 +24,30 @@ scenarios!(
 async fn prepared(lab: &mut Lab) {
     lab.start_pack().await;
     for object in [
-        lab.secret(PASSWORD),
-        lab.registry("registry-pass-0001"),
-        lab.config(CONFIG),
-        lab.instance(),
+        lab.password_secret(ADMIN_PASSWORD),
+        lab.registry_secret("registry-pass-0001"),
+        lab.pipeline_config_map(PIPELINE_YAML),
+        lab.instance_object(),
     ] {
         lab.apply(object).await;
     }
-    lab.ready(&kind("Instance"), "ci").await;
-    lab.idle().await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
+    lab.wait_idle().await;
 }
 
 /// The Team says this reason with a message a person understands, fails some more, and recovers when the fault ends.
 async fn says_and_recovers(lab: &Lab, reason: &str, words: &str) {
-    lab.apply(lab.team()).await;
+    lab.apply(lab.team_object()).await;
     let team = lab
-        .condition(&kind("Team"), "platform", "Ready", "False", reason)
+        .wait_condition(&kind("Team"), "platform", "Ready", "False", reason)
         .await;
-    let message = condition(&team, "Ready")["message"]
+    let message = find_condition(&team, "Ready")["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
     assert!(message.contains(words), "{message:?} should speak of {words:?}");
     lab.concourse.faults().clear();
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 async fn answers_500(mut lab: Lab) {
@@ -80,14 +80,14 @@ async fn does_not_answer(mut lab: Lab) {
     lab.concourse
         .faults()
         .fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Hang);
-    lab.apply(lab.team()).await;
+    lab.apply(lab.team_object()).await;
     let team = lab
-        .condition(&kind("Team"), "platform", "Ready", "False", "PluginTimeout")
+        .wait_condition(&kind("Team"), "platform", "Ready", "False", "PluginTimeout")
         .await;
-    let message = condition(&team, "Ready")["message"].to_string();
+    let message = find_condition(&team, "Ready")["message"].to_string();
     assert!(message.contains("longer than 2s"), "{message}");
     lab.concourse.faults().clear();
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 async fn answers_garbage(mut lab: Lab) {
@@ -98,21 +98,21 @@ async fn answers_garbage(mut lab: Lab) {
         "/api/v1/teams/platform",
         Answer::Status(200, "<html>a proxy's page</html>".into()),
     );
-    lab.apply(lab.team()).await;
-    lab.until("the Team says that the answer makes no sense", async || {
+    lab.apply(lab.team_object()).await;
+    lab.wait_until("the Team says that the answer makes no sense", async || {
         let team = lab.get(&kind("Team"), "platform").await.unwrap_or_default();
-        condition(&team, "Ready")["status"] == "False"
+        find_condition(&team, "Ready")["status"] == "False"
     })
     .await;
     lab.concourse.faults().clear();
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 async fn is_down(mut lab: Lab) {
     prepared(&mut lab).await;
     lab.concourse.faults().outage(true);
-    lab.apply(lab.team()).await;
-    lab.condition(
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(
         &kind("Team"),
         "platform",
         "Ready",
@@ -120,26 +120,26 @@ async fn is_down(mut lab: Lab) {
         "CreateOrUpdateFailed",
     )
     .await;
-    lab.until("it backs off", async || {
+    lab.wait_until("it backs off", async || {
         let key = lab.key(&kind("Team"), "platform");
         lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
     lab.concourse.faults().outage(false);
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 async fn wrong_password(mut lab: Lab) {
     lab.start_pack().await;
-    lab.apply(lab.secret("not-the-right-password")).await;
-    lab.apply(lab.instance()).await;
+    lab.apply(lab.password_secret("not-the-right-password")).await;
+    lab.apply(lab.instance_object()).await;
     let instance = lab
-        .condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
         .await;
-    let message = condition(&instance, "Authenticated")["message"].to_string();
+    let message = find_condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");
-    lab.apply(lab.secret(PASSWORD)).await;
-    lab.ready(&kind("Instance"), "ci").await;
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
 }
 
 async fn throttles(mut lab: Lab) {
@@ -150,6 +150,6 @@ async fn throttles(mut lab: Lab) {
         "/api/v1/teams/platform",
         Answer::Status(503, "busy".into()),
     );
-    lab.apply(lab.team()).await;
-    lab.ready(&kind("Team"), "platform").await;
+    lab.apply(lab.team_object()).await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }

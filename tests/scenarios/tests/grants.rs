@@ -8,9 +8,9 @@ use ostler::testing::{
     manifest::{self, Manifest},
 };
 use ostler_test_harness::{
-    Lab, component_bytes, condition, logs,
+    Lab, captured_logs, find_condition,
     probe::{config_map, kind, write},
-    scenarios,
+    read_component, scenarios,
 };
 use serde_json::{Value, json};
 
@@ -69,9 +69,9 @@ fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
 
 async fn refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
     let what = format!("{name} is refused: {words:?}");
-    lab.until(&what, async || {
+    lab.wait_until(&what, async || {
         let object = lab.get(&kind(), name).await.unwrap_or_default();
-        let ready = condition(&object, "Ready");
+        let ready = find_condition(&object, "Ready");
         let message = ready["message"].as_str().unwrap_or_default();
         ready["reason"] == reason && words.iter().all(|word| message.contains(word))
     })
@@ -80,10 +80,10 @@ async fn refused(lab: &Lab, name: &str, reason: &str, words: &[&str]) {
 
 async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     as_service_account(&mut lab);
-    lab.map("seen", "x", "1").await;
+    lab.apply_config_map("seen", "x", "1").await;
     lab.start_probe().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
-    lab.probe("reader", json!([get]), json!([])).await;
+    lab.apply_probe("reader", json!([get]), json!([])).await;
     let account = format!("RBAC: service account {}/{ACCOUNT} may not", lab.namespace);
     // Not even what it reconciles.
     refused(&lab, "reader", "Denied", &[&account, "get Probe"]).await;
@@ -99,11 +99,11 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     .await;
 
     allow(&lab, json!([own, rule("", "configmaps", &["get"])])).await;
-    lab.saw("reader", &[r#"{"v":"1"}"#]).await;
+    lab.wait_seen("reader", &[r#"{"v":"1"}"#]).await;
 
     // A list is also told of changes.
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
-    lab.probe("lister", json!([list]), json!([])).await;
+    lab.apply_probe("lister", json!([list]), json!([])).await;
     refused(&lab, "lister", "PermissionDenied", &[&account, "list ConfigMap"]).await;
     allow(&lab, json!([own, rule("", "configmaps", &["get", "list"])])).await;
     refused(&lab, "lister", "PermissionDenied", &[&account, "watch ConfigMap"]).await;
@@ -112,10 +112,10 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
         json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
     )
     .await;
-    lab.saw("lister", &["seen"]).await;
+    lab.wait_seen("lister", &["seen"]).await;
 
     // What it writes is sent as the account: the API server itself refuses.
-    lab.probe("writer", json!([write("apply", "made", "1")]), json!([]))
+    lab.apply_probe("writer", json!([write("apply", "made", "1")]), json!([]))
         .await;
     refused(
         &lab,
@@ -134,7 +134,7 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
         &["is forbidden", &user, "cannot create"],
     )
     .await;
-    lab.probe("creator", json!([write("create", "new", "1")]), json!([]))
+    lab.apply_probe("creator", json!([write("create", "new", "1")]), json!([]))
         .await;
     refused(
         &lab,
@@ -145,8 +145,8 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     .await;
     let writes = ["get", "list", "watch", "patch", "create"];
     allow(&lab, json!([own, rule("", "configmaps", &writes)])).await;
-    lab.ready(&kind(), "writer").await;
-    lab.ready(&kind(), "creator").await;
+    lab.wait_ready(&kind(), "writer").await;
+    lab.wait_ready(&kind(), "creator").await;
     assert_eq!(
         lab.get(&config_map(), "made").await.expect("made")["data"]["v"],
         "1"
@@ -158,7 +158,7 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
         json!([own, rule("", "configmaps", &["get", "list", "watch"])]),
     )
     .await;
-    lab.probe("writer", json!([write("apply", "made", "2")]), json!([]))
+    lab.apply_probe("writer", json!([write("apply", "made", "2")]), json!([]))
         .await;
     refused(
         &lab,
@@ -175,23 +175,23 @@ async fn rbac_decides_for_its_service_account(mut lab: Lab) {
     // Status and finalizers are the host's own: the account may do neither, and the object goes.
     for name in ["writer", "creator", "reader", "lister"] {
         lab.delete(&kind(), name).await;
-        lab.gone(&kind(), name).await;
+        lab.wait_gone(&kind(), name).await;
     }
 }
 
 async fn a_role_may_name_the_objects(mut lab: Lab) {
     as_service_account(&mut lab);
-    lab.map("mine", "x", "1").await;
-    lab.map("yours", "x", "2").await;
+    lab.apply_config_map("mine", "x", "1").await;
+    lab.apply_config_map("yours", "x", "2").await;
     let own = rule("tests.ostler.dev", "probes", &["get"]);
     let mut named = rule("", "configmaps", &["get"]);
     named["resourceNames"] = json!(["mine"]);
     allow(&lab, json!([own, named])).await;
     lab.start_probe().await;
     let get = |name: &str| json!([{"do": "get", "kind": "ConfigMap", "name": name}]);
-    lab.probe("mine", get("mine"), json!([])).await;
-    lab.saw("mine", &[r#"{"v":"1"}"#]).await;
-    lab.probe("yours", get("yours"), json!([])).await;
+    lab.apply_probe("mine", get("mine"), json!([])).await;
+    lab.wait_seen("mine", &[r#"{"v":"1"}"#]).await;
+    lab.apply_probe("yours", get("yours"), json!([])).await;
     refused(
         &lab,
         "yours",
@@ -204,19 +204,19 @@ async fn a_role_may_name_the_objects(mut lab: Lab) {
 /// The probe, asking for this.
 fn asking(lab: &Lab, asks: &str) {
     let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
-    let probe = manifest::embed(&component_bytes("tests/probe"), &manifest).expect("a component");
+    let probe = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
     lab.install_bytes("probe", &probe);
 }
 
 async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     granted(&mut lab, "");
-    lab.map("seen", "x", "1").await;
+    lab.apply_config_map("seen", "x", "1").await;
     asking(&lab, "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}");
     lab.start_host().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
-    lab.probe("reader", json!([get]), json!([])).await;
-    lab.saw("reader", &[r#"{"v":"1"}"#]).await;
-    lab.probe("writer", json!([write("apply", "made", "1")]), json!([]))
+    lab.apply_probe("reader", json!([get]), json!([])).await;
+    lab.wait_seen("reader", &[r#"{"v":"1"}"#]).await;
+    lab.apply_probe("writer", json!([write("apply", "made", "1")]), json!([]))
         .await;
     let words = [
         "apply ConfigMap",
@@ -229,14 +229,14 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
         &lab,
         "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
     );
-    lab.ready(&kind(), "writer").await;
+    lab.wait_ready(&kind(), "writer").await;
     // A manifest that makes no sense does not serve.
-    let mut broken = component_bytes("tests/probe");
+    let mut broken = read_component("tests/probe");
     broken = manifest::embed(&broken, &Manifest::default()).expect("a component");
     let at = broken.len() - 10;
     broken[at..].fill(b'x');
     lab.install_bytes("probe", &broken);
-    lab.until("the report names the manifest", async || {
+    lab.wait_until("the report names the manifest", async || {
         let reports = lab.host().registry().reports();
         reports
             .iter()
@@ -267,7 +267,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
         ("apply", apply),
     ];
     for (name, step) in steps {
-        lab.probe(name, json!([step]), json!([])).await;
+        lab.apply_probe(name, json!([step]), json!([])).await;
         refused(
             &lab,
             name,
@@ -298,11 +298,11 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     lab.host = None;
     granted(&mut lab, "secretsAreReadable: true");
     lab.start_host().await;
-    lab.probe("get", json!([get]), json!([])).await;
-    lab.ready(&kind(), "get").await;
+    lab.apply_probe("get", json!([get]), json!([])).await;
+    lab.wait_ready(&kind(), "get").await;
     assert_eq!(gauge(&lab).as_deref(), Some("1"));
     let loud = format!("plugin probe is granted to read Secrets of {}", "every namespace");
-    assert!(logs().contains(&loud), "no warning in the log");
+    assert!(captured_logs().contains(&loud), "no warning in the log");
 }
 
 async fn a_namespace_does_not_cover_what_has_none(mut lab: Lab) {
@@ -315,15 +315,15 @@ async fn a_namespace_does_not_cover_what_has_none(mut lab: Lab) {
     let other = format!("{}-other", lab.namespace);
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}}).to_string();
     for step in ["apply", "force", "create"] {
-        lab.probe(step, json!([{"do": step, "object": object}]), json!([]))
+        lab.apply_probe(step, json!([{"do": step, "object": object}]), json!([]))
             .await;
     }
     let hold = json!({"do": "hold", "kind": "Namespace", "name": lab.namespace});
-    lab.probe("hold", json!([hold]), json!([])).await;
+    lab.apply_probe("hold", json!([hold]), json!([])).await;
     for name in ["apply", "force", "create", "hold"] {
-        lab.until(&format!("{name} is refused"), async || {
+        lab.wait_until(&format!("{name} is refused"), async || {
             let object = lab.get(&kind(), name).await.unwrap_or_default();
-            let ready = condition(&object, "Ready");
+            let ready = find_condition(&object, "Ready");
             let message = ready["message"].as_str().unwrap_or_default();
             ready["status"] == "False" && message.contains("Namespace is cluster-scoped: leave the namespace")
         })

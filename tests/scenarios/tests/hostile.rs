@@ -15,7 +15,7 @@ use std::{
 use limits::every_limit_is_broken_by_somebody;
 use neighbours::neighbours_go_on_as_before;
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, condition, logs, scenarios};
+use ostler_test_harness::{Lab, captured_logs, find_condition, scenarios};
 use serde_json::{Value, json};
 use server::Mirror;
 
@@ -60,8 +60,8 @@ async fn attack(lab: &Lab, behaviour: &str, target: &str) {
 
 /// What it says came of its attempts.
 async fn tried(lab: &Lab, behaviour: &str) -> Vec<String> {
-    let done = lab.ready(&hostile(), behaviour).await;
-    let said = condition(&done, "Tried")["message"]
+    let done = lab.wait_ready(&hostile(), behaviour).await;
+    let said = find_condition(&done, "Tried")["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
@@ -79,7 +79,7 @@ fn greetings() -> Gvk {
 
 /// What the hostile plugin is granted, besides what deploy/grants.yaml gives others.
 fn grant(lab: &mut Lab, entry: &str) {
-    let text = format!("{}\n  hostile:\n{entry}", ostler_test_harness::GRANTS);
+    let text = format!("{}\n  hostile:\n{entry}", ostler_test_harness::PACK_GRANTS);
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("the grants parse");
 }
 
@@ -90,18 +90,20 @@ async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, w
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     lab.apply(object(lab, "bad", behaviour)).await;
-    let bad = lab.condition(&hostile(), "bad", "Ready", "False", reason).await;
-    let message = condition(&bad, "Ready")["message"]
+    let bad = lab
+        .wait_condition(&hostile(), "bad", "Ready", "False", reason)
+        .await;
+    let message = find_condition(&bad, "Ready")["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
     assert!(message.contains(words), "{message:?} should speak of {words:?}");
     lab.apply(object(lab, "good", "behave")).await;
     lab.apply(greeting(lab, "neighbour")).await;
-    lab.ready(&hostile(), "good").await;
-    lab.ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&hostile(), "good").await;
+    lab.wait_ready(&greetings(), "neighbour").await;
     lab.apply(object(lab, "bad", "behave")).await;
-    lab.ready(&hostile(), "bad").await;
+    lab.wait_ready(&hostile(), "bad").await;
 }
 
 async fn traps(mut lab: Lab) {
@@ -111,7 +113,7 @@ async fn traps(mut lab: Lab) {
 async fn panics(mut lab: Lab) {
     costs_its_own_reconcile(&mut lab, "panic", "PluginTrapped", "trapped").await;
     assert!(
-        ostler_test_harness::logs().contains("as told"),
+        ostler_test_harness::captured_logs().contains("as told"),
         "the panic's own words are in the log"
     );
 }
@@ -125,9 +127,9 @@ async fn traps_at_random(mut lab: Lab) {
         lab.apply(object(&lab, &format!("random-{i}"), "random")).await;
     }
     lab.apply(greeting(&lab, "neighbour")).await;
-    lab.ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greetings(), "neighbour").await;
     for i in 0..10 {
-        lab.ready(&hostile(), &format!("random-{i}")).await;
+        lab.wait_ready(&hostile(), &format!("random-{i}")).await;
     }
 }
 
@@ -154,7 +156,7 @@ async fn calls_and_chatters_without_end(mut lab: Lab) {
     for behaviour in ["call", "chatter"] {
         lab.apply(object(&lab, behaviour, behaviour)).await;
         // What is over the limit is dropped; the reconcile itself is none the worse.
-        lab.ready(&hostile(), behaviour).await;
+        lab.wait_ready(&hostile(), behaviour).await;
     }
 }
 
@@ -168,22 +170,26 @@ async fn writes_without_end(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(object(&lab, "bad", "hurry-and-write")).await;
     let bad = lab
-        .condition(&hostile(), "bad", "HotLoop", "True", "Hurries")
+        .wait_condition(&hostile(), "bad", "HotLoop", "True", "Hurries")
         .await;
-    assert_eq!(condition(&bad, "Ready")["status"], "True", "what it does it does");
+    assert_eq!(
+        find_condition(&bad, "Ready")["status"],
+        "True",
+        "what it does it does"
+    );
     let writes = || {
         let facts = lab.host().ledger().of(&lab.key(&hostile(), "bad"));
         facts.map_or(0, |facts| facts.api_writes)
     };
     // Of writes that end after this, the first alone may have begun before.
     let (since, before) = (Instant::now(), writes());
-    lab.until("it has written three times more", async || writes() > before + 2)
+    lab.wait_until("it has written three times more", async || writes() > before + 2)
         .await;
     assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
     // A person need not wait for it, and when it ends it is said no more.
     lab.apply(object(&lab, "bad", "behave")).await;
-    let good = lab.ready(&hostile(), "bad").await;
-    assert!(condition(&good, "HotLoop").is_null(), "{good:#}");
+    let good = lab.wait_ready(&hostile(), "bad").await;
+    assert!(find_condition(&good, "HotLoop").is_null(), "{good:#}");
 }
 
 async fn forges_its_status(mut lab: Lab) {
@@ -191,9 +197,9 @@ async fn forges_its_status(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(object(&lab, "forge", "forge")).await;
     let forged = lab
-        .condition(&hostile(), "forge", "Ready", "False", "Unspecified")
+        .wait_condition(&hostile(), "forge", "Ready", "False", "Unspecified")
         .await;
-    let ready = condition(&forged, "Ready");
+    let ready = find_condition(&forged, "Ready");
     assert_ne!(ready["lastTransitionTime"], "2000-01-01T00:00:00Z");
     let status = &forged["status"];
     assert_eq!(status["observedGeneration"], forged["metadata"]["generation"]);
@@ -205,17 +211,17 @@ async fn shouts_into_events_and_the_log(mut lab: Lab) {
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     lab.apply(object(&lab, "shout", "shout")).await;
-    lab.ready(&hostile(), "shout").await;
+    lab.wait_ready(&hostile(), "shout").await;
     let event = Gvk::new("", "v1", "Event");
     let of_it = |e: &Value| e["involvedObject"]["name"] == "shout";
-    lab.until("its event is written, cut", async || {
+    lab.wait_until("its event is written, cut", async || {
         let events = lab.list(&event).await;
         events
             .iter()
             .any(|e| of_it(e) && e["reason"].as_str().is_some_and(|r| r.len() == 128))
     })
     .await;
-    let log = logs();
+    let log = captured_logs();
     assert!(log.contains("a line\\nERROR forged"), "the line is in the log");
     assert!(
         !log.lines().any(|l| l.starts_with("ERROR forged")),
@@ -348,5 +354,5 @@ async fn sends_secrets_to_a_mirror(mut lab: Lab) {
         0,
         "a secret in a component's memory"
     );
-    assert!(!logs().contains("silver"), "a secret in the log");
+    assert!(!captured_logs().contains("silver"), "a secret in the log");
 }

@@ -26,7 +26,7 @@ use ostler::testing::{
     limits::Limits,
     plugin_policy::Terms,
 };
-use ostler_test_harness::{Lab, component_bytes, probe::config_map, scenarios, workspace};
+use ostler_test_harness::{Lab, probe::config_map, read_component, scenarios, workspace_root};
 use serde_json::{Value, json};
 
 scenarios!(rust, javascript, python, go);
@@ -132,14 +132,14 @@ async fn lives(plugin: &str, mut lab: Lab) {
     lab.start_host().await;
 
     // There is no upstream: it waits, and its coming wakes it.
-    lab.condition(&bookmarks(), "home", "Ready", "False", "NotFound")
+    lab.wait_condition(&bookmarks(), "home", "Ready", "False", "NotFound")
         .await;
     let (pages, kind) = (Pages::default(), bookmarks());
     pages.answers("GET /home?a=b", 200, PAGE);
     lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
         "metadata": {"name": "pages", "namespace": lab.namespace}, "spec": {"url": pages.start().await}}))
         .await;
-    lab.ready(&kind, "home").await;
+    lab.wait_ready(&kind, "home").await;
     let kept = json!({
         "status": {
             "conditions": [
@@ -156,21 +156,21 @@ async fn lives(plugin: &str, mut lab: Lab) {
 
     // It polls, and writes nothing as long as nothing changes.
     let (writes, asked) = (lab.api_writes(), pages.asked("GET /home?a=b"));
-    lab.until("it has polled", async || {
+    lab.wait_until("it has polled", async || {
         pages.asked("GET /home?a=b") >= asked + 2
     })
     .await;
     assert_eq!(lab.api_writes(), writes);
-    assert!(lab.causes(&kind, "home").contains(&Cause::Poll));
+    assert!(lab.wake_causes(&kind, "home").contains(&Cause::Poll));
 
     // Another answer is kept; one that is none is told, and what was kept stays.
     pages.answers("GET /home?a=b", 200, "new");
-    lab.until("the page is followed", async || {
+    lab.wait_until("the page is followed", async || {
         seen(&lab, "home").await["data"]["page"] == "new"
     })
     .await;
     pages.answers("GET /home?a=b", 500, "no");
-    lab.condition(&kind, "home", "Reachable", "False", "UnexpectedAnswer")
+    lab.wait_condition(&kind, "home", "Reachable", "False", "UnexpectedAnswer")
         .await;
     let broken = seen(&lab, "home").await;
     let said = "GET /home?a=b was answered with 500";
@@ -184,12 +184,12 @@ async fn lives(plugin: &str, mut lab: Lab) {
     }
     assert_eq!(broken["data"]["page"], "new");
     pages.answers("GET /home?a=b", 200, PAGE);
-    lab.ready(&kind, "home").await;
+    lab.wait_ready(&kind, "home").await;
     assert_eq!(seen(&lab, "home").await, kept);
 
     // What is wrong and stays wrong is parked: nobody is asked, and it goes as it came.
     lab.apply(bookmark(&lab, "wrong", "no-slash")).await;
-    lab.condition(&kind, "wrong", "Stalled", "True", "InvalidPath")
+    lab.wait_condition(&kind, "wrong", "Stalled", "True", "InvalidPath")
         .await;
     let wrong = seen(&lab, "wrong").await;
     let refused = condition(
@@ -202,21 +202,21 @@ async fn lives(plugin: &str, mut lab: Lab) {
     assert!(conditions.contains(&refused), "{refused} is not in {wrong}");
     assert_eq!(wrong["data"], Value::Null);
     lab.delete(&kind, "wrong").await;
-    lab.gone(&kind, "wrong").await;
+    lab.wait_gone(&kind, "wrong").await;
 
     // It stays until its upstream has let it go; then its child goes, too.
     pages.answers("DELETE /home?a=b", 503, "not now");
     lab.delete(&kind, "home").await;
-    lab.until("the upstream is told", async || {
+    lab.wait_until("the upstream is told", async || {
         pages.asked("DELETE /home?a=b") > 0
     })
     .await;
-    lab.condition(&kind, "home", "Ready", "False", "UnexpectedAnswer")
+    lab.wait_condition(&kind, "home", "Ready", "False", "UnexpectedAnswer")
         .await;
     pages.answers("DELETE /home?a=b", 204, "");
-    lab.gone(&kind, "home").await;
-    lab.gone(&config_map(), "home").await;
-    lab.until("its farewell is an event", async || {
+    lab.wait_gone(&kind, "home").await;
+    lab.wait_gone(&config_map(), "home").await;
+    lab.wait_until("its farewell is an event", async || {
         let events = lab.list(&Gvk::new("", "v1", "Event")).await;
         events
             .iter()
@@ -278,7 +278,8 @@ async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
 
 /// Lines that are neither empty nor a comment.
 fn lines(file: &str) -> usize {
-    let text = std::fs::read_to_string(workspace().join("plugins/examples").join(file)).expect("the source");
+    let text =
+        std::fs::read_to_string(workspace_root().join("plugins/examples").join(file)).expect("the source");
     let lines = text.lines().map(str::trim);
     lines
         .filter(|line| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#'))
@@ -298,14 +299,14 @@ mod figures {
 
     fn engine(cached: bool, inspector: Option<Inspector>) -> Engine {
         let cache = Cache {
-            directory: workspace().join("target/compiled"),
+            directory: workspace_root().join("target/compiled"),
             compiler: None,
         };
         Engine::new(2, limits().memory, cached.then_some(cache), inspector).expect("an engine")
     }
 
     fn compiled(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
-        let wasm = component_bytes(&format!("examples/{name}"));
+        let wasm = read_component(&format!("examples/{name}"));
         let wasi = inspection::inspect(&wasm).expect("a plugin").wasi;
         let began = Instant::now();
         let compiled = engine.compile(&wasm, wasi).expect("compiles");

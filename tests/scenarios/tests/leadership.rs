@@ -16,10 +16,10 @@ use kube::{
 };
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
-    Lab, component_bytes, condition,
+    Lab, find_condition,
     process::{Process, Signal},
     proxy::Proxy,
-    scenarios,
+    read_component, scenarios,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::AbortHandle};
@@ -42,7 +42,7 @@ mod with_faults {
         async fn stops_when_it_can_t_renew() {
             let test =
                 async { crate::stops_when_it_can_t_renew(ostler_test_harness::Lab::embedded().await).await };
-            ostler_test_harness::bounded(test).await;
+            ostler_test_harness::run_bounded(test).await;
         }
     }
 }
@@ -73,13 +73,13 @@ async fn candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
 async fn candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
     let plugins = lab.path().join(name);
     std::fs::create_dir_all(&plugins).expect("a directory");
-    std::fs::write(plugins.join("lifecycle.wasm"), component_bytes("tests/lifecycle")).expect("written");
+    std::fs::write(plugins.join("lifecycle.wasm"), read_component("tests/lifecycle")).expect("written");
     std::fs::write(plugins.join("lifecycle.yaml"), format!("writer: {name}\n")).expect("written");
-    std::fs::write(plugins.join("hostile.wasm"), component_bytes("hostile/hostile")).expect("written");
+    std::fs::write(plugins.join("hostile.wasm"), read_component("hostile/hostile")).expect("written");
     let mut arguments = vec!["--identity", name, "--lease-namespace", &lab.namespace];
     arguments.extend(timing.iter().chain(more));
     let process = Process::start(lab, name, &arguments);
-    process.started(lab).await;
+    process.wait_started(lab).await;
     process
 }
 
@@ -139,7 +139,7 @@ fn lease_kind() -> Gvk {
 }
 
 async fn holds(lab: &Lab, name: &str) {
-    lab.until(&format!("{name} holds the lease"), async || {
+    lab.wait_until(&format!("{name} holds the lease"), async || {
         let lease = lab.get(&lease_kind(), "ostler").await.unwrap_or_default();
         lease["spec"]["holderIdentity"] == name
     })
@@ -149,7 +149,7 @@ async fn holds(lab: &Lab, name: &str) {
 async fn writes(lab: &Lab, writers: &History<String>, name: &str, more: usize) {
     let count = || writers.all().iter().filter(|w| *w == name).count();
     let before = count();
-    lab.until(&format!("{name} writes"), async || count() >= before + more)
+    lab.wait_until(&format!("{name} writes"), async || count() >= before + more)
         .await;
 }
 
@@ -169,7 +169,7 @@ async fn two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (Proces
     }
     writes(lab, writers, "a", 6).await;
     let b = candidate(lab, "b", timing).await;
-    b.says(lab, "standing by").await;
+    b.wait_logged(lab, "standing by").await;
     (a, b)
 }
 
@@ -177,10 +177,10 @@ async fn hands_over(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (mut a, _b) = two(&lab, LONG, &writers).await;
     let begun = Instant::now();
-    a.signal(Signal::TERM);
+    a.send_signal(Signal::TERM);
     writes(&lab, &writers, "b", 1).await;
     println!("b wrote {:?} after the signal", begun.elapsed());
-    assert!(a.ended(&lab).await.success(), "a drained leader exits with 0");
+    assert!(a.wait_exit(&lab).await.success(), "a drained leader exits with 0");
     writes(&lab, &writers, "b", 6).await;
     assert!(
         begun.elapsed() < Duration::from_secs(300),
@@ -203,8 +203,8 @@ async fn takes_over_after_a_crash(lab: Lab) {
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (mut a, _b) = two(&lab, SHORT, &writers).await;
     let begun = Instant::now();
-    a.signal(Signal::KILL);
-    assert!(!a.ended(&lab).await.success());
+    a.send_signal(Signal::KILL);
+    assert!(!a.wait_exit(&lab).await.success());
     writes(&lab, &writers, "b", 1).await;
     println!(
         "b wrote {:?} after the crash, with leases of 3 s",
@@ -233,8 +233,8 @@ async fn stood_by(lab: &Lab, writers: &History<String>, mut b: Process) {
         ["a", "b"],
         "not one write of a after b's first"
     );
-    b.signal(Signal::TERM);
-    assert!(b.ended(lab).await.success());
+    b.send_signal(Signal::TERM);
+    assert!(b.wait_exit(lab).await.success());
     writes(lab, writers, "a", 6).await;
     assert_eq!(successions(writers), ["a", "b", "a"]);
 }
@@ -242,23 +242,23 @@ async fn stood_by(lab: &Lab, writers: &History<String>, mut b: Process) {
 async fn stopped_and_woken_it_writes_nothing(lab: Lab) {
     let writers = writers(&lab);
     let (a, b) = two(&lab, SHORT, &writers).await;
-    a.signal(Signal::STOP);
+    a.send_signal(Signal::STOP);
     holds(&lab, "b").await;
     writes(&lab, &writers, "b", 6).await;
-    a.signal(Signal::CONT);
-    a.says(&lab, "not leading any more").await;
+    a.send_signal(Signal::CONT);
+    a.wait_logged(&lab, "not leading any more").await;
     writes(&lab, &writers, "b", 30).await;
     stood_by(&lab, &writers, b).await;
 }
 
 /// Its renewals get nowhere, and it is told nothing: by its own clock it stops, before anybody else may begin.
 async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
-    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
-    lab.kubeconfig_at("a", proxy.address());
+    let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
+    lab.write_kubeconfig("a", proxy.address());
     let (writers, leases) = (writers(&lab), leases(&lab));
     let (a, b) = two(&lab, SHORT, &writers).await;
-    proxy.silent(true);
-    a.says(&lab, "not leading any more").await;
+    proxy.set_silent(true);
+    a.wait_logged(&lab, "not leading any more").await;
     writes(&lab, &writers, "b", 6).await;
     let log = a.log();
     let stopped = log.lines().find(|l| l.contains("not leading any more"));
@@ -272,7 +272,7 @@ async fn cut_off_it_stops_before_the_other_begins(lab: Lab) {
         stopped.as_str() < taken.as_str() && stopped.is_string(),
         "{stopped} {taken}"
     );
-    proxy.silent(false);
+    proxy.set_silent(false);
     writes(&lab, &writers, "b", 20).await;
     stood_by(&lab, &writers, b).await;
 }
@@ -286,14 +286,14 @@ async fn stops_when_it_can_t_renew(lab: Lab) {
     faults
         .add(serde_json::from_value(slow).expect("a fault"))
         .expect("a pattern");
-    a.says(&lab, "not leading any more").await;
+    a.wait_logged(&lab, "not leading any more").await;
     let (written, renewed) = (writers.all().len(), leases.all().len());
     // B can't take it either, and tries: for a while nobody leads, and nobody writes.
-    lab.until("b tries", async || {
+    lab.wait_until("b tries", async || {
         lab_log(&lab, "b").contains("no answer in time")
     })
     .await;
-    lab.until("b tries again", async || {
+    lab.wait_until("b tries again", async || {
         lab_log(&lab, "b").matches("no answer in time").count() > 1
     })
     .await;
@@ -313,7 +313,7 @@ fn lab_log(lab: &Lab, name: &str) -> String {
 
 async fn writes_again(lab: &Lab, writers: &History<String>) {
     let before = writers.all().len();
-    lab.until("somebody writes", async || writers.all().len() > before + 6)
+    lab.wait_until("somebody writes", async || writers.all().len() > before + 6)
         .await;
     let writing: BTreeSet<_> = writers.all()[before..].iter().cloned().collect();
     assert_eq!(writing.len(), 1, "one of them: {writing:?}");
@@ -332,7 +332,7 @@ async fn renews_under_load(lab: Lab) {
     lab.apply(beat(&lab, "x", "beat")).await;
     let before = leases.all().len();
     // Some three leases long.
-    lab.until("the lease is renewed", async || leases.all().len() >= before + 18)
+    lab.wait_until("the lease is renewed", async || leases.all().len() >= before + 18)
         .await;
     writes(&lab, &writers, "a", 1).await;
     let terms: BTreeSet<_> = leases
@@ -358,7 +358,7 @@ async fn silent(lab: &Lab) -> TcpListener {
 async fn waiting(lab: &Lab, behaviour: &str, grace: &str) -> Process {
     let process = candidate_with(lab, "a", LONG, &["--grace-period", grace]).await;
     lab.apply(beat(lab, "w", behaviour)).await;
-    process.says(lab, "Until it is asked to end").await;
+    process.wait_logged(lab, "Until it is asked to end").await;
     process
 }
 
@@ -366,11 +366,11 @@ async fn ends_what_runs_before_it_hands_over(lab: Lab) {
     let _silent = silent(&lab).await;
     let mut a = waiting(&lab, "patient", "600").await;
     lab.apply(beat(&lab, "late", "beat")).await;
-    a.signal(Signal::TERM);
-    assert!(a.ended(&lab).await.success());
+    a.send_signal(Signal::TERM);
+    assert!(a.wait_exit(&lab).await.success());
     let object = lab.get(&beats(), "w").await.expect("it is there");
     assert_eq!(
-        condition(&object, "Ready")["reason"],
+        find_condition(&object, "Ready")["reason"],
         "Asked",
         "it came to its end: {object}"
     );
@@ -381,14 +381,14 @@ async fn ends_what_runs_before_it_hands_over(lab: Lab) {
 async fn abandons_what_does_not_end(lab: Lab) {
     let _silent = silent(&lab).await;
     let mut a = waiting(&lab, "stubborn", "1").await;
-    a.signal(Signal::TERM);
-    assert!(a.ended(&lab).await.success());
+    a.send_signal(Signal::TERM);
+    assert!(a.wait_exit(&lab).await.success());
     assert!(a.log().contains("1 reconciles abandoned"), "{}", a.log());
     let lease = lab.get(&lease_kind(), "ostler").await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
     let object = lab.get(&beats(), "w").await.expect("it is there");
     assert!(
-        condition(&object, "Ready").is_null(),
+        find_condition(&object, "Ready").is_null(),
         "nothing is said of what was not done"
     );
 }
@@ -396,8 +396,11 @@ async fn abandons_what_does_not_end(lab: Lab) {
 async fn a_second_signal_ends_it_at_once(lab: Lab) {
     let _silent = silent(&lab).await;
     let mut a = waiting(&lab, "stubborn", "600").await;
-    a.signal(Signal::TERM);
-    a.says(&lab, "draining").await;
-    a.signal(Signal::INT);
-    assert!(!a.ended(&lab).await.success(), "it says that it did not drain");
+    a.send_signal(Signal::TERM);
+    a.wait_logged(&lab, "draining").await;
+    a.send_signal(Signal::INT);
+    assert!(
+        !a.wait_exit(&lab).await.success(),
+        "it says that it did not drain"
+    );
 }

@@ -6,7 +6,7 @@ use ostler::testing::{
     key::Gvk,
 };
 use ostler_test_harness::{
-    GRANTS, Lab, component_bytes, condition, process::MORE_GRANTS, rebuilt, scenarios,
+    Lab, PACK_GRANTS, find_condition, process::LIFECYCLE_GRANTS, read_component, scenarios, with_note,
 };
 use serde_json::{Value, json};
 
@@ -38,7 +38,8 @@ fn configure(lab: &Lab, config: &Value) {
 }
 
 fn prepare(lab: &mut Lab, config: &Value) {
-    lab.settings.grants = Grants::parse(&format!("{GRANTS}{MORE_GRANTS}"), "grants").expect("they parse");
+    lab.settings.grants =
+        Grants::parse(&format!("{PACK_GRANTS}{LIFECYCLE_GRANTS}"), "grants").expect("they parse");
     configure(lab, config);
     lab.install(&["tests/lifecycle", "examples/greeting"]);
 }
@@ -61,7 +62,7 @@ fn explained(lab: &Lab, name: &str) -> Explanation {
 }
 
 async fn hooks_say(lab: &Lab, words: &str) {
-    lab.until(&format!("the report says {words:?}"), async || {
+    lab.wait_until(&format!("the report says {words:?}"), async || {
         hooks(lab).contains(words)
     })
     .await;
@@ -83,7 +84,7 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
     prepare(&mut lab, &config);
     beat(&lab, "old", "count").await;
     lab.start_host().await;
-    lab.ready(&beats(), "old").await;
+    lab.wait_ready(&beats(), "old").await;
     assert_eq!(
         data(&lab, "old", "upgrades").await,
         "1",
@@ -92,7 +93,7 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
     assert_eq!(hooks(&lab), "done");
     // What is made from now on is of this version.
     beat(&lab, "new", "count").await;
-    lab.ready(&beats(), "new").await;
+    lab.wait_ready(&beats(), "new").await;
     assert_eq!(data(&lab, "new", "upgrades").await, "0");
     assert_eq!(
         upgrades(&lab, "new").await,
@@ -101,10 +102,10 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
     );
     assert_eq!(data(&lab, "initialized", "times").await, "1");
 
-    let wasm = component_bytes("tests/lifecycle");
-    lab.install_bytes("lifecycle", &rebuilt(&wasm, "another build"));
+    let wasm = read_component("tests/lifecycle");
+    lab.install_bytes("lifecycle", &with_note(&wasm, "another build"));
     for (name, times) in [("old", "2"), ("new", "1")] {
-        lab.until(&format!("{name} is reconciled upgraded"), async || {
+        lab.wait_until(&format!("{name} is reconciled upgraded"), async || {
             data(&lab, name, "upgrades").await == times
         })
         .await;
@@ -125,13 +126,13 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
         "metadata": {"name": "neighbour", "namespace": lab.namespace}, "spec": {"name": "neighbour"}}),
     )
     .await;
-    lab.ready(
+    lab.wait_ready(
         &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
         "neighbour",
     )
     .await;
     let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
-    assert_eq!(condition(&waiting, "Ready"), Value::Null);
+    assert_eq!(find_condition(&waiting, "Ready"), Value::Null);
     assert_eq!(lab.get(&config_map(), "waiting").await, None);
     // Who asks for the object is told the same.
     let next = explained(&lab, "waiting").next;
@@ -142,9 +143,9 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
         "{next:?}"
     );
     configure(&lab, &json!({}));
-    lab.ready(&beats(), "waiting").await;
+    lab.wait_ready(&beats(), "waiting").await;
     assert_eq!(hooks(&lab), "done");
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
 
@@ -164,7 +165,7 @@ async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
     );
     beat(&lab, "rebel", "count").await;
     for name in ["plain", "rebel"] {
-        lab.ready(&beats(), name).await;
+        lab.wait_ready(&beats(), name).await;
         assert_eq!(upgrades(&lab, name).await, "1");
         assert_eq!(data(&lab, name, "upgrades").await, "1");
     }

@@ -20,7 +20,7 @@ use ostler::testing::{
     lease,
     queue::Priority,
 };
-use ostler_test_harness::{GRANTS, Lab, PASSWORD, concourse::kind, process, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, process, scenarios};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -98,7 +98,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     lab.settings.api_server = "api.test:6443".into();
     lab.start_pack().await;
     let (_, admin) = serve(&lab).await;
-    lab.chain().await;
+    lab.apply_chain().await;
     let before = Samples::of(&admin).await;
     let queue = r#"{name="concourse-team",controller="concourse-team"}"#;
     let controller = r#"{controller="concourse-team"}"#;
@@ -193,7 +193,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
         .services()
         .router
         .add(&team, Priority::Normal, Cause::Poll);
-    lab.idle().await;
+    lab.wait_idle().await;
     let after = Samples::of(&admin).await;
     assert!(total(&after) > total(&before));
     assert_eq!(total(&after), timed(&after));
@@ -223,7 +223,7 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     ] {
         let (_, text) = fetch(&format!("{admin}{path}"), "*/*").await;
         assert!(text.contains("concourse"), "{path}: {text}");
-        for secret in [PASSWORD, "registry-pass-0001"] {
+        for secret in [ADMIN_PASSWORD, "registry-pass-0001"] {
             assert!(!text.contains(secret), "{secret} in {path}");
         }
     }
@@ -240,8 +240,8 @@ async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
     lab.start_host().await;
     let (_, admin) = serve(&lab).await;
     lab.apply(greeting(&lab, "a")).await;
-    lab.ready(&gvk, "a").await;
-    lab.idle().await;
+    lab.wait_ready(&gvk, "a").await;
+    lab.wait_idle().await;
     let first = Samples::of(&admin).await;
     assert_eq!(lab.api_writes(), 3, "the finalizer, the ConfigMap, the status");
     let version = lab.get(&gvk, "a").await.expect("there")["metadata"]["resourceVersion"].clone();
@@ -250,7 +250,7 @@ async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
             .services()
             .router
             .add(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
-        lab.idle().await;
+        lab.wait_idle().await;
     }
     let last = Samples::of(&admin).await;
     assert_eq!(lab.api_writes(), 3, "nothing changed, nothing was written");
@@ -284,14 +284,14 @@ async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
     lab.start_host().await;
     let (admin, url) = serve(&lab).await;
     misbehave(&lab, "measure").await;
-    lab.ready(&hostile(), "measure").await;
+    lab.wait_ready(&hostile(), "measure").await;
     misbehave(&lab, "trap").await;
     misbehave(&lab, "loop").await;
-    lab.condition(&hostile(), "trap", "Ready", "False", "PluginTrapped")
+    lab.wait_condition(&hostile(), "trap", "Ready", "False", "PluginTrapped")
         .await;
-    lab.condition(&hostile(), "loop", "Ready", "False", "PluginTimeout")
+    lab.wait_condition(&hostile(), "loop", "Ready", "False", "PluginTimeout")
         .await;
-    lab.until("both are counted", async || {
+    lab.wait_until("both are counted", async || {
         let samples = Samples::of(&url).await;
         let controller = r#"{controller="hostile"}"#;
         samples.get(&format!("controller_runtime_reconcile_panics_total{controller}")) >= 1.0
@@ -323,14 +323,14 @@ async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
 }
 
 async fn an_object_that_talks_too_much_is_cut_short(mut lab: Lab) {
-    let grants = format!("{GRANTS}\n  hostile:\n    events: true\n");
+    let grants = format!("{PACK_GRANTS}\n  hostile:\n    events: true\n");
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("they parse");
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     let (_, admin) = serve(&lab).await;
     misbehave(&lab, "announce").await;
-    lab.ready(&hostile(), "announce").await;
-    lab.idle().await;
+    lab.wait_ready(&hostile(), "announce").await;
+    lab.wait_idle().await;
     let events = lab.list(&Gvk::new("", "v1", "Event")).await;
     let news = events.iter().filter(|e| e["reason"] == "News").count();
     assert_eq!(news, 25, "a burst, and no more");
@@ -358,7 +358,7 @@ async fn who_leads_is_told(mut lab: Lab) {
     lab.start_host().await;
     let (leader, leading) = serve(&lab).await;
     let status = r#"leader_election_master_status{name="observed"}"#;
-    lab.until("it leads", async || {
+    lab.wait_until("it leads", async || {
         Samples::of(&leading).await.get(status) == 1.0
     })
     .await;
@@ -373,7 +373,7 @@ async fn who_leads_is_told(mut lab: Lab) {
         json!({"metadata": {"labels": {"touched": "yes"}}}),
     )
     .await;
-    lab.until("the lease was read again", async || {
+    lab.wait_until("the lease was read again", async || {
         let samples = Samples::of(&leading).await;
         samples.get(slow) >= 1.0 && samples.get(status) == 1.0
     })
@@ -401,10 +401,10 @@ fn question(lab: &Lab, kind: &str, name: &str) -> Question {
 async fn a_waiting_child_is_explained(mut lab: Lab) {
     lab.start_pack().await;
     let (admin, _) = serve(&lab).await;
-    lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let ask = || admin.explain(&question(&lab, "team", "platform"));
     let told = ask().expect("explained");
     let instance = lab.key(&kind("Instance"), "ci").to_string();
@@ -428,16 +428,16 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         told.woken_by
     );
     // Its parent is there, and can't be Ready: the password is missing.
-    lab.apply(lab.instance()).await;
-    lab.until("it waits for a parent that is there", async || {
+    lab.apply(lab.instance_object()).await;
+    lab.wait_until("it waits for a parent that is there", async || {
         let told = ask().expect("explained");
         let parent = told.waits_for.iter().find(|r| r.what == instance);
         parent.is_some_and(|p| p.state == State::NotReady && !p.why.is_empty())
     })
     .await;
-    lab.apply(lab.secret(lab.concourse.password())).await;
-    lab.ready(&kind("Team"), "platform").await;
-    lab.idle().await;
+    lab.apply(lab.password_secret(lab.concourse.password())).await;
+    lab.wait_ready(&kind("Team"), "platform").await;
+    lab.wait_idle().await;
     let told = ask().expect("explained");
     assert_eq!((&*told.state, told.waits_for.len()), ("Ready", 0), "{told:?}");
     assert!(
@@ -461,7 +461,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         json!({"metadata": {"annotations": {"ostler.dev/paused": "true"}, "finalizers": ["example.org/other", "held-by.ostler.dev/1", "concourse-ci.org/team-finalizer"]}}),
     )
     .await;
-    lab.until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
+    lab.wait_until("it is told to be paused", async || ask().is_ok_and(|t| t.paused))
         .await;
     let told = ask().expect("explained");
     assert!(
@@ -470,7 +470,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         told.holders
     );
     lab.delete(&kind("Team"), "platform").await;
-    lab.until("it is told that it is held", async || {
+    lab.wait_until("it is told that it is held", async || {
         ask().is_ok_and(|t| t.state == "Terminating" && t.reason == "Held")
     })
     .await;
@@ -481,14 +481,14 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
         json!({"metadata": {"finalizers": finalizers}}),
     )
     .await;
-    lab.until("it is told what it still has", async || {
+    lab.wait_until("it is told what it still has", async || {
         ask().is_ok_and(|t| t.state == "Terminating" && t.finalizers == ["example.org/other"])
     })
     .await;
     lab.patch(&kind("Team"), "platform", json!({"metadata": {"finalizers": []}}))
         .await;
-    lab.gone(&kind("Team"), "platform").await;
-    lab.until("it is forgotten", async || ask().is_err()).await;
+    lab.wait_gone(&kind("Team"), "platform").await;
+    lab.wait_until("it is forgotten", async || ask().is_err()).await;
     let error = admin
         .explain(&question(&lab, "instance", "nobody"))
         .expect_err("no such object");
@@ -497,7 +497,7 @@ async fn a_waiting_child_is_explained(mut lab: Lab) {
 
 /// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
 async fn ostler(arguments: &[&str]) -> Output {
-    let mut command = Command::new(process::binary());
+    let mut command = Command::new(process::host_binary());
     command
         .args(arguments)
         .env_remove("OSTLER_ADMIN")
@@ -510,10 +510,10 @@ async fn ostler(arguments: &[&str]) -> Output {
 async fn status_and_explain_on_the_command_line(mut lab: Lab) {
     lab.start_pack().await;
     let (_, url) = serve(&lab).await;
-    lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let run = async |arguments: &[&str]| {
         let output = ostler(&[arguments, &["--admin", &url]].concat()).await;
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");

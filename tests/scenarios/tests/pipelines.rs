@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{
     Lab,
-    concourse::{CONFIG, kind},
-    condition, scenarios, workspace,
+    concourse::{PIPELINE_YAML, kind},
+    find_condition, scenarios, workspace_root,
 };
 use serde_json::{Value, json};
 
@@ -31,10 +31,14 @@ const PLAIN: &str =
 /// The chain down to the Team.
 async fn team(lab: &mut Lab) {
     lab.start_pack().await;
-    for object in [lab.secret(lab.concourse.password()), lab.instance(), lab.team()] {
+    for object in [
+        lab.password_secret(lab.concourse.password()),
+        lab.instance_object(),
+        lab.team_object(),
+    ] {
         lab.apply(object).await;
     }
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 /// A Pipeline with more in its spec than the config.
@@ -43,7 +47,7 @@ fn pipeline(lab: &Lab, name: &str, config: &str, more: Value) -> Value {
     spec.as_object_mut()
         .expect("an object")
         .extend(more.as_object().expect("an object").clone());
-    lab.pack("Pipeline", name, spec)
+    lab.pack_object("Pipeline", name, spec)
 }
 
 /// Reconciles a Pipeline as its interval would.
@@ -53,7 +57,7 @@ async fn poll(lab: &Lab, kind_name: &str, name: &str) {
         .services()
         .router
         .add(&key, Priority::Normal, Cause::Poll);
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 fn id(lab: &Lab, name: &str) -> Option<u64> {
@@ -69,15 +73,15 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
         lab.apply(pipeline(&lab, name, &config, more)).await;
     }
     for name in ["one", "two"] {
-        lab.ready(&kind("Pipeline"), name).await;
+        lab.wait_ready(&kind("Pipeline"), name).await;
     }
     let one = |lab: &Lab| {
         lab.concourse
-            .instance("platform", "app", "vars.branch=\"main\"&vars.size={\"x\":2}")
+            .instanced_pipeline("platform", "app", "vars.branch=\"main\"&vars.size={\"x\":2}")
     };
     let two = |lab: &Lab| {
         lab.concourse
-            .instance("platform", "app", "vars.branch=\"dev/a.b\"&vars.size={\"x\":2}")
+            .instanced_pipeline("platform", "app", "vars.branch=\"dev/a.b\"&vars.size={\"x\":2}")
     };
     let found = one(&lab).expect("one");
     assert!(!found.paused);
@@ -94,14 +98,14 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
         json!({"spec": {"archived": true, "exposed": true}}),
     )
     .await;
-    lab.until("one is archived", async || {
+    lab.wait_until("one is archived", async || {
         one(&lab).is_some_and(|p| p.archived && p.public)
     })
     .await;
     let other = two(&lab).expect("two");
     assert!(!other.archived && !other.public, "the other is left alone");
     lab.delete(&kind("Pipeline"), "two").await;
-    lab.gone(&kind("Pipeline"), "two").await;
+    lab.wait_gone(&kind("Pipeline"), "two").await;
     assert!(two(&lab).is_none() && one(&lab).is_some());
 
     lab.patch(
@@ -110,10 +114,10 @@ async fn instances_of_one_name_are_independent(mut lab: Lab) {
         json!({"spec": {"instanceVars": {"branch": "x"}}}),
     )
     .await;
-    lab.condition(&kind("Pipeline"), "one", "Ready", "False", "InvalidSpec")
+    lab.wait_condition(&kind("Pipeline"), "one", "Ready", "False", "InvalidSpec")
         .await;
     lab.delete(&kind("Pipeline"), "one").await;
-    lab.gone(&kind("Pipeline"), "one").await;
+    lab.wait_gone(&kind("Pipeline"), "one").await;
     assert!(one(&lab).is_none(), "what was made is what goes");
 }
 
@@ -124,27 +128,27 @@ async fn instances_are_renamed_together(mut lab: Lab) {
         lab.apply(pipeline(&lab, name, PLAIN, more)).await;
     }
     for name in ["one", "two"] {
-        lab.ready(&kind("Pipeline"), name).await;
+        lab.wait_ready(&kind("Pipeline"), name).await;
     }
     let at = |name: &str, n: &str| {
         let found = lab
             .concourse
-            .instance("platform", name, &format!("vars.n=\"{n}\""));
+            .instanced_pipeline("platform", name, &format!("vars.n=\"{n}\""));
         found.map(|p| p.id)
     };
     let before = [at("app", "one"), at("app", "two")];
     lab.patch(&kind("Pipeline"), "one", json!({"spec": {"pipelineName": "new"}}))
         .await;
     let waits = lab
-        .condition(&kind("Pipeline"), "one", "Ready", "False", "RenameFailed")
+        .wait_condition(&kind("Pipeline"), "one", "Ready", "False", "RenameFailed")
         .await;
-    let message = condition(&waits, "Ready")["message"].to_string();
+    let message = find_condition(&waits, "Ready")["message"].to_string();
     assert!(message.contains("two"), "{message}");
     assert_eq!([at("app", "one"), at("app", "two")], before);
     lab.patch(&kind("Pipeline"), "two", json!({"spec": {"pipelineName": "new"}}))
         .await;
     for name in ["one", "two"] {
-        lab.ready(&kind("Pipeline"), name).await;
+        lab.wait_ready(&kind("Pipeline"), name).await;
     }
     assert_eq!([at("new", "one"), at("new", "two")], before);
     assert_eq!([at("app", "one"), at("app", "two")], [None, None]);
@@ -153,7 +157,7 @@ async fn instances_are_renamed_together(mut lab: Lab) {
 async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
     team(&mut lab).await;
     lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
-    lab.ready(&kind("Pipeline"), "app").await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
     let before = id(&lab, "app");
     lab.patch(
         &kind("Pipeline"),
@@ -161,42 +165,42 @@ async fn a_new_name_keeps_pipeline_and_builds(mut lab: Lab) {
         json!({"spec": {"pipelineName": "shop"}}),
     )
     .await;
-    let renamed = lab.ready(&kind("Pipeline"), "app").await;
+    let renamed = lab.wait_ready(&kind("Pipeline"), "app").await;
     assert_eq!((id(&lab, "shop"), id(&lab, "app")), (before, None));
     assert_eq!(renamed["status"]["resolvedName"], "shop");
     // The name of another is not taken from it.
     lab.apply(pipeline(&lab, "other", PLAIN, json!({}))).await;
-    lab.ready(&kind("Pipeline"), "other").await;
+    lab.wait_ready(&kind("Pipeline"), "other").await;
     lab.patch(
         &kind("Pipeline"),
         "app",
         json!({"spec": {"pipelineName": "other"}}),
     )
     .await;
-    lab.condition(&kind("Pipeline"), "app", "Ready", "False", "RenameFailed")
+    lab.wait_condition(&kind("Pipeline"), "app", "Ready", "False", "RenameFailed")
         .await;
     // Deleted now, it is the old one that goes.
     lab.delete(&kind("Pipeline"), "app").await;
-    lab.gone(&kind("Pipeline"), "app").await;
+    lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(id(&lab, "shop").is_none() && id(&lab, "other").is_some());
 }
 
 async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
     team(&mut lab).await;
     lab.apply(pipeline(&lab, "app", PLAIN, json!({}))).await;
-    lab.ready(&kind("Pipeline"), "app").await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
     let before = id(&lab, "app");
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
         .await;
-    let archived = lab.ready(&kind("Pipeline"), "app").await;
-    assert_eq!(condition(&archived, "ConfigSynced")["reason"], "Archived");
+    let archived = lab.wait_ready(&kind("Pipeline"), "app").await;
+    assert_eq!(find_condition(&archived, "ConfigSynced")["reason"], "Archived");
     let status = &archived["status"];
     assert_eq!(
         (&status["archived"], &status["paused"]),
         (&json!(true), &json!(true))
     );
-    lab.idle().await;
-    if lab.concourse.simulated("requests are counted") {
+    lab.wait_idle().await;
+    if lab.concourse.is_simulated("requests are counted") {
         lab.concourse.reset_counters();
         for _ in 0..3 {
             poll(&lab, "Pipeline", "app").await;
@@ -212,8 +216,8 @@ async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
     }
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
         .await;
-    let back = lab.ready(&kind("Pipeline"), "app").await;
-    assert_eq!(condition(&back, "ConfigSynced")["status"], "True");
+    let back = lab.wait_ready(&kind("Pipeline"), "app").await;
+    assert_eq!(find_condition(&back, "ConfigSynced")["status"], "True");
     let found = lab.concourse.pipeline("platform", "app").expect("there");
     assert!(!found.archived && !found.paused && Some(found.id) == before);
     assert_eq!(found.config["jobs"][0]["name"], "hello");
@@ -221,7 +225,7 @@ async fn the_archive_is_left_as_it_was_entered(mut lab: Lab) {
 
 async fn vars_are_filled_in_and_others_left(mut lab: Lab) {
     team(&mut lab).await;
-    lab.apply(lab.registry("registry-pass-0001")).await;
+    lab.apply(lab.registry_secret("registry-pass-0001")).await;
     lab.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "urls", "namespace": lab.namespace}, "data": {"git": "https://git.example/a.git"}}))
         .await;
@@ -245,7 +249,7 @@ jobs:
     ]);
     lab.apply(pipeline(&lab, "app", config, json!({"vars": vars})))
         .await;
-    lab.ready(&kind("Pipeline"), "app").await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
     let source =
         || lab.concourse.pipeline("platform", "app").expect("there").config["resources"][0]["source"].clone();
     assert_eq!(
@@ -259,7 +263,7 @@ jobs:
         json!({"data": {"git": "https://git.example/b.git"}}),
     )
     .await;
-    lab.until("the new value is there", async || {
+    lab.wait_until("the new value is there", async || {
         source()["uri"] == "https://git.example/b.git"
     })
     .await;
@@ -274,7 +278,7 @@ async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
     ]);
     lab.apply(pipeline(&lab, "app", config, json!({"k8sConfigs": configs})))
         .await;
-    let ready = lab.ready(&kind("Pipeline"), "app").await;
+    let ready = lab.wait_ready(&kind("Pipeline"), "app").await;
     assert_eq!(ready["status"]["resourceTypes"][0]["name"], "k8s-config");
     let found = lab.concourse.pipeline("platform", "app").expect("there").config;
     let source = json!({"kind": "ConfigMap", "name": "settings", "namespace": lab.namespace});
@@ -296,7 +300,7 @@ async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
         json!({"spec": {"defaults": {"k8sConfigImage": image}}}),
     )
     .await;
-    lab.until("the image is the Instance's", async || {
+    lab.wait_until("the image is the Instance's", async || {
         let config = lab.concourse.pipeline("platform", "app").expect("there").config;
         config["resource_types"][0]["source"] == image
     })
@@ -305,23 +309,23 @@ async fn what_lies_in_kubernetes_comes_as_resources(mut lab: Lab) {
 
 async fn jobs_and_resources_are_shown_at_two_reads_a_poll(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     let path = format!(
         "/api/v1/teams/{}/pipelines/app/jobs/test",
         lab.concourse.team_name("platform")
     );
-    lab.concourse.put(&format!("{path}/pause"), &json!({}));
+    lab.concourse.put_json(&format!("{path}/pause"), &json!({}));
     lab.concourse.reset_counters();
     let start = reads(&lab);
     // Jobs and resources take turns by the clock, and only when the last change is some seconds old.
-    lab.until("the status has the paused job", async || {
+    lab.wait_until("the status has the paused job", async || {
         poll(&lab, "Pipeline", "app").await;
         let pipeline = lab.get(&kind("Pipeline"), "app").await.expect("there");
         let jobs = &pipeline["status"]["jobs"];
         jobs[0]["name"] == "test" && (jobs[0]["paused"] == true || resources_turn(&pipeline))
     })
     .await;
-    if lab.concourse.simulated("requests are counted") {
+    if lab.concourse.is_simulated("requests are counted") {
         let (requests, polls) = reads(&lab);
         let (requests, polls) = (requests - start.0, polls - start.1);
         assert!(
@@ -349,11 +353,11 @@ fn reads(lab: &Lab) -> (u64, u64) {
 
 async fn somebody_elses_save_is_put_right(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     let team = lab.concourse.team_name("platform").to_owned();
     let path = format!("/api/v1/teams/{team}/pipelines/app");
     lab.concourse.put_config(&format!("{path}/config"), PLAIN);
-    lab.concourse.put(&format!("{path}/expose"), &json!({}));
+    lab.concourse.put_json(&format!("{path}/expose"), &json!({}));
     poll(&lab, "Pipeline", "app").await;
     let found = lab.concourse.pipeline("platform", "app").expect("there");
     assert!(!found.public, "hidden again");
@@ -362,28 +366,31 @@ async fn somebody_elses_save_is_put_right(mut lab: Lab) {
         Some(2),
         "ours again"
     );
-    assert!(CONFIG.contains("name: build"));
+    assert!(PIPELINE_YAML.contains("name: build"));
 }
 
 async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
     if !lab
         .concourse
-        .simulated("the wall and the workers are everybody's")
+        .is_simulated("the wall and the workers are everybody's")
     {
         return;
     }
     team(&mut lab).await;
-    let instance = lab.ready(&kind("Instance"), "ci").await;
-    assert_eq!(condition(&instance, "WallActive")["reason"], "NoWall");
-    assert_eq!(condition(&instance, "WorkersHealthy")["reason"], "AllRunning");
+    let instance = lab.wait_ready(&kind("Instance"), "ci").await;
+    assert_eq!(find_condition(&instance, "WallActive")["reason"], "NoWall");
+    assert_eq!(
+        find_condition(&instance, "WorkersHealthy")["reason"],
+        "AllRunning"
+    );
     lab.concourse
-        .put("/api/v1/wall", &json!({"message": "Down at noon."}));
+        .put_json("/api/v1/wall", &json!({"message": "Down at noon."}));
     lab.concourse.set_worker("w2", "stalled");
     lab.concourse.set_worker("w3", "landing");
     poll(&lab, "Instance", "ci").await;
-    let instance = lab.ready(&kind("Instance"), "ci").await;
+    let instance = lab.wait_ready(&kind("Instance"), "ci").await;
     let of = |kind: &str| {
-        let found = condition(&instance, kind);
+        let found = find_condition(&instance, kind);
         (found["status"].clone(), found["reason"].clone())
     };
     assert_eq!(of("WallActive"), (json!("True"), json!("WallSet")));
@@ -398,19 +405,19 @@ async fn the_wall_and_the_workers_are_shown(mut lab: Lab) {
 
 async fn what_is_suspended_can_be_deleted(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     let all = [("Pipeline", "app"), ("Team", "platform"), ("Instance", "ci")];
     for (kind_name, name) in all {
         lab.patch(&kind(kind_name), name, json!({"spec": {"suspend": true}}))
             .await;
-        lab.condition(&kind(kind_name), name, "Ready", "False", "Suspended")
+        lab.wait_condition(&kind(kind_name), name, "Ready", "False", "Suspended")
             .await;
     }
     for (kind_name, name) in all {
         lab.delete(&kind(kind_name), name).await;
     }
     for (kind_name, name) in all {
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     assert!(
         lab.concourse.team("platform").is_none(),
@@ -426,7 +433,7 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
         ("${CONCOURSE_PASSWORD}", lab.concourse.password()),
     ]);
     let sample = |name: &str| {
-        let path = workspace().join("deploy/examples").join(name);
+        let path = workspace_root().join("deploy/examples").join(name);
         std::fs::read_to_string(path).expect("a sample")
     };
     let mut text = [sample("concourse.yaml"), sample("concourse-pipelines.yaml")].join("---\n");
@@ -454,6 +461,6 @@ async fn every_sample_becomes_ready(mut lab: Lab) {
             kind_name.as_str().expect("a kind"),
             name.as_str().expect("a name"),
         );
-        lab.ready(&kind(kind_name), name).await;
+        lab.wait_ready(&kind(kind_name), name).await;
     }
 }

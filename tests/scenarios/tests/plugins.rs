@@ -16,9 +16,9 @@ use ostler::testing::{
     signature::SigningKey,
 };
 use ostler_test_harness::{
-    Lab, component_bytes, condition, rebuilt,
-    registry::{PASSWORD, Registry, USER},
-    scenarios, workspace,
+    Lab, find_condition, read_component,
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    scenarios, with_note, workspace_root,
 };
 use rollback::{a_build_that_traps_goes_back, a_file_that_traps_goes_back};
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ async fn forget(lab: &Lab, name: &str) {
         return;
     }
     let _ = api.delete(name, &Default::default()).await;
-    lab.until("the Plugin is gone", async || {
+    lab.wait_until("the Plugin is gone", async || {
         let none = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
         let _ = api.patch(name, &Default::default(), &none).await;
         plugin(lab, name).await.is_null()
@@ -91,11 +91,11 @@ async fn govern(lab: &Lab, name: &str, spec: Value) {
 
 /// Waits until a Plugin says this of its newest generation; gives it.
 async fn says(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> Value {
-    lab.until(
+    lab.wait_until(
         &format!("Plugin {name} has {kind}={status} ({reason})"),
         async || {
             let object = plugin(lab, name).await;
-            let found = condition(&object, kind);
+            let found = find_condition(&object, kind);
             let observed = found["observedGeneration"] == object["metadata"]["generation"];
             observed && found["status"] == status && found["reason"] == reason
         },
@@ -105,7 +105,7 @@ async fn says(lab: &Lab, name: &str, kind: &str, status: &str, reason: &str) -> 
 }
 
 fn message(plugin: &Value, kind: &str) -> String {
-    condition(plugin, kind)["message"]
+    find_condition(plugin, kind)["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned()
@@ -169,7 +169,8 @@ fn builds(lab: &Lab) -> Vec<(String, String)> {
 
 async fn an_object_governs_a_plugin(mut lab: Lab) {
     let _alone = alone(&lab, "greeting").await;
-    let text = std::fs::read_to_string(workspace().join("deploy/examples/plugin.yaml")).expect("the example");
+    let text =
+        std::fs::read_to_string(workspace_root().join("deploy/examples/plugin.yaml")).expect("the example");
     let mut example: Value = serde_saphyr::from_str(&text).expect("YAML");
     example["metadata"]["labels"] = json!({"lab": lab.namespace});
     lab.apply(example).await;
@@ -178,7 +179,7 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     let served = report(&lab, "greeting");
     assert_eq!((&*served.file, served.state), ("Plugin/greeting", "serving"));
     greet(&lab, "hello").await;
-    lab.ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting(), "hello").await;
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
     let status = &told["status"];
     assert_eq!(status["running"]["digest"], served.digest);
@@ -199,7 +200,7 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     api.patch("greeting", &Default::default(), &now)
         .await
         .expect("patched");
-    lab.until("it tells what was used", async || {
+    lab.wait_until("it tells what was used", async || {
         let used = plugin(&lab, "greeting").await["status"]["used"].clone();
         used.as_array()
             .is_some_and(|u| u.iter().any(|line| line == "get,apply,delete ConfigMap"))
@@ -208,25 +209,25 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     // The newest file serves, and without the object the directory does as ever.
     lab.install_bytes(
         "greeting",
-        &rebuilt(&component_bytes("examples/greeting"), "newer"),
+        &with_note(&read_component("examples/greeting"), "newer"),
     );
-    lab.until("the newer build serves", async || {
+    lab.wait_until("the newer build serves", async || {
         report(&lab, "greeting").digest != served.digest
     })
     .await;
-    lab.until("the status says so", async || {
+    lab.wait_until("the status says so", async || {
         plugin(&lab, "greeting").await["status"]["running"]["digest"] == report(&lab, "greeting").digest
     })
     .await;
     forget(&lab, "greeting").await;
-    lab.until("the directory's serves", async || {
+    lab.wait_until("the directory's serves", async || {
         let reports = lab.host().registry().reports();
         let of_file = reports.iter().find(|r| r.file == "greeting.wasm");
         of_file.is_some_and(|r| r.state == "serving")
     })
     .await;
     greet(&lab, "again").await;
-    lab.ready(&greeting(), "again").await;
+    lab.wait_ready(&greeting(), "again").await;
 }
 
 async fn grants_change_at_run_time(mut lab: Lab) {
@@ -236,9 +237,9 @@ async fn grants_change_at_run_time(mut lab: Lab) {
     govern(&lab, "greeting", spec(json!({"events": true}))).await;
     lab.start_host().await;
     greet(&lab, "hello").await;
-    lab.until("it is denied, in words of the Plugin", async || {
+    lab.wait_until("it is denied, in words of the Plugin", async || {
         let object = lab.get(&greeting(), "hello").await.unwrap_or_default();
-        let ready = condition(&object, "Ready");
+        let ready = find_condition(&object, "Ready");
         let why = ready["message"].as_str().unwrap_or_default();
         ready["status"] == "False" && why.contains("spec.grants.kubernetes")
     })
@@ -251,9 +252,9 @@ async fn grants_change_at_run_time(mut lab: Lab) {
     let before = report(&lab, "greeting");
     let all = json!({"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
     govern(&lab, "greeting", spec(all)).await;
-    lab.ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting(), "hello").await;
     let told = says(&lab, "greeting", "Granted", "True", "AllGranted").await;
-    assert_eq!(condition(&told, "Ready")["status"], "True");
+    assert_eq!(find_condition(&told, "Ready")["status"], "True");
     let after = report(&lab, "greeting");
     assert_eq!(
         (after.digest, after.served),
@@ -266,9 +267,9 @@ async fn grants_change_at_run_time(mut lab: Lab) {
 /// Waits until a new Greeting may not do what it needs.
 async fn denied(lab: &Lab, name: &str) {
     greet(lab, name).await;
-    lab.until(&format!("{name} is denied, in words of the Plugin"), async || {
+    lab.wait_until(&format!("{name} is denied, in words of the Plugin"), async || {
         let object = lab.get(&greeting(), name).await.unwrap_or_default();
-        let why = condition(&object, "Ready")["message"].clone();
+        let why = find_condition(&object, "Ready")["message"].clone();
         why.as_str()
             .unwrap_or_default()
             .contains("spec.grants.kubernetes")
@@ -292,18 +293,18 @@ async fn what_is_agreed_counts_while_a_build_is_pulled(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     greet(&lab, "file").await;
-    lab.ready(&greeting(), "file").await;
+    lab.wait_ready(&greeting(), "file").await;
     // An object binds what a file has brought, before its own build is there.
     govern(&lab, "greeting", spec(&oci, none())).await;
     denied(&lab, "bound").await;
     govern(&lab, "greeting", spec(&file, all())).await;
-    lab.ready(&greeting(), "bound").await;
+    lab.wait_ready(&greeting(), "bound").await;
     says(&lab, "greeting", "Ready", "True", "Ready").await;
     govern(&lab, "greeting", spec(&oci, none())).await;
     denied(&lab, "less").await;
     // Taken back before anything came of it.
     govern(&lab, "greeting", spec(&file, all())).await;
-    lab.ready(&greeting(), "less").await;
+    lab.wait_ready(&greeting(), "less").await;
     says(&lab, "greeting", "Ready", "True", "Ready").await;
     forget(&lab, "greeting").await;
 }
@@ -322,7 +323,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         message(&told, "Loaded").contains("config.writer: Invalid value"),
         "{told:#}"
     );
-    assert_eq!(condition(&told, "Stalled")["status"], "True");
+    assert_eq!(find_condition(&told, "Stalled")["status"], "True");
     assert_eq!(report(&lab, "lifecycle").state, "failed");
     govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
     says(&lab, "lifecycle", "Ready", "True", "Ready").await;
@@ -330,7 +331,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     lab.apply(json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}}))
         .await;
-    lab.ready(&beats, "b").await;
+    lab.wait_ready(&beats, "b").await;
     let written = lab
         .get(&Gvk::new("", "v1", "ConfigMap"), "b")
         .await
@@ -359,24 +360,24 @@ async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
     lab.start_host().await;
     greet(&lab, "late").await;
     let told = says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
-    assert_eq!(condition(&told, "Loaded")["status"], "True");
-    assert_eq!(condition(&told, "Ready")["reason"], "Suspended");
+    assert_eq!(find_condition(&told, "Loaded")["status"], "True");
+    assert_eq!(find_condition(&told, "Ready")["reason"], "Suspended");
     // Others go on, and are done after these would have been.
     misbehave(&lab, "neighbour", "behave", "x").await;
-    lab.ready(&hostile(), "neighbour").await;
+    lab.wait_ready(&hostile(), "neighbour").await;
     for name in ["early", "late"] {
         let waiting = lab.get(&greeting(), name).await.expect("it is there");
         assert!(waiting["status"].is_null(), "{waiting:#}");
     }
     govern(&lab, "greeting", spec(false)).await;
     for name in ["early", "late"] {
-        lab.ready(&greeting(), name).await;
+        lab.wait_ready(&greeting(), name).await;
     }
     govern(&lab, "greeting", spec(true)).await;
     says(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
     greet(&lab, "later").await;
     misbehave(&lab, "another", "behave", "x").await;
-    lab.ready(&hostile(), "another").await;
+    lab.wait_ready(&hostile(), "another").await;
     let waiting = lab.get(&greeting(), "later").await.expect("it is there");
     assert!(waiting["status"].is_null(), "{waiting:#}");
     forget(&lab, "greeting").await;
@@ -409,7 +410,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     // The host's.
     lab.install(&["hostile/hostile"]);
     lab.install_bytes("module", b"\0asm\x01\0\0\0");
-    lab.install_bytes("bare", &bare(&component_bytes("hostile/hostile")));
+    lab.install_bytes("bare", &bare(&read_component("hostile/hostile")));
     let file = |file: &str| json!({"source": {"file": file}});
     govern(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
@@ -430,8 +431,8 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     govern(&lab, "hostile", file("hostile.wasm")).await;
     says(&lab, "hostile", "Ready", "True", "Ready").await;
     // A file that nobody names, of a plugin that is governed.
-    lab.install_bytes("second", &rebuilt(&component_bytes("hostile/hostile"), "second"));
-    lab.until("the second one is refused", async || {
+    lab.install_bytes("second", &with_note(&read_component("hostile/hostile"), "second"));
+    lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
         let second = reports.into_iter().find(|r| r.file == "second.wasm");
         second.is_some_and(|r| r.reason == "Governed" && r.message.contains("Plugin object hostile"))
@@ -473,22 +474,22 @@ async fn a_plugin_stays_while_objects_need_it(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
     lab.start_host().await;
-    lab.probe("a", json!([]), json!([])).await;
-    lab.ready(&probe(), "a").await;
+    lab.apply_probe("a", json!([]), json!([])).await;
+    lab.wait_ready(&probe(), "a").await;
     let api = lab.api(&kind(), "");
     api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.until("it says what it waits for", async || {
-        let ready = condition(&plugin(&lab, "probe").await, "Ready");
+    lab.wait_until("it says what it waits for", async || {
+        let ready = find_condition(&plugin(&lab, "probe").await, "Ready");
         let why = ready["message"].as_str().unwrap_or_default();
         ready["reason"] == "ObjectsRemain" && why.starts_with("1 objects need it") && why.contains("/a)")
     })
     .await;
     // It works until then.
-    lab.probe("b", json!([]), json!([])).await;
-    lab.ready(&probe(), "b").await;
+    lab.apply_probe("b", json!([]), json!([])).await;
+    lab.wait_ready(&probe(), "b").await;
     lab.delete(&probe(), "a").await;
     lab.delete(&probe(), "b").await;
-    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+    lab.wait_until("it is gone", async || plugin(&lab, "probe").await.is_null())
         .await;
 }
 
@@ -497,8 +498,8 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     govern(&lab, "probe", json!({"source": {"file": "probe.wasm"}})).await;
     lab.start_host().await;
-    lab.probe("a", json!([]), json!([{"do": "park"}])).await;
-    lab.ready(&probe(), "a").await;
+    lab.apply_probe("a", json!([]), json!([{"do": "park"}])).await;
+    lab.wait_ready(&probe(), "a").await;
     // Nothing that would take it up again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
     says(&lab, "probe", "Loaded", "False", "FileMissing").await;
@@ -510,9 +511,9 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
         .await
         .expect("patched");
     api.delete("probe", &Default::default()).await.expect("accepted");
-    lab.until("it is gone", async || plugin(&lab, "probe").await.is_null())
+    lab.wait_until("it is gone", async || plugin(&lab, "probe").await.is_null())
         .await;
-    lab.until("it is unloaded", async || {
+    lab.wait_until("it is unloaded", async || {
         lab.host().registry().reports().is_empty()
     })
     .await;
@@ -520,7 +521,7 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     let finalizers = left["metadata"]["finalizers"].as_array();
     assert!(finalizers.is_none_or(Vec::is_empty), "{left:#}");
     lab.delete(&probe(), "a").await;
-    lab.gone(&probe(), "a").await;
+    lab.wait_gone(&probe(), "a").await;
 }
 
 /// A key made of ones, and its public half: nobody else's.
@@ -529,13 +530,14 @@ const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9Ut
 
 async fn a_component_from_a_registry(mut lab: Lab) {
     let _alone = alone(&lab, "greeting").await;
-    let mut registry = Registry::closed();
+    let mut registry = Registry::start_private();
     let at = registry.address();
-    let config = json!({"auths": {at: {"username": USER, "password": PASSWORD}}}).to_string();
+    let config =
+        json!({"auths": {at: {"username": REGISTRY_USER, "password": REGISTRY_PASSWORD}}}).to_string();
     let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
     let store = Store::new(None, Limits::default());
     let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
-    let wasm = component_bytes("examples/greeting").into();
+    let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
         .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
@@ -565,7 +567,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
     govern(&lab, "greeting", spec).await;
     let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
-    assert!(!told.to_string().contains(PASSWORD), "{told:#}");
+    assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
     store
         .sign(&reference, &pushed.digest, &auth, &key)
@@ -576,13 +578,13 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     assert!(message(&told, "Loaded").starts_with("signed by "), "{told:#}");
     assert_eq!(told["status"]["running"]["source"], pinned);
     greet(&lab, "hello").await;
-    lab.ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting(), "hello").await;
     // A host starts while the registry is down.
     registry.stop();
     lab.host.take();
     lab.start_host().await;
     assert_eq!(report(&lab, "greeting").state, "serving");
     greet(&lab, "again").await;
-    lab.ready(&greeting(), "again").await;
+    lab.wait_ready(&greeting(), "again").await;
     forget(&lab, "greeting").await;
 }

@@ -11,9 +11,9 @@ use ostler::testing::{
     signature::{Policy, PublicKey, SigningKey},
 };
 use ostler_test_harness::{
-    component_bytes as component,
-    process::binary,
-    registry::{PASSWORD, Registry, USER},
+    process::host_binary,
+    read_component as component,
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -56,7 +56,7 @@ impl Desk {
     }
 
     fn ostler(&self, arguments: &[&str]) -> Output {
-        Command::new(binary())
+        Command::new(host_binary())
             .arg("plugin")
             .args(arguments)
             .current_dir(self.directory.path())
@@ -185,7 +185,7 @@ mod real {
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     fn pushed_signed_and_verified_on_the_command_line() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:0.1.0", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let (pinned, digest) = (text(&pushed["reference"]), text(&pushed["digest"]));
@@ -235,7 +235,7 @@ mod real {
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     fn what_can_not_be_pushed_or_verified_says_why() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         desk.write("module.wasm", b"\0asm\x01\0\0\0");
         for (arguments, says) in [
@@ -280,12 +280,12 @@ mod real {
     #[test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     fn one_that_wants_a_password() {
-        let (desk, registry) = (Desk::new(), Registry::closed());
+        let (desk, registry) = (Desk::new(), Registry::start_private());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let said = desk.fails(&["push", "greeting.wasm", &tag]);
         assert!(said.contains("refuses nobody in particular"), "{said}");
         let login = |password: &str| {
-            let auth = BASE64_STANDARD.encode(format!("{USER}:{password}"));
+            let auth = BASE64_STANDARD.encode(format!("{REGISTRY_USER}:{password}"));
             desk.write(
                 "config.json",
                 json!({"auths": {registry.address(): {"auth": auth}}}).to_string(),
@@ -295,7 +295,7 @@ mod real {
         let said = desk.fails(&["push", "greeting.wasm", &tag]);
         assert!(said.contains("refuses the user \"robot\""), "{said}");
         assert!(!said.contains("not-the-passphrase"), "{said}");
-        login(PASSWORD);
+        login(REGISTRY_PASSWORD);
         let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let verified = desk.json(&["verify", text(&pushed["reference"]), "--key", "ours.pub"]);
         assert_eq!(verified["verified"], json!(true));
@@ -304,7 +304,7 @@ mod real {
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     async fn starts_from_the_cache_while_the_registry_is_down() {
-        let (desk, mut registry) = (Desk::new(), Registry::open());
+        let (desk, mut registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let pinned = text(&pushed["reference"]);
@@ -351,7 +351,7 @@ mod real {
         std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
         let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
         assert_eq!(error.reason(), "PullFailed");
-        registry.resume();
+        registry.restart();
         let mended = pull(&store(&cache), pinned, &ours).await.expect("pulled again");
         assert_eq!((mended.cached, mended.wasm), (false, component(GREETING)));
     }
@@ -359,12 +359,12 @@ mod real {
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     async fn what_was_changed_in_the_registry_is_refused() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag]);
         let wasm = Digest::of(&component(GREETING));
         for digest in [wasm.as_str(), text(&pushed["digest"])] {
-            let file = registry.blob(digest);
+            let file = registry.blob_path(digest);
             let good = std::fs::read(&file).expect("on its disk");
             let mut bad = good.clone();
             *bad.last_mut().expect("not empty") ^= 1;
@@ -396,7 +396,7 @@ mod real {
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     async fn the_signature_of_another_is_none() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let place = format!("{}/plugins/greeting", registry.address());
         let good = desk.json(&[
             "push",
@@ -441,7 +441,7 @@ mod real {
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     async fn other_artifacts_say_what_they_are() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let blobs: [&[u8]; 2] = [b"{}", b"a layer"];
         let artifact = |config: &str, layer: &str| {
             json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(config, blobs[0]),
@@ -473,7 +473,7 @@ mod real {
     #[tokio::test]
     #[ignore = "needs docker-registry: cargo xtask test real"]
     async fn pushed_in_the_layout_others_read() {
-        let (desk, registry) = (Desk::new(), Registry::open());
+        let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag]);
         let base = format!("http://{}/v2/plugins/greeting", registry.address());

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use ostler::testing::{dispatcher::Cause, queue::Priority};
-use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenarios};
 
 scenarios!(
     simulated:
@@ -16,7 +16,7 @@ const NEW: &str = "a-rotated-passphrase-of-2026";
 
 async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab.concourse.set_password("test", NEW);
     lab.concourse.expire_tokens();
     lab.host()
@@ -24,14 +24,14 @@ async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
         .router
         .add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
     let failed = lab
-        .condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed")
+        .wait_condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed")
         .await;
-    let message = condition(&failed, "Ready")["message"].to_string();
+    let message = find_condition(&failed, "Ready")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");
-    let before = lab.causes(&kind("Instance"), "ci").len();
-    lab.apply(lab.secret(NEW)).await;
-    lab.ready(&kind("Instance"), "ci").await;
-    let causes = lab.causes(&kind("Instance"), "ci").split_off(before);
+    let before = lab.wake_causes(&kind("Instance"), "ci").len();
+    lab.apply(lab.password_secret(NEW)).await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
+    let causes = lab.wake_causes(&kind("Instance"), "ci").split_off(before);
     assert!(
         causes.iter().any(|c| c.to_string().contains("Secret")),
         "woken by {causes:?}"
@@ -44,7 +44,7 @@ async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
     lab.settings.inspect = Some(ostler::testing::engine::Inspector::new(move |memory: &[u8]| {
         let mut seen = looking.lock().expect("lock");
         seen.0 += 1;
-        for secret in [PASSWORD, NEW, "registry-pass-0001", "registry-pass-0002"] {
+        for secret in [ADMIN_PASSWORD, NEW, "registry-pass-0001", "registry-pass-0002"] {
             if memory.windows(secret.len()).any(|w| w == secret.as_bytes()) {
                 seen.1.push(secret);
             }
@@ -56,46 +56,46 @@ async fn no_secret_where_a_component_or_a_person_looks(mut lab: Lab) {
         );
     }));
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab.concourse.set_password("test", NEW);
     lab.concourse.expire_tokens();
-    lab.apply(lab.secret(NEW)).await;
-    lab.apply(lab.registry("registry-pass-0002")).await;
-    lab.until("Concourse has the new value", async || {
+    lab.apply(lab.password_secret(NEW)).await;
+    lab.apply(lab.registry_secret("registry-pass-0002")).await;
+    lab.wait_until("Concourse has the new value", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.config["resources"][1]["source"]["password"] == "registry-pass-0002"
     })
     .await;
-    lab.ready(&kind("Instance"), "ci").await;
-    lab.idle().await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
+    lab.wait_idle().await;
     let (looked, found) = seen.lock().expect("lock").clone();
     assert!(looked >= 5, "{looked} memories searched");
     assert_eq!(found, Vec::<&str>::new(), "secrets in a component's memory");
-    let mut texts = vec![("the log", logs())];
+    let mut texts = vec![("the log", captured_logs())];
     for kind_name in ["Instance", "Team", "Pipeline"] {
         texts.push((kind_name, format!("{:?}", lab.list(&kind(kind_name)).await)));
     }
     let event = ostler::testing::key::Gvk::new("", "v1", "Event");
     texts.push(("the events", format!("{:?}", lab.list(&event).await)));
     for (place, text) in texts {
-        for secret in [PASSWORD, NEW, "registry-pass-000"] {
+        for secret in [ADMIN_PASSWORD, NEW, "registry-pass-000"] {
             assert!(!text.contains(secret), "{secret} in {place}");
         }
     }
 }
 
 async fn twenty_at_once_log_in_once(mut lab: Lab) {
-    lab.install(&ostler_test_harness::concourse::COMPONENTS);
-    lab.apply(lab.secret(PASSWORD)).await;
-    lab.apply(lab.instance()).await;
+    lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    lab.apply(lab.instance_object()).await;
     for i in 0..20 {
-        let mut team = lab.team();
+        let mut team = lab.team_object();
         team["metadata"]["name"] = format!("team-{i}").into();
         lab.apply(team).await;
     }
     lab.start_host().await;
     for i in 0..20 {
-        lab.ready(&kind("Team"), &format!("team-{i}")).await;
+        lab.wait_ready(&kind("Team"), &format!("team-{i}")).await;
     }
     assert_eq!(lab.concourse.counters().logins, 1);
 }

@@ -1,7 +1,7 @@
 //! A plugin is replaced while it works: no edit is lost, no call fails, a bad build never serves.
 
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, component_bytes, rebuilt, scenarios};
+use ostler_test_harness::{Lab, read_component, scenarios, with_note};
 use serde_json::{Value, json};
 
 scenarios!(ten_swaps_under_load, a_bad_build_leaves_the_old_one_serving);
@@ -17,17 +17,17 @@ fn greeting(lab: &Lab, i: usize, name: &str) -> Value {
 async fn ten_swaps_under_load(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
-    let wasm = component_bytes("examples/greeting");
+    let wasm = read_component("examples/greeting");
     for i in 0..OBJECTS {
         lab.apply(greeting(&lab, i, "round 0")).await;
     }
     for round in 1..=SWAPS {
-        lab.install_bytes("greeting", &rebuilt(&wasm, &format!("build {round}")));
+        lab.install_bytes("greeting", &with_note(&wasm, &format!("build {round}")));
         for i in 0..OBJECTS {
             lab.apply(greeting(&lab, i, &format!("round {round}"))).await;
         }
         let served = || lab.host().registry().reports()[0].clone();
-        lab.until("the new build serves", async || {
+        lab.wait_until("the new build serves", async || {
             lab.host()
                 .ledger()
                 .all()
@@ -39,15 +39,15 @@ async fn ten_swaps_under_load(mut lab: Lab) {
     let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
     let last = format!("Hello, round {SWAPS}!");
     let maps = Gvk::new("", "v1", "ConfigMap");
-    lab.until("every last edit is reconciled", async || {
+    lab.wait_until("every last edit is reconciled", async || {
         let found = lab.list(&maps).await;
         found.iter().filter(|m| m["data"]["greeting"] == last).count() == OBJECTS
     })
     .await;
     for i in 0..OBJECTS {
-        lab.ready(&gvk, &format!("g{i}")).await;
+        lab.wait_ready(&gvk, &format!("g{i}")).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     let report = lab.host().registry().reports()[0].clone();
     assert_eq!((report.state, &*report.message), ("serving", ""));
     let facts = lab.host().ledger().all();
@@ -73,7 +73,7 @@ fn resident_kib() -> u64 {
 async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
-    let wasm = component_bytes("examples/greeting");
+    let wasm = read_component("examples/greeting");
     let good = lab.host().registry().reports()[0].digest.clone();
     for (bad, words) in [
         (wasm[..wasm.len() / 2].to_vec(), "broken or cut off"),
@@ -81,17 +81,17 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
         (b"not wasm at all".to_vec(), "not WebAssembly"),
     ] {
         lab.install_bytes("greeting", &bad);
-        lab.until(&format!("it says {words:?}"), async || {
+        lab.wait_until(&format!("it says {words:?}"), async || {
             let report = lab.host().registry().reports()[0].clone();
             report.state == "kept" && report.message.contains(words) && report.digest == good
         })
         .await;
     }
     lab.apply(greeting(&lab, 0, "still here")).await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0")
+    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0")
         .await;
-    lab.install_bytes("greeting", &rebuilt(&wasm, "mended"));
-    lab.until("the mended one serves", async || {
+    lab.install_bytes("greeting", &with_note(&wasm, "mended"));
+    lab.wait_until("the mended one serves", async || {
         let report = lab.host().registry().reports()[0].clone();
         report.state == "serving" && report.digest != good
     })

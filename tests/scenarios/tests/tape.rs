@@ -16,7 +16,7 @@ use ostler::testing::{
     recording::{Keep, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
-use ostler_test_harness::{GRANTS, Lab, PASSWORD, component_bytes, concourse::kind, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenarios};
 use serde_json::{Value, json};
 use wasmparser::{Parser, Payload, TypeRef};
 
@@ -74,7 +74,7 @@ fn greeting(lab: &Lab, name: &str) -> Value {
 
 /// A host with the probe, which may not read Secrets.
 async fn probing(lab: &mut Lab) {
-    lab.settings.grants = Grants::parse(&[GRANTS, NO_SECRETS].concat(), "grants.yaml").expect("grants");
+    lab.settings.grants = Grants::parse(&[PACK_GRANTS, NO_SECRETS].concat(), "grants.yaml").expect("grants");
     lab.install(&["tests/probe"]);
     lab.start_host().await;
 }
@@ -146,9 +146,10 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]),
     ))
     .await;
-    lab.condition(&probe(), "bad", "Ready", "False", "AsTold").await;
-    lab.ready(&probe(), "good").await;
-    lab.idle().await;
+    lab.wait_condition(&probe(), "bad", "Ready", "False", "AsTold")
+        .await;
+    lab.wait_ready(&probe(), "good").await;
+    lab.wait_idle().await;
     let tapes = &lab.host().services().tapes;
     let kept = tapes.kept();
     assert!(!kept.is_empty());
@@ -172,7 +173,7 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
     );
     // From the file: what is written is read back to the byte.
     let recording = Recording::parse(&recording.text(), "r.json").expect("its own format");
-    let wasm = component_bytes("tests/probe");
+    let wasm = read_component("tests/probe");
     let same = replayed(&wasm, &recording).await.expect("it can be replayed");
     assert!(same.same && same.differences.is_empty(), "{same:#?}");
     assert_eq!((same.calls, &*same.ended), (recording.calls.len(), "failure"));
@@ -224,10 +225,10 @@ async fn recordings_are_bounded(mut lab: Lab) {
         lab.apply(failing(&lab, &format!("p{i}"))).await;
     }
     for i in 0..20 {
-        lab.condition(&probe(), &format!("p{i}"), "Ready", "False", "AsTold")
+        lab.wait_condition(&probe(), &format!("p{i}"), "Ready", "False", "AsTold")
             .await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     let tapes = &lab.host().services().tapes;
     assert_eq!((tapes.size().0, tapes.kept().len()), (5, 5));
     let at: Vec<_> = tapes.kept().iter().map(|f| f.at()).collect();
@@ -240,13 +241,14 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": lab.namespace},
-        "stringData": {"password": PASSWORD}}),
+        "stringData": {"password": ADMIN_PASSWORD}}),
     )
     .await;
     let reads = json!([{"do": "get", "kind": "Secret", "name": "s"}, {"do": "park"}]);
     lab.apply(steps(&lab, "thief", reads)).await;
-    lab.condition(&probe(), "thief", "Ready", "False", "AsTold").await;
-    lab.idle().await;
+    lab.wait_condition(&probe(), "thief", "Ready", "False", "AsTold")
+        .await;
+    lab.wait_idle().await;
     let kept = lab.host().services().tapes.last(&lab.key(&probe(), "thief"));
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
@@ -254,35 +256,39 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
         text.contains("kubernetes.get") && text.contains("parked: AsTold"),
         "{text}"
     );
-    for secret in [PASSWORD, "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ", "\"password\""] {
+    for secret in [
+        ADMIN_PASSWORD,
+        "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ",
+        "\"password\"",
+    ] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
-    let error = replayed(&component_bytes("tests/probe"), &recording)
+    let error = replayed(&read_component("tests/probe"), &recording)
         .await
         .expect_err("there is nothing to answer with");
     assert!(error.contains("secretsAreReadable"), "{error}");
 }
 
 async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
-    let wasm = component_bytes("examples/greeting");
+    let wasm = read_component("examples/greeting");
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     for i in 0..5 {
         lab.apply(greeting(&lab, &format!("g{i}"))).await;
     }
     for i in 0..5 {
-        lab.ready(
+        lab.wait_ready(
             &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
             &format!("g{i}"),
         )
         .await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     let report = || -> Report { lab.host().registry().reports()[0].clone() };
     let good = report().digest;
     // It would trap on what the one that serves has done.
     lab.install_bytes("greeting", &trapping(&wasm));
-    lab.until("the build that traps is refused", async || {
+    lab.wait_until("the build that traps is refused", async || {
         report().state == "kept"
     })
     .await;
@@ -295,14 +301,14 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
         refused.message
     );
     lab.apply(greeting(&lab, "after")).await;
-    lab.ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "after")
+    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "after")
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     // It greets otherwise: that is said, and it serves.
     lab.install_bytes("greeting", &patched(&wasm, "Hello", "Howdy"));
-    lab.until("the new build serves", async || report().digest != good)
+    lab.wait_until("the new build serves", async || report().digest != good)
         .await;
-    lab.until("its probe is told", async || report().probe.is_some())
+    lab.wait_until("its probe is told", async || report().probe.is_some())
         .await;
     let swapped = report();
     let probe = swapped.probe.expect("it was probed");
@@ -317,10 +323,10 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     );
     // The same again under another digest: nothing is different.
     let howdy = report().digest;
-    lab.idle().await;
-    let again = ostler_test_harness::rebuilt(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
+    lab.wait_idle().await;
+    let again = ostler_test_harness::with_note(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
     lab.install_bytes("greeting", &again);
-    lab.until("the rebuilt one serves", async || {
+    lab.wait_until("the rebuilt one serves", async || {
         report().digest != howdy && report().probe.is_some()
     })
     .await;
@@ -330,7 +336,7 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     let of_it = || lab.host().services().tapes.of_plugin("greeting").len();
     assert!(of_it() > 0);
     std::fs::remove_file(lab.settings.plugins.join("greeting.wasm")).expect("removed");
-    lab.until("its recordings are forgotten", async || of_it() == 0)
+    lab.wait_until("its recordings are forgotten", async || of_it() == 0)
         .await;
 }
 
@@ -356,7 +362,7 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
         "spec": {"title": "Home", "upstream": "nowhere", "path": "/", "every": 60}}),
     )
     .await;
-    lab.condition(&bookmarks, "home", "Ready", "False", "NotFound")
+    lab.wait_condition(&bookmarks, "home", "Ready", "False", "NotFound")
         .await;
     let kept = lab.host().services().tapes.last(&lab.key(&bookmarks, "home"));
     let recording = kept.expect("it is kept").recording();
@@ -373,7 +379,7 @@ async fn bookmark(plugin: &str, mut lab: Lab) {
         None,
     );
     let engine = engine.expect("an engine");
-    let compiled = engine.compile(&component_bytes(&format!("examples/{plugin}")), true);
+    let compiled = engine.compile(&read_component(&format!("examples/{plugin}")), true);
     let compiled = compiled.expect("it compiles");
     for _ in 0..2 {
         let replayed = replay(&engine, &compiled, recording.clone()).await;
@@ -387,17 +393,17 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
     lab.settings.record.count = 500;
     lab.start_pack().await;
     // Without its password at first, so that failures are among them.
-    lab.apply(lab.instance()).await;
-    lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.apply(lab.instance_object()).await;
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
-    lab.chain().await;
+    lab.apply_chain().await;
     let kept = lab.host().services().tapes.kept();
     let recordings: Vec<_> = kept.iter().map(|f| f.recording()).collect();
     let mut functions = std::collections::BTreeSet::new();
     for recording in &recordings {
         let text = recording.text();
-        for secret in [PASSWORD, "registry-pass-000", "Y29ycmVjdC1ob3JzZS"] {
+        for secret in [ADMIN_PASSWORD, "registry-pass-000", "Y29ycmVjdC1ob3JzZS"] {
             assert!(!text.contains(secret), "{secret} in\n{text}");
         }
         functions.extend(recording.calls.iter().map(|c| c.function.clone()));
@@ -416,7 +422,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
     for recording in &recordings {
         let name = recording.plugin.name.clone();
         let (engine, compiled) = engines.entry(name.clone()).or_insert_with(|| {
-            let wasm = component_bytes(&format!("concourse/{name}"));
+            let wasm = read_component(&format!("concourse/{name}"));
             let cache = lab.settings.cache.clone();
             let engine = Engine::new(2, Limits::default().memory, cache, None).expect("an engine");
             let compiled = engine.compile(&wasm, false).expect("it compiles");
@@ -441,7 +447,7 @@ async fn no_secret_in_any_recording_and_every_one_replays(mut lab: Lab) {
         .expect("a request")
         + 1;
     let other = patched(
-        &component_bytes("concourse/concourse-team"),
+        &read_component("concourse/concourse-team"),
         "/api/v1/teams",
         "/api/v2/teams",
     );

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::{
     collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
     trace::v1::{Span, status::StatusCode},
 };
-use ostler_test_harness::{Lab, PASSWORD, concourse::kind, process, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, process, scenarios};
 use prost::Message;
 use serde_json::Value;
 
@@ -92,9 +92,9 @@ impl Drop for Process {
 async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     let receiver = Receiver::default();
     let endpoint = receiver.start().await;
-    lab.install(&ostler_test_harness::concourse::COMPONENTS);
+    lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
     let log = std::fs::File::create(lab.path().join("ostler.log")).expect("a log");
-    let process = Command::new(process::binary())
+    let process = Command::new(process::host_binary())
         .args(["run", "--log-format", "json", "--admin", "127.0.0.1:0"])
         .args([
             "--leader-elect",
@@ -107,10 +107,10 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         .arg("--plugins")
         .arg(&lab.settings.plugins)
         .arg("--grants")
-        .arg(ostler_test_harness::workspace().join("deploy/grants.yaml"))
+        .arg(ostler_test_harness::workspace_root().join("deploy/grants.yaml"))
         .args(["--allow-network", "127.0.0.1"])
         .arg("--cache")
-        .arg(ostler_test_harness::workspace().join("target/compiled"))
+        .arg(ostler_test_harness::workspace_root().join("target/compiled"))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
         .stdin(Stdio::null())
@@ -118,22 +118,22 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
         .spawn()
         .map(Process)
         .expect("the host starts");
-    lab.apply(lab.team()).await;
-    lab.condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&kind("Team"), "platform", "Ready", "False", "InstanceNotReady")
         .await;
     for object in [
-        lab.secret(lab.concourse.password()),
-        lab.registry("registry-pass-0001"),
-        lab.config(ostler_test_harness::concourse::CONFIG),
-        lab.instance(),
-        lab.pipeline(),
+        lab.password_secret(lab.concourse.password()),
+        lab.registry_secret("registry-pass-0001"),
+        lab.pipeline_config_map(ostler_test_harness::concourse::PIPELINE_YAML),
+        lab.instance_object(),
+        lab.pipeline_object(),
     ] {
         lab.apply(object).await;
     }
-    lab.ready(&kind("Pipeline"), "app").await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
     let name = |kind_name: &str, name: &str| lab.key(&kind(kind_name), name).to_string();
     let (team, pipeline) = (name("Team", "platform"), name("Pipeline", "app"));
-    lab.until("the traces are there", async || {
+    lab.wait_until("the traces are there", async || {
         let refused = receiver.children(&team, "kubernetes.require-ready");
         let failed = |s: &Span| {
             s.status
@@ -183,7 +183,12 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     );
     // Never what was read or written.
     let bytes = receiver.bytes.lock().expect("lock").clone();
-    for never in [PASSWORD, "registry-pass-0001", "resource_types", "image_resource"] {
+    for never in [
+        ADMIN_PASSWORD,
+        "registry-pass-0001",
+        "resource_types",
+        "image_resource",
+    ] {
         assert!(
             !bytes.windows(never.len()).any(|w| w == never.as_bytes()),
             "{never} in a trace"

@@ -1,7 +1,9 @@
 //! The host itself says how it is with an Upstream.
 
 use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, logs, scenarios, simulator::Answer};
+use ostler_test_harness::{
+    ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenarios, simulator::Answer,
+};
 use serde_json::{Value, json};
 
 scenarios!(
@@ -32,23 +34,23 @@ fn concourse(lab: &Lab) -> Value {
 
 /// Conditions by type, as `status (reason)`.
 fn says(object: &Value, kind: &str) -> String {
-    let found = condition(object, kind);
+    let found = find_condition(object, kind);
     let text = |field: &str| found[field].as_str().unwrap_or("-").to_owned();
     format!("{} ({})", text("status"), text("reason"))
 }
 
 async fn good(mut lab: Lab) {
-    lab.apply(lab.secret(PASSWORD)).await;
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
-    let object = lab.ready(&upstreams(), "ci").await;
+    let object = lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(says(&object, "Connected"), "True (Connected)");
     assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
     assert_eq!(
         object["status"]["observedGeneration"],
         object["metadata"]["generation"]
     );
-    lab.idle().await;
+    lab.wait_idle().await;
     let (before, logins) = (lab.api_writes(), lab.concourse.counters().logins);
     // Looked at once more: nothing has changed, nothing is written, nobody is asked.
     let router = &lab.host().services().router;
@@ -57,45 +59,45 @@ async fn good(mut lab: Lab) {
         ostler::testing::queue::Priority::High,
         ostler::testing::dispatcher::Cause::Poll,
     );
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_eq!(
         (lab.api_writes(), lab.concourse.counters().logins),
         (before, logins)
     );
     assert_eq!((before, logins), (1, 1));
     lab.delete(&upstreams(), "ci").await;
-    lab.until("its client is dropped", async || {
+    lab.wait_until("its client is dropped", async || {
         lab.host().services().upstreams.traffic().is_empty()
     })
     .await;
 }
 
 async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
-    lab.apply(lab.secret("not-the-password")).await;
+    lab.apply(lab.password_secret("not-the-password")).await;
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
-        .condition(&upstreams(), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(&upstreams(), "ci", "Authenticated", "False", "AuthFailed")
         .await;
     assert_eq!(says(&object, "Connected"), "True (Connected)");
     assert_eq!(says(&object, "Ready"), "False (AuthFailed)");
     assert_eq!(says(&object, "Reconciling"), "True (AuthFailed)");
-    lab.apply(lab.secret(PASSWORD)).await;
-    let object = lab.ready(&upstreams(), "ci").await;
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    let object = lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
     assert_eq!(says(&object, "Reconciling"), "- (-)");
     // And rotated once more, while all is well: the new one is tried at once, before anybody needs it.
     let logins = lab.concourse.counters().logins;
     lab.concourse.set_password("test", "the-next-password");
-    lab.apply(lab.secret("the-next-password")).await;
-    lab.until("the new password is used", async || {
+    lab.apply(lab.password_secret("the-next-password")).await;
+    lab.wait_until("the new password is used", async || {
         lab.concourse.counters().logins == logins + 1
     })
     .await;
-    lab.idle().await;
-    lab.ready(&upstreams(), "ci").await;
-    for secret in ["not-the-password", PASSWORD, "the-next-password"] {
-        assert!(!logs().contains(secret), "{secret} in the log");
+    lab.wait_idle().await;
+    lab.wait_ready(&upstreams(), "ci").await;
+    for secret in ["not-the-password", ADMIN_PASSWORD, "the-next-password"] {
+        assert!(!captured_logs().contains(secret), "{secret} in the log");
     }
 }
 
@@ -103,16 +105,16 @@ async fn a_secret_that_comes_later(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
-        .condition(&upstreams(), "ci", "Ready", "False", "SecretMissing")
+        .wait_condition(&upstreams(), "ci", "Ready", "False", "SecretMissing")
         .await;
     assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
-    let message = condition(&object, "Authenticated")["message"].to_string();
+    let message = find_condition(&object, "Authenticated")["message"].to_string();
     assert!(
         message.contains("ci-admin") && message.contains("`password`"),
         "{message}"
     );
-    lab.apply(lab.secret(PASSWORD)).await;
-    lab.ready(&upstreams(), "ci").await;
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(lab.concourse.counters().logins, 1);
 }
 
@@ -124,33 +126,33 @@ async fn down_and_up_again(mut lab: Lab) {
     lab.apply(upstream(&lab, json!({"url": format!("http://{address}")})))
         .await;
     let object = lab
-        .condition(&upstreams(), "ci", "Ready", "False", "ConnectionFailed")
+        .wait_condition(&upstreams(), "ci", "Ready", "False", "ConnectionFailed")
         .await;
-    let message = condition(&object, "Connected")["message"].to_string();
+    let message = find_condition(&object, "Connected")["message"].to_string();
     assert!(message.contains("refused"), "{message}");
     let _listener = std::net::TcpListener::bind(address).expect("still free");
-    let object = lab.ready(&upstreams(), "ci").await;
+    let object = lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(says(&object, "Authenticated"), "True (NoCredentials)");
 }
 
 /// A plugin's request is refused, and later it is not: the Upstream says so without being asked for it.
 async fn requests_tell(mut lab: Lab) {
     lab.start_pack().await;
-    for object in [lab.secret(PASSWORD), lab.instance()] {
+    for object in [lab.password_secret(ADMIN_PASSWORD), lab.instance_object()] {
         lab.apply(object).await;
     }
-    lab.ready(&kind("Instance"), "ci").await;
-    lab.ready(&upstreams(), "ci").await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
+    lab.wait_ready(&upstreams(), "ci").await;
     let refused = Answer::Status(401, "not authorized".into());
     let faults = lab.concourse.faults();
     faults.fail_next(usize::MAX, "*", "/api/v1/teams/platform", refused);
-    lab.apply(lab.team()).await;
-    lab.condition(&upstreams(), "ci", "Ready", "False", "AuthFailed")
+    lab.apply(lab.team_object()).await;
+    lab.wait_condition(&upstreams(), "ci", "Ready", "False", "AuthFailed")
         .await;
     faults.clear();
-    let object = lab.ready(&upstreams(), "ci").await;
+    let object = lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(says(&object, "Authenticated"), "True (Accepted)");
-    lab.ready(&kind("Team"), "platform").await;
+    lab.wait_ready(&kind("Team"), "platform").await;
 }
 
 async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
@@ -163,17 +165,17 @@ async fn what_is_not_allowed_is_not_connected_to(mut lab: Lab) {
     lab.apply(upstream(&lab, json!({"url": format!("http://127.0.0.1:{port}")})))
         .await;
     let object = lab
-        .condition(&upstreams(), "ci", "Connected", "False", "AddressNotAllowed")
+        .wait_condition(&upstreams(), "ci", "Connected", "False", "AddressNotAllowed")
         .await;
     assert_eq!(says(&object, "Stalled"), "True (AddressNotAllowed)");
-    let message = condition(&object, "Ready")["message"].to_string();
+    let message = find_condition(&object, "Ready")["message"].to_string();
     assert!(message.contains("network.allow"), "{message}");
     // A name is resolved first.
     lab.apply(upstream(&lab, json!({"url": format!("http://localhost:{port}")})))
         .await;
-    lab.until("the name is refused, too", async || {
+    lab.wait_until("the name is refused, too", async || {
         let object = lab.get(&upstreams(), "ci").await.unwrap_or_default();
-        condition(&object, "Connected")["message"]
+        find_condition(&object, "Connected")["message"]
             .to_string()
             .contains("localhost resolves to")
     })
@@ -195,7 +197,7 @@ async fn messaging_is_not_claimed_to_be_connected(mut lab: Lab) {
     ))
     .await;
     let object = lab
-        .condition(&upstreams(), "ci", "Ready", "Unknown", "NotChecked")
+        .wait_condition(&upstreams(), "ci", "Ready", "Unknown", "NotChecked")
         .await;
     assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
 }

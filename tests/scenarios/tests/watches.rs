@@ -30,7 +30,7 @@ fn woken_by(lab: &Lab, name: &str) -> Vec<String> {
         Cause::Dependency(on) => Some(on.name.to_string()),
         _ => None,
     };
-    lab.causes(&kind(), name).iter().filter_map(on).collect()
+    lab.wake_causes(&kind(), name).iter().filter_map(on).collect()
 }
 
 /// The watches of ConfigMaps and Secrets.
@@ -45,15 +45,15 @@ fn watches(lab: &Lab) -> Vec<Scope> {
 async fn what_was_absent(mut lab: Lab) {
     lab.start_probe().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "later"});
-    lab.probe("p", json!([get]), json!([])).await;
-    lab.saw("p", &["absent"]).await;
-    lab.map("unrelated", "a", "1").await;
-    lab.map("later", "a", "1").await;
-    lab.saw("p", &[r#"{"v":"1"}"#]).await;
-    lab.map("later", "a", "2").await;
-    lab.saw("p", &[r#"{"v":"2"}"#]).await;
+    lab.apply_probe("p", json!([get]), json!([])).await;
+    lab.wait_seen("p", &["absent"]).await;
+    lab.apply_config_map("unrelated", "a", "1").await;
+    lab.apply_config_map("later", "a", "1").await;
+    lab.wait_seen("p", &[r#"{"v":"1"}"#]).await;
+    lab.apply_config_map("later", "a", "2").await;
+    lab.wait_seen("p", &[r#"{"v":"2"}"#]).await;
     lab.delete(&config_map(), "later").await;
-    lab.saw("p", &["absent"]).await;
+    lab.wait_seen("p", &["absent"]).await;
     assert_eq!(woken_by(&lab, "p"), ["later"; 3]);
 }
 
@@ -61,31 +61,31 @@ async fn by_label_and_by_field(mut lab: Lab) {
     lab.start_probe().await;
     let labels = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
     let fields = json!({"do": "list", "kind": "ConfigMap", "labels": "l in (a,b)", "fields": "data.v=1"});
-    lab.probe("p", json!([labels, fields]), json!([])).await;
-    lab.saw("p", &["", ""]).await;
-    lab.map("x", "a", "1").await;
-    lab.saw("p", &["x", "x"]).await;
+    lab.apply_probe("p", json!([labels, fields]), json!([])).await;
+    lab.wait_seen("p", &["", ""]).await;
+    lab.apply_config_map("x", "a", "1").await;
+    lab.wait_seen("p", &["x", "x"]).await;
     // Out of both lists, one after the other, and what is in none wakes nobody.
-    lab.map("x", "b", "1").await;
-    lab.saw("p", &["", "x"]).await;
-    lab.map("x", "b", "2").await;
-    lab.saw("p", &["", ""]).await;
-    lab.idle().await;
+    lab.apply_config_map("x", "b", "1").await;
+    lab.wait_seen("p", &["", "x"]).await;
+    lab.apply_config_map("x", "b", "2").await;
+    lab.wait_seen("p", &["", ""]).await;
+    lab.wait_idle().await;
     let before = woken_by(&lab, "p").len();
-    lab.map("x", "c", "1").await;
-    lab.map("y", "b", "3").await;
-    lab.map("z", "a", "1").await;
-    lab.saw("p", &["z", "z"]).await;
+    lab.apply_config_map("x", "c", "1").await;
+    lab.apply_config_map("y", "b", "3").await;
+    lab.apply_config_map("z", "a", "1").await;
+    lab.wait_seen("p", &["z", "z"]).await;
     let since = woken_by(&lab, "p").split_off(before);
     assert_eq!(since, ["z"], "what is in no list wakes nobody");
 }
 
 async fn metadata_alone(mut lab: Lab) {
     lab.start_probe().await;
-    lab.map("m", "a", &"x".repeat(10_000)).await;
+    lab.apply_config_map("m", "a", &"x".repeat(10_000)).await;
     let metadata = json!({"do": "metadata", "kind": "ConfigMap", "name": "m"});
-    lab.probe("p", json!([metadata]), json!([])).await;
-    lab.saw("p", &["present"]).await;
+    lab.apply_probe("p", json!([metadata]), json!([])).await;
+    lab.wait_seen("p", &["present"]).await;
     let forms: Vec<Form> = watches(&lab).iter().map(|s| s.form).collect();
     assert!(forms.iter().all(|f| *f == Form::Metadata), "{forms:?}");
     let key = lab.key(&config_map(), "m");
@@ -97,7 +97,7 @@ async fn metadata_alone(mut lab: Lab) {
         .expect("it is kept");
     assert!(kept.json.len() < 5_000, "{} bytes are kept", kept.json.len());
     lab.delete(&config_map(), "m").await;
-    lab.saw("p", &["absent"]).await;
+    lab.wait_seen("p", &["absent"]).await;
 }
 
 async fn only_what_is_read_is_watched(mut lab: Lab) {
@@ -111,15 +111,16 @@ async fn only_what_is_read_is_watched(mut lab: Lab) {
     lab.start_probe().await;
     assert_eq!(watches(&lab), []);
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=a"});
-    lab.probe("p", json!([list]), json!([])).await;
-    lab.saw("p", &[""]).await;
-    lab.until("its one watch is there", async || watches(&lab).len() == 1)
+    lab.apply_probe("p", json!([list]), json!([])).await;
+    lab.wait_seen("p", &[""]).await;
+    lab.wait_until("its one watch is there", async || watches(&lab).len() == 1)
         .await;
     assert!(watches(&lab)[0].selector.is_some(), "as narrow as the list is");
-    lab.map("x", "a", "1").await;
-    lab.saw("p", &["x"]).await;
-    lab.probe("p", json!([]), json!([])).await;
-    lab.until("it is let go", async || watches(&lab).is_empty()).await;
+    lab.apply_config_map("x", "a", "1").await;
+    lab.wait_seen("p", &["x"]).await;
+    lab.apply_probe("p", json!([]), json!([])).await;
+    lab.wait_until("it is let go", async || watches(&lab).is_empty())
+        .await;
     assert!(
         lab.host()
             .services()
@@ -128,11 +129,11 @@ async fn only_what_is_read_is_watched(mut lab: Lab) {
             .is_none()
     );
     // And again, as if nothing had been.
-    lab.probe("p", json!([list]), json!([])).await;
-    lab.saw("p", &["x"]).await;
+    lab.apply_probe("p", json!([list]), json!([])).await;
+    lab.wait_seen("p", &["x"]).await;
     lab.delete(&kind(), "p").await;
-    lab.gone(&kind(), "p").await;
-    lab.until("it goes with its object", async || watches(&lab).is_empty())
+    lab.wait_gone(&kind(), "p").await;
+    lab.wait_until("it goes with its object", async || watches(&lab).is_empty())
         .await;
 }
 
@@ -153,19 +154,20 @@ async fn many_objects_are_streamed(mut lab: Lab) {
     lab.start_probe().await;
     // The narrow list does not help: the wide one has to have everything.
     let wide = json!({"do": "list", "kind": "ConfigMap", "fields": "metadata.labels.l=b"});
-    lab.probe("p", json!([wide]), json!([])).await;
-    lab.saw("p", &["m597,m598,m599"]).await;
+    lab.apply_probe("p", json!([wide]), json!([])).await;
+    lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
     assert!(services.store.size().0 >= 600);
     lab.delete(&config_map(), "m598").await;
-    lab.saw("p", &["m597,m599"]).await;
+    lab.wait_seen("p", &["m597,m599"]).await;
 }
 
 async fn asked_for_by_annotation(mut lab: Lab) {
     lab.start_probe().await;
-    lab.probe("p", json!([{"do": "park"}]), json!([])).await;
-    lab.condition(&kind(), "p", "Stalled", "True", "AsTold").await;
-    lab.idle().await;
+    lab.apply_probe("p", json!([{"do": "park"}]), json!([])).await;
+    lab.wait_condition(&kind(), "p", "Stalled", "True", "AsTold")
+        .await;
+    lab.wait_idle().await;
     let reconciles = || {
         lab.host()
             .ledger()
@@ -176,9 +178,9 @@ async fn asked_for_by_annotation(mut lab: Lab) {
     for value in ["1", "2"] {
         let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": value}}});
         lab.patch(&kind(), "p", annotations).await;
-        lab.until("it was asked for", async || {
+        lab.wait_until("it was asked for", async || {
             let manual = lab
-                .causes(&kind(), "p")
+                .wake_causes(&kind(), "p")
                 .iter()
                 .filter(|c| **c == Cause::Manual)
                 .count();
@@ -186,25 +188,25 @@ async fn asked_for_by_annotation(mut lab: Lab) {
         })
         .await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_eq!(reconciles(), before.map(|n| n + 2));
 }
 
 /// Cut, fallen behind, or the server away for a while: what changed meanwhile is seen, what did not wakes nobody.
 async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
-    let proxy = Proxy::start(lab.address()).await.expect("a proxy");
+    let proxy = Proxy::start(lab.api_address()).await.expect("a proxy");
     let client = lab.client_at(proxy.address()).await;
     lab.install(&["tests/probe"]);
     lab.start_host_with(client).await;
     for i in 0..30 {
-        lab.map(&format!("m{i}"), "a", "0").await;
+        lab.apply_config_map(&format!("m{i}"), "a", "0").await;
         let get = json!({"do": "get", "kind": "ConfigMap", "name": format!("m{i}")});
-        lab.probe(&format!("p{i}"), json!([get]), json!([])).await;
+        lab.apply_probe(&format!("p{i}"), json!([get]), json!([])).await;
     }
     for i in 0..30 {
-        lab.saw(&format!("p{i}"), &[r#"{"v":"0"}"#]).await;
+        lab.wait_seen(&format!("p{i}"), &[r#"{"v":"0"}"#]).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     let reconciles = || {
         lab.host()
             .ledger()
@@ -215,18 +217,18 @@ async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
     };
     for round in 1..=3 {
         let before = reconciles();
-        proxy.down(true);
+        proxy.set_down(true);
         let changed = format!("m{round}");
-        lab.map(&changed, "a", "1").await;
+        lab.apply_config_map(&changed, "a", "1").await;
         lab.delete(&config_map(), &format!("m{}", round + 10)).await;
         // So that the version the watch had is too old; the real server can't be told to forget.
         if let Some(server) = &lab.embedded {
             server.compact();
         }
-        proxy.down(false);
-        lab.saw(&format!("p{round}"), &[r#"{"v":"1"}"#]).await;
-        lab.saw(&format!("p{}", round + 10), &["absent"]).await;
-        lab.idle().await;
+        proxy.set_down(false);
+        lab.wait_seen(&format!("p{round}"), &[r#"{"v":"1"}"#]).await;
+        lab.wait_seen(&format!("p{}", round + 10), &["absent"]).await;
+        lab.wait_idle().await;
         assert_eq!(reconciles() - before, 2, "two changes, two reconciles");
     }
 }

@@ -208,7 +208,7 @@ fn finish(guest: Guest, module: &Path) -> Result<Component> {
     let mut component = rust::finish(module, guest.optimize)
         .with_context(|| format!("making a component of {}", guest.name))?;
     if let Some(manifest) = manifest::section(&guest.folder)? {
-        component::embed(&mut component, manifest::SECTION, &manifest);
+        component::append_section(&mut component, manifest::SECTION, &manifest);
     }
     let path = path(&guest.pack, &guest.name)?;
     let changed = paths::replace(&path, &component)?;

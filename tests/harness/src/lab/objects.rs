@@ -1,4 +1,4 @@
-//! The API server, as a person with kubectl has it.
+//! Access to objects through the API server, as with kubectl.
 
 use kube::{
     api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Lab;
 
 impl Lab {
-    /// An API of a kind; an empty namespace is for cluster-scoped kinds.
+    /// Returns the API of a kind. An empty namespace stands for cluster-scoped kinds.
     pub fn api(&self, gvk: &Gvk, namespace: &str) -> Api<DynamicObject> {
         let kube_gvk = GroupVersionKind::gvk(&gvk.group, &gvk.version, &gvk.kind);
         let resource = ApiResource::from_gvk(&kube_gvk);
@@ -34,7 +34,7 @@ impl Lab {
         self.try_apply(object).await.expect("applied")
     }
 
-    /// The same, with the server's refusal as the error.
+    /// Applies an object and returns the server's error when it is refused.
     pub async fn try_apply(&self, object: Value) -> Result<Value, kube::Error> {
         let (api, name) = self.api_of(&object);
         let parameters = PatchParams::apply("test").force();
@@ -43,7 +43,7 @@ impl Lab {
     }
 
     /// Applies all documents of a YAML text.
-    pub async fn apply_text(&self, yaml: &str) {
+    pub async fn apply_yaml(&self, yaml: &str) {
         for document in yaml.split("\n---") {
             if document
                 .lines()
@@ -55,17 +55,17 @@ impl Lab {
         }
     }
 
-    /// One object of this test's namespace; none when there is none.
+    /// Reads an object of this test's namespace; `None` when it does not exist.
     pub async fn get(&self, gvk: &Gvk, name: &str) -> Option<Value> {
         let found = self
             .api(gvk, &self.namespace)
             .get_opt(name)
             .await
-            .expect("an answer");
+            .expect("a response");
         found.map(|object| serde_json::to_value(object).expect("JSON"))
     }
 
-    /// All objects of a kind in this test's namespace.
+    /// Lists the objects of a kind in this test's namespace.
     pub async fn list(&self, gvk: &Gvk) -> Vec<Value> {
         let list = self
             .api(gvk, &self.namespace)
@@ -78,7 +78,7 @@ impl Lab {
             .collect()
     }
 
-    /// Asks for an object's deletion.
+    /// Deletes an object, without waiting for its finalizers.
     pub async fn delete(&self, gvk: &Gvk, name: &str) {
         let api = self.api(gvk, &self.namespace);
         api.delete(name, &DeleteParams::default())

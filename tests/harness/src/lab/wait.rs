@@ -1,4 +1,4 @@
-//! Waiting for conditions.
+//! Functions that wait for a condition.
 
 use std::time::Duration;
 
@@ -7,24 +7,29 @@ use ostler::testing::key::Gvk;
 use serde_json::Value;
 
 use super::Lab;
-use crate::PATIENCE;
+use crate::WAIT_TIMEOUT;
 
 impl Lab {
-    /// Waits until something holds; fails, saying what, when it doesn't within [`PATIENCE`].
-    pub async fn until<F: Future<Output = bool>>(&self, what: &str, mut holds: impl FnMut() -> F) {
+    /// Waits until `holds` returns true. Panics with the description and the state of all objects after
+    /// [`WAIT_TIMEOUT`].
+    pub async fn wait_until<F: Future<Output = bool>>(
+        &self,
+        description: &str,
+        mut holds: impl FnMut() -> F,
+    ) {
         let waiting = async {
             while !holds().await {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
             let facts = self.host.as_ref().map(|h| h.ledger().all());
-            panic!("after {PATIENCE:?} it is still not so that {what}\n{facts:#?}");
+            panic!("timed out after {WAIT_TIMEOUT:?} waiting until {description}\n{facts:#?}");
         }
     }
 
-    /// Waits until an object has a condition with this status and reason; gives the object.
-    pub async fn condition(
+    /// Waits until an object has a condition with this status and reason for its current generation. Returns the object.
+    pub async fn wait_condition(
         &self,
         gvk: &Gvk,
         name: &str,
@@ -32,48 +37,48 @@ impl Lab {
         status: &str,
         reason: &str,
     ) -> Value {
-        let what = format!("{}/{name} has {condition}={status} ({reason})", gvk.kind);
-        self.until(&what, async || {
+        let description = format!("{}/{name} has {condition}={status} ({reason})", gvk.kind);
+        self.wait_until(&description, async || {
             let object = self.get(gvk, name).await.unwrap_or_default();
-            let found = self::condition(&object, condition);
-            found["status"] == status && found["reason"] == reason && observed(&object, &found)
+            let found = find_condition(&object, condition);
+            found["status"] == status && found["reason"] == reason && is_current(&object, &found)
         })
         .await;
         self.get(gvk, name).await.expect("it was there")
     }
 
-    /// Waits until an object is Ready for its current generation; gives it.
-    pub async fn ready(&self, gvk: &Gvk, name: &str) -> Value {
-        self.until(&format!("{}/{name} is Ready", gvk.kind), async || {
+    /// Waits until an object is Ready for its current generation. Returns the object.
+    pub async fn wait_ready(&self, gvk: &Gvk, name: &str) -> Value {
+        self.wait_until(&format!("{}/{name} is Ready", gvk.kind), async || {
             let object = self.get(gvk, name).await.unwrap_or_default();
-            let found = self::condition(&object, "Ready");
-            found["status"] == "True" && observed(&object, &found)
+            let found = find_condition(&object, "Ready");
+            found["status"] == "True" && is_current(&object, &found)
         })
         .await;
         self.get(gvk, name).await.expect("it was there")
     }
 
     /// Waits until an object is gone.
-    pub async fn gone(&self, gvk: &Gvk, name: &str) {
-        self.until(&format!("{}/{name} is gone", gvk.kind), async || {
+    pub async fn wait_gone(&self, gvk: &Gvk, name: &str) {
+        self.wait_until(&format!("{}/{name} is gone", gvk.kind), async || {
             self.get(gvk, name).await.is_none()
         })
         .await;
     }
 
-    /// Waits until the host has nothing to do now.
-    pub async fn idle(&self) {
+    /// Waits until the host has no reconcile running or due.
+    pub async fn wait_idle(&self) {
         let router = &self.host().services().router;
-        self.until("the host is idle", async || router.idle()).await;
+        self.wait_until("the host is idle", async || router.idle()).await;
     }
 
-    /// A new CRD is served a moment after it was applied.
-    pub(super) async fn established(&self) {
+    /// Waits until all CRDs are served, which is a moment after they were applied.
+    pub(super) async fn wait_established(&self) {
         let crds = self.api(
             &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
             "",
         );
-        self.until("the CRDs are established", async || {
+        self.wait_until("the CRDs are established", async || {
             let list = crds.list(&ListParams::default()).await.expect("CRDs");
             list.items.iter().all(|crd| {
                 let conditions = crd.data["status"]["conditions"]
@@ -89,12 +94,13 @@ impl Lab {
     }
 }
 
-fn observed(object: &Value, condition: &Value) -> bool {
+/// Returns whether a condition was written for the object's current generation.
+fn is_current(object: &Value, condition: &Value) -> bool {
     condition["observedGeneration"] == object["metadata"]["generation"]
 }
 
-/// A condition of an object; null when it has none of that type.
-pub fn condition(object: &Value, kind: &str) -> Value {
+/// Returns a condition of an object; null when it has none of that type.
+pub fn find_condition(object: &Value, kind: &str) -> Value {
     let conditions = object["status"]["conditions"].as_array();
     let found = conditions.into_iter().flatten().find(|c| c["type"] == kind);
     found.cloned().unwrap_or_default()

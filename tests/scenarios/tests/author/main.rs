@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ostler_test_harness::{process::binary, workspace};
+use ostler_test_harness::{process::host_binary, workspace_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ impl Terminal {
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut path = vec![binary().parent().expect("a folder").to_owned()];
+        let mut path = vec![host_binary().parent().expect("a folder").to_owned()];
         path.extend(std::env::split_paths(
             &std::env::var_os("PATH").unwrap_or_default(),
         ));
@@ -70,7 +70,7 @@ impl Terminal {
             .current_dir(self.path())
             .env("PATH", std::env::join_paths(path).expect("a PATH"))
             .env("OSTLER_ADMIN", &self.admin)
-            .env("OSTLER_SDK", workspace())
+            .env("OSTLER_SDK", workspace_root())
             .env("OSTLER_BUILD_CACHE", cache)
             .env("NO_COLOR", "1")
             .env_remove("CARGO_TARGET_DIR")
@@ -79,7 +79,7 @@ impl Terminal {
     }
 
     fn ostler(&self, arguments: &[&str]) -> Output {
-        let mut command = self.command(binary());
+        let mut command = self.command(host_binary());
         command.args(arguments).output().expect("ostler runs")
     }
 
@@ -103,7 +103,10 @@ impl Terminal {
 
 /// Where the tests' own builds are: what those need is there already.
 fn target() -> PathBuf {
-    workspace().canonicalize().expect("the checkout").join("target")
+    workspace_root()
+        .canonicalize()
+        .expect("the checkout")
+        .join("target")
 }
 
 fn said(output: &Output) -> String {
@@ -165,7 +168,7 @@ fn a_save_that_does_not_compile_leaves_the_build_before() {
     terminal.ostler(&["plugin", "new", "swapped", "--kind", "Swap.v1.example.dev"]);
     let mut dev = terminal.start(
         terminal
-            .command(binary())
+            .command(host_binary())
             .args(["plugin", "dev", "swapped", "--output", "json"]),
         "dev.log",
     );

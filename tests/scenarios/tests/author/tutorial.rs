@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Instant};
 
-use ostler_test_harness::workspace;
+use ostler_test_harness::workspace_root;
 
 use crate::{Running, Terminal, said, until};
 
@@ -63,7 +63,7 @@ fn bash(terminal: &Terminal, commands: &str) -> Command {
 
 /// Runs the page.
 pub fn run() {
-    let page = std::fs::read_to_string(workspace().join("docs/tutorial.md")).expect("the tutorial");
+    let page = std::fs::read_to_string(workspace_root().join("docs/tutorial.md")).expect("the tutorial");
     let blocks = blocks(&page);
     assert!(
         blocks.iter().filter(|b| !b.expected.is_empty()).count() >= 5,

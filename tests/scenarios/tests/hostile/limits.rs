@@ -72,7 +72,7 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     let slow = Mirror::start(Some(Duration::from_secs(600))).await;
     lab.apply(slow.upstream(&lab, "slow")).await;
     for i in 0..MAPS {
-        lab.map(&format!("map-{i:02}"), "x", "1").await;
+        lab.apply_config_map(&format!("map-{i:02}"), "x", "1").await;
     }
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
@@ -94,13 +94,13 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     }
     for (limit, behaviour) in BROKEN_BY {
         let what = format!("{behaviour} is over the limit {}", limit.name());
-        lab.until(&what, async || sample(&lab, exceeded, limit) >= 1.0)
+        lab.wait_until(&what, async || sample(&lab, exceeded, limit) >= 1.0)
             .await;
     }
     lab.apply(object(&lab, "good", "behave")).await;
-    lab.ready(&hostile(), "good").await;
+    lab.wait_ready(&hostile(), "good").await;
     lab.apply(greeting(&lab, "neighbour")).await;
-    lab.ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greetings(), "neighbour").await;
     let held = lab.list(&super::config_map()).await;
     let finalizers = |o: &&serde_json::Value| o["metadata"]["finalizers"].is_array();
     assert_eq!(held.iter().filter(finalizers).count(), 10, "ten are held");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ostler_test_harness::{Lab, condition};
+use ostler_test_harness::{Lab, find_condition};
 
 use super::{Mirror, grant, greeting, greetings, hostile, object};
 
@@ -39,9 +39,9 @@ async fn p99(lab: &Lab, round: &mut u32) -> Duration {
         changed["spec"]["name"] = format!("number {round}").into();
         let started = Instant::now();
         let generation = lab.apply(changed).await["metadata"]["generation"].clone();
-        lab.until("the neighbour is Ready", async || {
+        lab.wait_until("the neighbour is Ready", async || {
             let object = lab.get(&greetings(), "neighbour").await.unwrap_or_default();
-            let ready = condition(&object, "Ready");
+            let ready = find_condition(&object, "Ready");
             ready["status"] == "True" && ready["observedGeneration"] == generation
         })
         .await;
@@ -76,7 +76,7 @@ pub async fn neighbours_go_on_as_before(mut lab: Lab) {
             for i in 0..ATTACKERS {
                 let name = format!("attacker-{i}");
                 lab.apply(object(&lab, &name, "behave")).await;
-                lab.ready(&hostile(), &name).await;
+                lab.wait_ready(&hostile(), &name).await;
             }
             let ratio = beset.as_secs_f64() / calm.as_secs_f64();
             let line = format!("{way:>16}: {calm:>8.1?} → {beset:>8.1?}  ×{ratio:.2}");

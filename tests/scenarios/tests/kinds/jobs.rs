@@ -2,8 +2,8 @@ use kube::api::{Patch, PatchParams};
 use ostler::testing::dispatcher::Cause;
 use ostler_test_harness::{
     Lab,
-    concourse::{CONFIG, kind},
-    condition, scenarios,
+    concourse::{PIPELINE_YAML, kind},
+    find_condition, scenarios,
     simulator::Answer,
 };
 use serde_json::{Value, json};
@@ -30,12 +30,12 @@ scenarios!(
 fn job(lab: &Lab, name: &str, spec: Value) -> Value {
     let mut spec = spec;
     spec["pipelineRef"] = json!({"name": "app"});
-    lab.pack("Job", name, spec)
+    lab.pack_object("Job", name, spec)
 }
 
 async fn chained(mut lab: Lab) -> Lab {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab
 }
 
@@ -46,11 +46,11 @@ async fn paused(person: &Person, job: &str) -> bool {
 async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
     lab.start_pack().await;
     lab.apply(job(&lab, "build", json!({}))).await;
-    lab.condition(&kind("Job"), "build", "Ready", "False", "PipelineNotReady")
+    lab.wait_condition(&kind("Job"), "build", "Ready", "False", "PipelineNotReady")
         .await;
-    lab.chain().await;
-    let ready = lab.ready(&kind("Job"), "build").await;
-    let causes = lab.causes(&kind("Job"), "build");
+    lab.apply_chain().await;
+    let ready = lab.wait_ready(&kind("Job"), "build").await;
+    let causes = lab.wake_causes(&kind("Job"), "build");
     assert!(
         causes.contains(&Cause::Dependency(lab.key(&kind("Pipeline"), "app"))),
         "{causes:?}"
@@ -66,20 +66,20 @@ async fn a_job_waits_for_its_pipeline_and_is_woken_by_it(mut lab: Lab) {
     assert_eq!(status["outputs"], json!([{"name": "image", "resource": "image"}]));
     let page = status["webURL"].as_str().expect("a URL");
     assert!(page.ends_with("/pipelines/app/jobs/build"), "{page}");
-    assert_eq!(condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
+    assert_eq!(find_condition(&ready, "LastBuildSucceeded")["reason"], "NoBuild");
 }
 
 async fn a_pause_that_drifts_is_put_right(lab: Lab) {
     let lab = chained(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.apply(job(&lab, "build", json!({}))).await;
-    let ready = lab.ready(&kind("Job"), "test").await;
-    lab.ready(&kind("Job"), "build").await;
+    let ready = lab.wait_ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "build").await;
     assert_eq!(
         (&ready["status"]["paused"], &ready["status"]["pauseOwned"]),
         (&json!(true), &json!(true))
     );
-    let person = Person::of(&lab).await;
+    let person = Person::log_in(&lab).await;
     assert!(paused(&person, "test").await && !paused(&person, "build").await);
     person.put("/jobs/test/unpause").await;
     person.put("/jobs/build/pause").await;
@@ -88,9 +88,9 @@ async fn a_pause_that_drifts_is_put_right(lab: Lab) {
     assert!(paused(&person, "test").await && !paused(&person, "build").await);
     lab.patch(&kind("Job"), "test", json!({"spec": {"paused": false}}))
         .await;
-    lab.until("it is resumed", async || !paused(&person, "test").await)
+    lab.wait_until("it is resumed", async || !paused(&person, "test").await)
         .await;
-    let resumed = lab.ready(&kind("Job"), "test").await;
+    let resumed = lab.wait_ready(&kind("Job"), "test").await;
     assert_eq!(resumed["status"]["pauseOwned"], Value::Null);
 }
 
@@ -100,9 +100,9 @@ async fn one_read_and_no_write_per_poll(lab: Lab) {
     for name in names {
         lab.apply(job(&lab, name, json!({"paused": name == "test"})))
             .await;
-        lab.ready(&kind("Job"), name).await;
+        lab.wait_ready(&kind("Job"), name).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     lab.concourse.reset_counters();
     let (before, writes) = (names.map(|name| reconciles(&lab, "Job", name)), lab.api_writes());
     for _ in 0..10 {
@@ -127,28 +127,28 @@ async fn one_read_and_no_write_per_poll(lab: Lab) {
 async fn a_job_that_is_not_there_yet(lab: Lab) {
     let lab = chained(lab).await;
     lab.apply(job(&lab, "deploy", json!({"paused": true}))).await;
-    lab.condition(&kind("Job"), "deploy", "Ready", "False", "JobNotFound")
+    lab.wait_condition(&kind("Job"), "deploy", "Ready", "False", "JobNotFound")
         .await;
-    let more = CONFIG
+    let more = PIPELINE_YAML
         .replace(
             "groups:",
             "- name: deploy\n  plan:\n  - {get: source, passed: [build]}\ngroups:",
         )
         .replace("[test, build]", "[test, build, deploy]");
-    lab.apply(lab.config(&more)).await;
-    lab.ready(&kind("Job"), "deploy").await;
-    assert!(paused(&Person::of(&lab).await, "deploy").await);
+    lab.apply(lab.pipeline_config_map(&more)).await;
+    lab.wait_ready(&kind("Job"), "deploy").await;
+    assert!(paused(&Person::log_in(&lab).await, "deploy").await);
 }
 
 async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     let lab = chained(lab).await;
     lab.apply(job(&lab, "test", json!({}))).await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
         .await;
-    lab.condition(&kind("Job"), "test", "Ready", "False", "PipelineArchived")
+    lab.wait_condition(&kind("Job"), "test", "Ready", "False", "PipelineArchived")
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     lab.concourse.reset_counters();
     for _ in 0..10 {
         poll(&lab, "Job", "test").await;
@@ -156,7 +156,7 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     assert!(requests(&lab, "/jobs/test").is_empty(), "Concourse is not asked");
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
         .await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
 }
 
 async fn the_history_is_pruned(mut lab: Lab) {
@@ -168,12 +168,12 @@ async fn the_history_is_pruned(mut lab: Lab) {
         "concourse/concourse-job",
     ]);
     lab.start_host().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     lab.apply(job(&lab, "test", json!({}))).await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
     let builds = lab.api(&kind("Build"), &lab.namespace);
     let add = async |name: String, of: &str, status: &str, end: String| {
-        lab.apply(lab.pack("Build", &name, json!({"jobRef": {"name": of}})))
+        lab.apply(lab.pack_object("Build", &name, json!({"jobRef": {"name": of}})))
             .await;
         let patch = Patch::Merge(json!({"status": {"concourseStatus": status, "endTime": end}}));
         builds
@@ -194,9 +194,9 @@ async fn the_history_is_pruned(mut lab: Lab) {
         let names = all.iter().filter_map(|b| b["metadata"]["name"].as_str());
         names.map(ToOwned::to_owned).collect()
     };
-    lab.until("three of each are left", async || names().await.len() == 18)
+    lab.wait_until("three of each are left", async || names().await.len() == 18)
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let left = names().await;
     for name in [
         "good-3",
@@ -217,26 +217,26 @@ async fn the_history_is_pruned(mut lab: Lab) {
         json!({"spec": {"successfulBuildsHistoryLimit": 0, "failedBuildsHistoryLimit": 1}}),
     )
     .await;
-    lab.until("fewer are left", async || names().await.len() == 13)
+    lab.wait_until("fewer are left", async || names().await.len() == 13)
         .await;
     assert!(names().await.iter().any(|n| n == "bad-5"));
 }
 
 async fn deletion_resumes_what_it_paused(lab: Lab) {
     let lab = chained(lab).await;
-    let person = Person::of(&lab).await;
+    let person = Person::log_in(&lab).await;
     for name in ["test", "build"] {
         lab.apply(job(&lab, name, json!({"paused": true}))).await;
-        lab.ready(&kind("Job"), name).await;
+        lab.wait_ready(&kind("Job"), name).await;
     }
     // One of them while it is suspended.
     lab.patch(&kind("Job"), "build", json!({"spec": {"suspend": true}}))
         .await;
-    lab.condition(&kind("Job"), "build", "Ready", "False", "Suspended")
+    lab.wait_condition(&kind("Job"), "build", "Ready", "False", "Suspended")
         .await;
     for name in ["test", "build"] {
         lab.delete(&kind("Job"), name).await;
-        lab.gone(&kind("Job"), name).await;
+        lab.wait_gone(&kind("Job"), name).await;
         assert!(!paused(&person, name).await, "{name} is resumed");
     }
 }
@@ -248,31 +248,31 @@ async fn a_lost_answer_is_no_lost_pause(lab: Lab) {
         .faults()
         .fail_next(1, "PUT", path, Answer::DropAnswer);
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
     assert_eq!(requests(&lab, path).len(), 1, "it was paused at the first");
     lab.delete(&kind("Job"), "test").await;
-    lab.gone(&kind("Job"), "test").await;
+    lab.wait_gone(&kind("Job"), "test").await;
     assert!(
-        !paused(&Person::of(&lab).await, "test").await,
+        !paused(&Person::log_in(&lab).await, "test").await,
         "it is known whose pause it was"
     );
 }
 
 async fn deletion_leaves_the_pause_of_another(lab: Lab) {
     let lab = chained(lab).await;
-    let person = Person::of(&lab).await;
+    let person = Person::log_in(&lab).await;
     person.put("/jobs/test/pause").await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
     lab.delete(&kind("Job"), "test").await;
-    lab.gone(&kind("Job"), "test").await;
+    lab.wait_gone(&kind("Job"), "test").await;
     assert!(paused(&person, "test").await);
 }
 
 async fn deletion_of_everything_at_once(lab: Lab) {
     let lab = chained(lab).await;
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
-    lab.ready(&kind("Job"), "test").await;
+    lab.wait_ready(&kind("Job"), "test").await;
     let all = [
         ("Instance", "ci"),
         ("Team", "platform"),
@@ -283,7 +283,7 @@ async fn deletion_of_everything_at_once(lab: Lab) {
         lab.delete(&kind(kind_name), name).await;
     }
     for (kind_name, name) in all {
-        lab.gone(&kind(kind_name), name).await;
+        lab.wait_gone(&kind(kind_name), name).await;
     }
     assert!(lab.concourse.team("platform").is_none());
 }

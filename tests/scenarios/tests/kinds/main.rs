@@ -17,7 +17,7 @@ pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
         .services()
         .router
         .add(&key, Priority::Normal, Cause::Poll);
-    lab.idle().await;
+    lab.wait_idle().await;
 }
 
 /// How often an object was reconciled.
@@ -45,14 +45,14 @@ async fn the_examples_work(mut lab: Lab) {
             .replace("\n  name: ci\n", &format!("\n  name: {}\n", lab.namespace))
             .replace("${CONCOURSE_URL}", lab.concourse.url())
             .replace("${CONCOURSE_USER}", "test")
-            .replace("${CONCOURSE_PASSWORD}", ostler_test_harness::PASSWORD);
-        lab.apply_text(&text).await;
+            .replace("${CONCOURSE_PASSWORD}", ostler_test_harness::ADMIN_PASSWORD);
+        lab.apply_yaml(&text).await;
     }
     for (kind_name, name) in [
         ("Job", "browser-tests"),
         ("Resource", "source"),
         ("Worker", "worker-1"),
     ] {
-        lab.ready(&kind(kind_name), name).await;
+        lab.wait_ready(&kind(kind_name), name).await;
     }
 }

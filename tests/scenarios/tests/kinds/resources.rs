@@ -1,7 +1,7 @@
 use ostler_test_harness::{
     Lab,
-    concourse::{CONFIG, kind},
-    condition, scenarios,
+    concourse::{PIPELINE_YAML, kind},
+    find_condition, scenarios,
     simulator::Answer,
 };
 use serde_json::{Value, json};
@@ -23,19 +23,19 @@ scenarios!(
 fn resource(lab: &Lab, spec: Value) -> Value {
     let mut spec = spec;
     spec["pipelineRef"] = json!({"name": "app"});
-    lab.pack("Resource", "source", spec)
+    lab.pack_object("Resource", "source", spec)
 }
 
 /// The chain, and three versions of the resource `source`.
 async fn chained(mut lab: Lab) -> (Lab, Person) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     for name in ["a", "b", "c"] {
         let version = json!({"ref": name, "branch": "main"});
         let version = version.as_object().expect("a version").clone();
         assert!(lab.concourse.add_version("platform", "app", "source", version));
     }
-    let person = Person::of(&lab).await;
+    let person = Person::log_in(&lab).await;
     (lab, person)
 }
 
@@ -58,7 +58,7 @@ async fn a_version_is_pinned_and_let_go(lab: Lab) {
         json!({"pinnedVersion": {"ref": "b"}, "pinComment": "the last good one"}),
     ))
     .await;
-    let ready = lab.ready(&kind("Resource"), "source").await;
+    let ready = lab.wait_ready(&kind("Resource"), "source").await;
     let found = person.get("/resources/source").await;
     assert_eq!(
         (&found["pinned_version"]["ref"], &found["pin_comment"]),
@@ -84,7 +84,7 @@ async fn a_version_is_pinned_and_let_go(lab: Lab) {
         json!({"spec": {"pinnedVersion": {"ref": "a"}}}),
     )
     .await;
-    lab.until("the other version is pinned", async || pin(&person).await == "a")
+    lab.wait_until("the other version is pinned", async || pin(&person).await == "a")
         .await;
     lab.apply(resource(&lab, json!({}))).await;
     lab.patch(
@@ -93,9 +93,9 @@ async fn a_version_is_pinned_and_let_go(lab: Lab) {
         json!({"spec": {"pinnedVersion": null, "pinComment": null}}),
     )
     .await;
-    lab.until("it is not pinned", async || pin(&person).await.is_null())
+    lab.wait_until("it is not pinned", async || pin(&person).await.is_null())
         .await;
-    let ready = lab.ready(&kind("Resource"), "source").await;
+    let ready = lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(ready["status"]["pinned"], false);
 }
 
@@ -106,36 +106,36 @@ async fn the_pin_of_another_stays(lab: Lab) {
         .put(&format!("/resources/source/versions/{theirs}/pin"))
         .await;
     lab.apply(resource(&lab, json!({}))).await;
-    let ready = lab.ready(&kind("Resource"), "source").await;
+    let ready = lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(
         (&ready["status"]["pinned"], &ready["status"]["pinOwned"]),
         (&json!(true), &Value::Null)
     );
     lab.delete(&kind("Resource"), "source").await;
-    lab.gone(&kind("Resource"), "source").await;
+    lab.wait_gone(&kind("Resource"), "source").await;
     assert_eq!(pin(&person).await, "a");
 }
 
 async fn a_pin_in_the_config_goes_first(lab: Lab) {
     let (lab, person) = chained(lab).await;
-    let pinning = CONFIG.replace("type: git\n", "type: git\n  version: {ref: a}\n");
-    lab.apply(lab.config(&pinning)).await;
-    lab.until("the config pins", async || pin(&person).await == "a")
+    let pinning = PIPELINE_YAML.replace("type: git\n", "type: git\n  version: {ref: a}\n");
+    lab.apply(lab.pipeline_config_map(&pinning)).await;
+    lab.wait_until("the config pins", async || pin(&person).await == "a")
         .await;
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
     let refused = lab
-        .condition(&kind("Resource"), "source", "Ready", "False", "PinFailed")
+        .wait_condition(&kind("Resource"), "source", "Ready", "False", "PinFailed")
         .await;
-    let message = condition(&refused, "Ready")["message"].to_string();
+    let message = find_condition(&refused, "Ready")["message"].to_string();
     assert!(message.contains("config pins {ref: a}"), "{message}");
-    lab.idle().await;
+    lab.wait_idle().await;
     assert!(
         !requests(&lab, "/pin").iter().any(|r| r.starts_with("PUT")),
         "it is not even tried"
     );
-    lab.apply(lab.config(CONFIG)).await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.apply(lab.pipeline_config_map(PIPELINE_YAML)).await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(pin(&person).await, "b");
 }
 
@@ -147,9 +147,9 @@ async fn versions_are_disabled_and_enabled_again(lab: Lab) {
         .await;
     let spec = json!({"disabledVersions": [{"ref": "b"}, {"ref": "c"}, {"ref": "none"}]});
     lab.apply(resource(&lab, spec)).await;
-    let ready = lab.ready(&kind("Resource"), "source").await;
+    let ready = lab.wait_ready(&kind("Resource"), "source").await;
     assert!(!version(&person, "b").await.1 && version(&person, "a").await.1);
-    let message = condition(&ready, "Ready")["message"].to_string();
+    let message = find_condition(&ready, "Ready")["message"].to_string();
     assert!(message.contains("No version matches {ref: none}"), "{message}");
     let ours = version(&person, "b").await.0;
     assert_eq!(ready["status"]["disabledVersionIDs"], json!([ours]));
@@ -159,16 +159,16 @@ async fn versions_are_disabled_and_enabled_again(lab: Lab) {
     poll(&lab, "Resource", "source").await;
     assert!(!version(&person, "b").await.1, "drift is put right");
     lab.apply(resource(&lab, json!({"disabledVersions": []}))).await;
-    lab.until("ours is enabled again", async || version(&person, "b").await.1)
+    lab.wait_until("ours is enabled again", async || version(&person, "b").await.1)
         .await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     assert!(!version(&person, "c").await.1, "that of somebody else is not");
 }
 
 async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
     let (lab, _) = chained(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
-    lab.condition(
+    lab.wait_condition(
         &kind("Resource"),
         "source",
         "CheckHealthy",
@@ -179,7 +179,7 @@ async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
     let ask = |value: &str| json!({"metadata": {"annotations": {"concourse-ci.org/check-now": value}}});
     lab.patch(&kind("Resource"), "source", ask("1")).await;
     let checked = lab
-        .condition(
+        .wait_condition(
             &kind("Resource"),
             "source",
             "CheckHealthy",
@@ -194,18 +194,18 @@ async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
         poll(&lab, "Resource", "source").await;
     }
     assert_eq!(checks(), 1, "once for each value");
-    let failing = CONFIG.replace(
+    let failing = PIPELINE_YAML.replace(
         "type: git\n  source: {",
         "type: mock\n  source: {check_failure: 'no such host', ",
     );
-    lab.apply(lab.config(&failing)).await;
-    lab.until("Concourse has the config", async || {
+    lab.apply(lab.pipeline_config_map(&failing)).await;
+    lab.wait_until("Concourse has the config", async || {
         let pipeline = lab.concourse.pipeline("platform", "app").expect("there");
         pipeline.config["resources"][0]["type"] == "mock"
     })
     .await;
     lab.patch(&kind("Resource"), "source", ask("2")).await;
-    lab.condition(
+    lab.wait_condition(
         &kind("Resource"),
         "source",
         "CheckHealthy",
@@ -213,7 +213,7 @@ async fn checks_on_demand_are_followed_to_their_end(lab: Lab) {
         "CheckFailed",
     )
     .await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(checks(), 2);
 }
 
@@ -221,8 +221,8 @@ async fn two_reads_and_no_write_per_poll(lab: Lab) {
     let (lab, _) = chained(lab).await;
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
-    lab.ready(&kind("Resource"), "source").await;
-    lab.idle().await;
+    lab.wait_ready(&kind("Resource"), "source").await;
+    lab.wait_idle().await;
     lab.concourse.reset_counters();
     let (before, writes) = (reconciles(&lab, "Resource", "source"), lab.api_writes());
     for _ in 0..10 {
@@ -241,7 +241,7 @@ async fn two_reads_and_no_write_per_poll(lab: Lab) {
 async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     let (lab, person) = chained(lab).await;
     lab.apply(resource(&lab, json!({}))).await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": true}}))
         .await;
     lab.patch(
@@ -250,10 +250,10 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
         json!({"spec": {"pinnedVersion": {"ref": "b"}}}),
     )
     .await;
-    lab.condition(&kind("Resource"), "source", "Ready", "False", "PipelineArchived")
+    lab.wait_condition(&kind("Resource"), "source", "Ready", "False", "PipelineArchived")
         .await;
-    lab.ready(&kind("Pipeline"), "app").await;
-    lab.idle().await;
+    lab.wait_ready(&kind("Pipeline"), "app").await;
+    lab.wait_idle().await;
     lab.concourse.reset_counters();
     for _ in 0..10 {
         poll(&lab, "Resource", "source").await;
@@ -261,7 +261,7 @@ async fn an_archived_pipeline_is_waited_for(lab: Lab) {
     assert!(requests(&lab, "/resources/source").is_empty(), "a 409 is no loop");
     lab.patch(&kind("Pipeline"), "app", json!({"spec": {"archived": false}}))
         .await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(pin(&person).await, "b");
 }
 
@@ -272,10 +272,10 @@ async fn a_lost_answer_is_no_lost_pin(lab: Lab) {
         .fail_next(1, "PUT", "/pin$", Answer::DropAnswer);
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     assert_eq!(requests(&lab, "/pin").len(), 1, "it was pinned at the first");
     lab.delete(&kind("Resource"), "source").await;
-    lab.gone(&kind("Resource"), "source").await;
+    lab.wait_gone(&kind("Resource"), "source").await;
     assert_eq!(pin(&person).await, Value::Null, "it is known whose pin it was");
 }
 
@@ -286,17 +286,17 @@ async fn deletion_takes_back_what_it_did(lab: Lab) {
         json!({"pinnedVersion": {"ref": "b"}, "disabledVersions": [{"ref": "a"}]}),
     ))
     .await;
-    lab.ready(&kind("Resource"), "source").await;
+    lab.wait_ready(&kind("Resource"), "source").await;
     lab.patch(&kind("Resource"), "source", json!({"spec": {"suspend": true}}))
         .await;
-    lab.condition(&kind("Resource"), "source", "Ready", "False", "Suspended")
+    lab.wait_condition(&kind("Resource"), "source", "Ready", "False", "Suspended")
         .await;
     assert_eq!(
         (pin(&person).await, version(&person, "a").await.1),
         (json!("b"), false)
     );
     lab.delete(&kind("Resource"), "source").await;
-    lab.gone(&kind("Resource"), "source").await;
+    lab.wait_gone(&kind("Resource"), "source").await;
     assert_eq!(
         (pin(&person).await, version(&person, "a").await.1),
         (Value::Null, true)

@@ -1,4 +1,4 @@
-use ostler_test_harness::{Lab, PASSWORD, concourse::kind, condition, scenarios};
+use ostler_test_harness::{ADMIN_PASSWORD, Lab, concourse::kind, find_condition, scenarios};
 use serde_json::{Value, json};
 
 use crate::{poll, reconciles, requests};
@@ -14,12 +14,12 @@ scenarios!(
 
 async fn with_workers(mut lab: Lab, lifecycle: &str, names: &[&str]) -> Lab {
     lab.start_pack().await;
-    lab.apply(lab.secret(PASSWORD)).await;
-    lab.apply(lab.instance()).await;
-    lab.ready(&kind("Instance"), "ci").await;
+    lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
+    lab.apply(lab.instance_object()).await;
+    lab.wait_ready(&kind("Instance"), "ci").await;
     for name in names {
         let spec = json!({"instanceRef": {"name": "ci"}, "lifecycle": lifecycle});
-        lab.apply(lab.pack("Worker", name, spec)).await;
+        lab.apply(lab.pack_object("Worker", name, spec)).await;
     }
     lab
 }
@@ -39,9 +39,9 @@ async fn one_list_serves_all(lab: Lab) {
     let borrowed: Vec<&str> = names.iter().map(String::as_str).collect();
     let lab = with_workers(lab, "Running", &borrowed).await;
     for name in &names {
-        lab.ready(&kind("Worker"), name).await;
+        lab.wait_ready(&kind("Worker"), name).await;
     }
-    lab.idle().await;
+    lab.wait_idle().await;
     lab.concourse.reset_counters();
     let sum = || {
         names
@@ -65,9 +65,12 @@ async fn it_drains(lab: Lab) {
     lab.concourse.set_worker_team("w2", "main");
     let lab = with_workers(lab, "Draining", &["w1", "w2"]).await;
     for name in ["w1", "w2"] {
-        let ready = lab.ready(&kind("Worker"), name).await;
+        let ready = lab.wait_ready(&kind("Worker"), name).await;
         assert_eq!(ready["status"]["phase"], "landed");
-        assert_eq!(condition(&ready, "StateTransitioning")["reason"], "Converged");
+        assert_eq!(
+            find_condition(&ready, "StateTransitioning")["reason"],
+            "Converged"
+        );
         poll(&lab, "Worker", name).await;
         let asked = requests(&lab, &format!("/workers/{name}/"));
         assert_eq!(asked, [format!("PUT /api/v1/workers/{name}/land")], "once");
@@ -76,17 +79,17 @@ async fn it_drains(lab: Lab) {
     assert_eq!(team, "main");
     lab.patch(&kind("Worker"), "w1", json!({"spec": {"lifecycle": "Running"}}))
         .await;
-    lab.condition(&kind("Worker"), "w1", "Ready", "False", "NotRunning")
+    lab.wait_condition(&kind("Worker"), "w1", "Ready", "False", "NotRunning")
         .await;
 }
 
 async fn it_is_removed(lab: Lab) {
     let lab = with_workers(lab, "Running", &["w1"]).await;
-    lab.ready(&kind("Worker"), "w1").await;
+    lab.wait_ready(&kind("Worker"), "w1").await;
     lab.patch(&kind("Worker"), "w1", json!({"spec": {"lifecycle": "Removed"}}))
         .await;
     let gone = lab
-        .condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
+        .wait_condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
         .await;
     assert_eq!(gone["status"]["phase"], "missing");
     assert_eq!(state(&lab, "w1"), None);
@@ -102,12 +105,12 @@ async fn a_stalled_one_is_told_and_pruned(lab: Lab) {
     lab.concourse.set_worker("w1", "stalled");
     let lab = with_workers(lab, "Running", &["w1"]).await;
     let stalled = lab
-        .condition(&kind("Worker"), "w1", "Stalled", "True", "Stalled")
+        .wait_condition(&kind("Worker"), "w1", "Stalled", "True", "Stalled")
         .await;
     assert_eq!(stalled["status"]["phase"], "stalled");
     lab.patch(&kind("Worker"), "w1", json!({"spec": {"lifecycle": "Removed"}}))
         .await;
-    lab.condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
+    lab.wait_condition(&kind("Worker"), "w1", "Ready", "True", "Removed")
         .await;
     assert_eq!(state(&lab, "w1"), None);
     assert_eq!(requests(&lab, "/workers/w1/"), ["PUT /api/v1/workers/w1/prune"]);
@@ -116,25 +119,25 @@ async fn a_stalled_one_is_told_and_pruned(lab: Lab) {
 async fn a_missing_one_is_told(lab: Lab) {
     let lab = with_workers(lab, "Running", &["w9"]).await;
     let missing = lab
-        .condition(&kind("Worker"), "w9", "Ready", "False", "WorkerNotFound")
+        .wait_condition(&kind("Worker"), "w9", "Ready", "False", "WorkerNotFound")
         .await;
     assert_eq!(missing["status"]["phase"], "missing");
     lab.concourse.set_worker("w9", "running");
-    lab.until("it is found", async || {
+    lab.wait_until("it is found", async || {
         poll(&lab, "Worker", "w9").await;
         let worker = lab.get(&kind("Worker"), "w9").await.expect("there");
         worker["status"]["phase"] == "running"
     })
     .await;
-    lab.ready(&kind("Worker"), "w9").await;
+    lab.wait_ready(&kind("Worker"), "w9").await;
 }
 
 async fn deletion_does_nothing_to_it(lab: Lab) {
     let lab = with_workers(lab, "Running", &["w1"]).await;
-    lab.ready(&kind("Worker"), "w1").await;
+    lab.wait_ready(&kind("Worker"), "w1").await;
     lab.delete(&kind("Worker"), "w1").await;
-    lab.gone(&kind("Worker"), "w1").await;
-    lab.idle().await;
+    lab.wait_gone(&kind("Worker"), "w1").await;
+    lab.wait_idle().await;
     assert_eq!(state(&lab, "w1"), Some("running".into()));
     assert!(requests(&lab, "/workers/w1/").is_empty());
 }

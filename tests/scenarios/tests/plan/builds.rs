@@ -10,11 +10,11 @@ use ostler::testing::{
     plan::{Wish, plan},
 };
 use ostler_test_harness::{
-    GRANTS, Lab, component_bytes,
+    Lab, PACK_GRANTS,
     probe::{kind, write},
-    process, rebuilt,
+    process, read_component,
     registry::Registry,
-    scenarios,
+    scenarios, with_note,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ scenarios!(
 async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let same = lab.path().join("same.wasm");
-    std::fs::write(&same, rebuilt(&component_bytes("tests/probe"), "another build")).expect("written");
+    std::fs::write(&same, with_note(&read_component("tests/probe"), "another build")).expect("written");
     let report = planned(
         &lab,
         Wish {
@@ -46,15 +46,15 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     // The words of a step are in the component: one that knows no `apply` refuses it.
     let other = lab.path().join("other.wasm");
     let bytes = reworded(
-        &component_bytes("tests/probe"),
+        &read_component("tests/probe"),
         b"a step says so",
         b"A STEP SAID SO",
     );
     std::fs::write(&other, bytes).expect("written");
     lab.start_host().await;
-    lab.probe("p", json!([{"do": "yield"}]), json!([])).await;
-    lab.condition(&kind(), "p", "Ready", "False", "AsTold").await;
-    lab.idle().await;
+    lab.apply_probe("p", json!([{"do": "yield"}]), json!([])).await;
+    lab.wait_condition(&kind(), "p", "Ready", "False", "AsTold").await;
+    lab.wait_idle().await;
     drop(lab.host.take());
     let before = planned(&lab, wish(&lab)).await;
     assert!(!before.changed(), "{}", before.text());
@@ -100,7 +100,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     let modest = |text: &str| {
         let manifest = Manifest::parse(text, "plugin.yaml").expect("it parses");
         let path = lab.path().join("modest.wasm");
-        let wasm = manifest::embed(&component_bytes("tests/probe"), &manifest).expect("a component");
+        let wasm = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
         std::fs::write(&path, wasm).expect("written");
         Wish {
             builds: vec![path],
@@ -159,7 +159,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     assert!(text.contains("spec.grants.kubernetes"), "{text}");
     // So it is for another build of it.
     let other = lab.path().join("other.wasm");
-    std::fs::write(&other, rebuilt(&component_bytes("tests/probe"), "another build")).expect("written");
+    std::fs::write(&other, with_note(&read_component("tests/probe"), "another build")).expect("written");
     let with = |builds: &[&std::path::Path]| Wish {
         builds: builds.iter().map(|b| b.to_path_buf()).collect(),
         ..edit()
@@ -185,7 +185,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     lab.install_bytes(
         "canary",
         &reworded(
-            &component_bytes("tests/probe"),
+            &read_component("tests/probe"),
             b"a step says so",
             b"A STEP SAID SO",
         ),
@@ -217,13 +217,13 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
         "{why}"
     );
     // One from a registry needs no directory.
-    let registry = Registry::open();
+    let registry = Registry::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
     let pushed = Store::new(None, Limits::default())
         .push(
             &reference.parse().expect("a reference"),
             &Auth::anonymous(),
-            component_bytes("tests/probe").into(),
+            read_component("tests/probe").into(),
             &Shape::default(),
             BTreeMap::new(),
             Arc::new(|_| {}),
@@ -256,7 +256,7 @@ fn reworded(wasm: &[u8], said: &[u8], says: &[u8]) -> Vec<u8> {
 
 /// What a new build does to stored objects before it reconciles them; and where it can't.
 async fn hooks_are_planned(mut lab: Lab) {
-    let grants = format!("{GRANTS}{}", process::MORE_GRANTS);
+    let grants = format!("{PACK_GRANTS}{}", process::LIFECYCLE_GRANTS);
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
     lab.install(&["tests/lifecycle"]);
     let beat = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",

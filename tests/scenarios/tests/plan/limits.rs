@@ -111,7 +111,7 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
 
 /// Whatever is wrong before it: the door to the API server lets nothing through but dry runs.
 async fn no_write_gets_out(lab: Lab) {
-    lab.map("there", "x", "1").await;
+    lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
     let cluster = Cluster::new(lab.client.clone()).gated(Gate::shut());
     let maps = format!("/api/v1/namespaces/{}/configmaps", lab.namespace);

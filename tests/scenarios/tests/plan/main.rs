@@ -16,9 +16,9 @@ use ostler::testing::{
     plan::{Report, Wish, plan},
 };
 use ostler_test_harness::{
-    GRANTS, Lab, concourse,
+    Lab, PACK_GRANTS, concourse,
     probe::{kind, write},
-    process, scenarios, workspace,
+    process, scenarios, workspace_root,
 };
 use serde_json::{Value, json};
 
@@ -97,16 +97,16 @@ fn probe(lab: &Lab, name: &str, steps: Value, cleanup: Value) -> Value {
 /// A probe that has done what it should, and no host any more.
 async fn settled(lab: &mut Lab, steps: Value, cleanup: Value) {
     lab.start_probe().await;
-    lab.probe("p", steps, cleanup).await;
-    lab.ready(&kind(), "p").await;
-    lab.idle().await;
+    lab.apply_probe("p", steps, cleanup).await;
+    lab.wait_ready(&kind(), "p").await;
+    lab.wait_idle().await;
     drop(lab.host.take());
 }
 
 fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
     let file = lab.path().join("plan-grants.yaml");
     std::fs::write(&file, grants).expect("written");
-    Command::new(process::binary())
+    Command::new(process::host_binary())
         .args([
             "plan",
             "--allow-network",
@@ -123,7 +123,7 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         .arg("--plugin-selector")
         .arg(format!("lab={}", lab.namespace))
         .arg("--cache")
-        .arg(workspace().join("target/compiled"))
+        .arg(workspace_root().join("target/compiled"))
         .args(arguments)
         .stdin(Stdio::null())
         .output()
@@ -133,7 +133,7 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
 async fn on_the_command_line(mut lab: Lab) {
     settled(&mut lab, json!([write("apply", "child", "1")]), json!([])).await;
     let grants = format!(
-        "{GRANTS}  probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply]}}], events: true}}\n"
+        "{PACK_GRANTS}  probe: {{kubernetes: [{{kinds: [ConfigMap], verbs: [get, list, apply]}}], events: true}}\n"
     );
     let run = |arguments: &[&str]| ostler(&lab, arguments, &grants);
     let said = |output: &Output| {

@@ -186,7 +186,7 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     assert!(report.changes[0].by.contains(&"the garbage collector".to_owned()));
     assert_eq!(snapshot(&lab).await, before);
     // A cleanup that does not end keeps it.
-    lab.probe("p", json!([]), json!([{"do": "yield"}])).await;
+    lab.apply_probe("p", json!([]), json!([{"do": "yield"}])).await;
     let report = planned(
         &lab,
         Wish {
@@ -213,7 +213,7 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
 /// Lists and reads of others see what is planned, deletions included.
 async fn what_is_planned_is_read(lab: Lab) {
     lab.install(&["tests/probe"]);
-    lab.map("there", "x", "1").await;
+    lab.apply_config_map("there", "x", "1").await;
     let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
         "data": {"v": "1"}});
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});
@@ -245,7 +245,7 @@ async fn a_long_list_has_what_is_planned(lab: Lab) {
     const COUNT: usize = 520;
     lab.install(&["tests/probe"]);
     let names: Vec<String> = (0..COUNT).map(|n| format!("m{n:03}")).collect();
-    futures::future::join_all(names.iter().map(|name| lab.map(name, "x", "1"))).await;
+    futures::future::join_all(names.iter().map(|name| lab.apply_config_map(name, "x", "1"))).await;
     let labelled = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new", "labels": {"l": "x"}},
         "data": {"v": "1"}});
     let list = json!({"do": "list", "kind": "ConfigMap", "labels": "l=x"});

@@ -2,8 +2,8 @@
 
 use ostler::testing::plan::{Action, Change, Verdict, Wish};
 use ostler_test_harness::{
-    Lab, PASSWORD,
-    concourse::{self, CONFIG},
+    ADMIN_PASSWORD, Lab,
+    concourse::{self, PIPELINE_YAML},
     scenarios,
 };
 use serde_json::json;
@@ -16,11 +16,11 @@ scenarios!(simulated: requests_are_shown_and_not_sent);
 /// A team that is edited and one that is made: Concourse is read and not written.
 async fn requests_are_shown_and_not_sent(mut lab: Lab) {
     lab.start_pack().await;
-    lab.chain().await;
+    lab.apply_chain().await;
     drop(lab.host.take());
     lab.concourse.reset_counters();
     let before = snapshot(&lab).await;
-    let mut team = lab.team();
+    let mut team = lab.team_object();
     team["spec"]["roles"][0]["users"] = json!(["local:test", "local:somebody-new"]);
     let report = planned_with(&lab, team).await;
     let [request] = &report.requests[..] else {
@@ -37,7 +37,7 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
     assert!(!request.guess);
     let text = report.text();
     assert!(text.contains("+ PUT /api/v1/teams/platform\n"), "{text}");
-    assert!(!text.contains(PASSWORD), "{text}");
+    assert!(!text.contains(ADMIN_PASSWORD), "{text}");
     let change = report.changes.iter().find(|c| c.object.starts_with("Team/"));
     assert!(
         change.is_some_and(|c| c.guess),
@@ -51,15 +51,15 @@ async fn requests_are_shown_and_not_sent(mut lab: Lab) {
 
 /// An empty cluster, and files of the whole chain: as much as can be known.
 async fn the_chain_is_planned_from_files(lab: Lab) {
-    lab.install(&concourse::COMPONENTS);
+    lab.install(&concourse::PACK_COMPONENTS);
     let before = snapshot(&lab).await;
     let objects = [
-        lab.pipeline(),
-        lab.team(),
-        lab.instance(),
-        lab.config(CONFIG),
-        lab.registry("registry-pass-0001"),
-        lab.secret(lab.concourse.password()),
+        lab.pipeline_object(),
+        lab.team_object(),
+        lab.instance_object(),
+        lab.pipeline_config_map(PIPELINE_YAML),
+        lab.registry_secret("registry-pass-0001"),
+        lab.password_secret(lab.concourse.password()),
     ];
     let files = objects.map(|object| ("chain.yaml".to_owned(), object)).to_vec();
     let report = planned(&lab, Wish { files, ..wish(&lab) }).await;

@@ -1,13 +1,13 @@
 //! A build has a part of the objects, and is promoted or taken back.
 
-use ostler_test_harness::{Lab, component_bytes, rebuilt};
+use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::{Value, json};
 
 use super::{alone, brittle, builds, forget, govern, hostile, misbehave, plugin, report, says, spec};
 
 /// Waits until the canary is in a state; gives the Plugin.
 async fn canary_is(lab: &Lab, state: &str, objects: &str) -> Value {
-    lab.until(&format!("the canary is {state} for {objects}"), async || {
+    lab.wait_until(&format!("the canary is {state} for {objects}"), async || {
         let canary = plugin(lab, "hostile").await["status"]["canary"].clone();
         canary["state"] == state && canary["objects"] == objects
     })
@@ -18,8 +18,8 @@ async fn canary_is(lab: &Lab, state: &str, objects: &str) -> Value {
 pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     const OBJECTS: usize = 40;
     let _alone = alone(&lab, "hostile").await;
-    let stable = component_bytes("hostile/hostile");
-    let canary = rebuilt(&stable, "canary");
+    let stable = read_component("hostile/hostile");
+    let canary = with_note(&stable, "canary");
     lab.install_bytes("v1", &stable);
     lab.install_bytes("v2", &canary);
     govern(&lab, "hostile", spec("v1.wasm", None)).await;
@@ -28,7 +28,7 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
         let tier = if i == 0 { "test" } else { "prod" };
         misbehave(&lab, &format!("h{i}"), "behave", tier).await;
     }
-    lab.until("all are reconciled", async || builds(&lab).len() == OBJECTS)
+    lab.wait_until("all are reconciled", async || builds(&lab).len() == OBJECTS)
         .await;
     let old = report(&lab, "hostile").digest;
     let by_new = |lab: &Lab| -> Vec<String> {
@@ -47,11 +47,11 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     .await;
     let told = canary_is(&lab, "Serving", "tier=test").await;
     assert_ne!(told["status"]["canary"]["digest"], old.as_str());
-    lab.until("the selected one is the canary's", async || {
+    lab.wait_until("the selected one is the canary's", async || {
         by_new(&lab) == ["h0"]
     })
     .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     assert_eq!(by_new(&lab), ["h0"]);
 
     govern(
@@ -61,9 +61,9 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     )
     .await;
     canary_is(&lab, "Serving", "50 %").await;
-    lab.until("a share is the canary's", async || by_new(&lab).len() > 1)
+    lab.wait_until("a share is the canary's", async || by_new(&lab).len() > 1)
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let half = by_new(&lab);
     // Of a fair coin thrown forty times: one in a million is outside.
     assert!((5..=35).contains(&half.len()), "{half:?}");
@@ -75,14 +75,14 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     )
     .await;
     canary_is(&lab, "Serving", "80 %").await;
-    lab.until("more are the canary's", async || by_new(&lab).len() > half.len())
+    lab.wait_until("more are the canary's", async || by_new(&lab).len() > half.len())
         .await;
-    lab.idle().await;
+    lab.wait_idle().await;
     let more = by_new(&lab);
     assert!(half.iter().all(|name| more.contains(name)), "{half:?} {more:?}");
 
     govern(&lab, "hostile", spec("v2.wasm", None)).await;
-    lab.until("it is promoted", async || by_new(&lab).len() == OBJECTS)
+    lab.wait_until("it is promoted", async || by_new(&lab).len() == OBJECTS)
         .await;
     let told = says(&lab, "hostile", "Ready", "True", "Ready").await;
     assert!(told["status"]["canary"].is_null(), "{told:#}");
@@ -100,7 +100,7 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
 
 pub async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     let _alone = alone(&lab, "hostile").await;
-    let stable = component_bytes("hostile/hostile");
+    let stable = read_component("hostile/hostile");
     lab.install_bytes("v1", &stable);
     lab.install_bytes("v2", &brittle(&stable));
     govern(&lab, "hostile", spec("v1.wasm", None)).await;
@@ -113,7 +113,7 @@ pub async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     };
     all("behave").await;
     for i in 0..8 {
-        lab.ready(&hostile(), &format!("h{i}")).await;
+        lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     let good = report(&lab, "hostile").digest;
     let with = spec("v1.wasm", Some(("v2.wasm", json!({"selector": "tier=test"}))));
@@ -130,7 +130,7 @@ pub async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     says(&lab, "hostile", "Ready", "False", "CanaryRolledBack").await;
     says(&lab, "hostile", "Healthy", "True", "Serving").await;
     for i in 0..8 {
-        lab.ready(&hostile(), &format!("h{i}")).await;
+        lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     assert_eq!(report(&lab, "hostile").digest, good);
     // Said again otherwise, it is not tried again; another build is.
@@ -139,7 +139,7 @@ pub async fn a_canary_that_does_worse_goes_back(mut lab: Lab) {
     govern(&lab, "hostile", again).await;
     says(&lab, "hostile", "Ready", "False", "CanaryRolledBack").await;
     assert!(builds(&lab).iter().all(|(_, digest)| *digest == good));
-    lab.install_bytes("v2", &rebuilt(&stable, "mended"));
+    lab.install_bytes("v2", &with_note(&stable, "mended"));
     canary_is(&lab, "Serving", "tier=test").await;
     says(&lab, "hostile", "Ready", "True", "Ready").await;
     forget(&lab, "hostile").await;

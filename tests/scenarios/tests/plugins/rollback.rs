@@ -1,6 +1,6 @@
 //! What a build that traps goes back to.
 
-use ostler_test_harness::{Lab, component_bytes, rebuilt};
+use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::json;
 
 use super::{alone, brittle, forget, govern, hostile, message, misbehave, report, says, spec};
@@ -12,16 +12,16 @@ async fn some_objects(lab: &Lab) {
         misbehave(lab, &format!("h{i}"), "behave", "x").await;
     }
     for i in 0..3 {
-        lab.ready(&hostile(), &format!("h{i}")).await;
+        lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
-    lab.condition(&hostile(), "ever", "Ready", "False", "PluginTrapped")
+    lab.wait_condition(&hostile(), "ever", "Ready", "False", "PluginTrapped")
         .await;
 }
 
 /// Puts a build in place that traps on what comes after it: recordings of what came before tell nothing.
 async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
     lab.install_bytes("hostile", &brittle(sound));
-    lab.until("the brittle build serves", async || {
+    lab.wait_until("the brittle build serves", async || {
         report(lab, "hostile").digest != good
     })
     .await;
@@ -32,7 +32,7 @@ async fn break_it(lab: &Lab, sound: &[u8], good: &str) {
 
 pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     let _alone = alone(&lab, "hostile").await;
-    let sound = component_bytes("hostile/hostile");
+    let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     govern(&lab, "hostile", spec("hostile.wasm", None)).await;
     lab.start_host().await;
@@ -61,7 +61,7 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
         "{why}"
     );
     for i in 0..3 {
-        lab.ready(&hostile(), &format!("h{i}")).await;
+        lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     // What may be done is agreed anew all the same, and the bad build is not tried again.
     let mut other = spec("hostile.wasm", None);
@@ -71,8 +71,8 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     assert_eq!(told["status"]["running"]["digest"], good.as_str());
     says(&lab, "hostile", "Granted", "False", "GrantsMissing").await;
 
-    lab.install_bytes("hostile", &rebuilt(&sound, "mended"));
-    lab.until("the mended one serves", async || {
+    lab.install_bytes("hostile", &with_note(&sound, "mended"));
+    lab.wait_until("the mended one serves", async || {
         let report = report(&lab, "hostile");
         report.state == "serving" && report.digest != good && report.digest != bad
     })
@@ -82,23 +82,23 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
 
 pub async fn a_file_that_traps_goes_back(mut lab: Lab) {
     let _alone = alone(&lab, "hostile").await;
-    let sound = component_bytes("hostile/hostile");
+    let sound = read_component("hostile/hostile");
     lab.install_bytes("hostile", &sound);
     lab.start_host().await;
     some_objects(&lab).await;
     let good = report(&lab, "hostile").digest;
     break_it(&lab, &sound, &good).await;
-    lab.until("it has gone back", async || {
+    lab.wait_until("it has gone back", async || {
         let report = report(&lab, "hostile");
         report.state == "rolled-back" && report.digest == good && report.message.contains("unreachable")
     })
     .await;
     for i in 0..3 {
-        lab.ready(&hostile(), &format!("h{i}")).await;
+        lab.wait_ready(&hostile(), &format!("h{i}")).await;
     }
     assert_eq!(report(&lab, "hostile").rolled_back, 1);
-    lab.install_bytes("hostile", &rebuilt(&sound, "mended"));
-    lab.until("the mended one serves", async || {
+    lab.install_bytes("hostile", &with_note(&sound, "mended"));
+    lab.wait_until("the mended one serves", async || {
         let report = report(&lab, "hostile");
         report.state == "serving" && report.digest != good
     })

@@ -11,7 +11,7 @@ use ostler::testing::{
     queue::Priority,
     recording::{format::Recording, trace::Line},
 };
-use ostler_test_harness::{Lab, component_bytes, process};
+use ostler_test_harness::{Lab, process, read_component};
 use serde_json::{Value, json};
 
 use super::{failing, probe, probing, steps};
@@ -32,8 +32,8 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     let url = serve(&lab).await;
     let first = json!([{"do": "get", "kind": "ConfigMap", "name": "first"}]);
     lab.apply(steps(&lab, "p", first)).await;
-    lab.ready(&probe(), "p").await;
-    lab.idle().await;
+    lab.wait_ready(&probe(), "p").await;
+    lab.wait_idle().await;
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     let path = format!("{url}/trace?kind=probe&name=p&namespace={}", lab.namespace);
     let answer = client.get(path).send().await.expect("an answer");
@@ -102,7 +102,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     };
     assert_eq!((&**ended, *count as usize), ("settled", calls.len()));
     // Who has gone away is not told any more.
-    lab.until("nobody follows", async || {
+    lab.wait_until("nobody follows", async || {
         lab.host()
             .services()
             .router
@@ -114,7 +114,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
 
 /// Runs `ostler` with these arguments, off the test's threads: it asks a server that is on them.
 async fn ostler(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(process::binary());
+    let mut command = Command::new(process::host_binary());
     command
         .args(arguments)
         .current_dir(folder)
@@ -140,8 +140,9 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     assert_eq!(code, Some(0), "{error}");
     assert!(said.contains("nothing is recorded"), "{said}");
     lab.apply(failing(&lab, "bad")).await;
-    lab.condition(&probe(), "bad", "Ready", "False", "AsTold").await;
-    lab.idle().await;
+    lab.wait_condition(&probe(), "bad", "Ready", "False", "AsTold")
+        .await;
+    lab.wait_idle().await;
     let (_, table, _) = run(&["record", "--admin", &url]).await;
     assert!(
         table.contains("Probe/") && table.contains("parked: AsTold"),
@@ -185,7 +186,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     );
     // Another component altogether.
     let greeting = lab.path().join("greeting.wasm");
-    std::fs::write(&greeting, component_bytes("examples/greeting")).expect("written");
+    std::fs::write(&greeting, read_component("examples/greeting")).expect("written");
     let (code, said, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm"]).await;
     assert!(code == Some(1) && said.contains("differs"), "{said}");
     let (code, told, _) = run(&["replay", "r.json", "--plugin", "greeting.wasm", "-o", "json"]).await;
