@@ -144,7 +144,11 @@ fn condition() -> impl Strategy<Value = Condition> {
         prop::sample::select(vec!["Ready", "Stalled", "Reconciling", "HotLoop"]).prop_map(String::from),
         text()
     ];
-    let status = prop::sample::select(vec![ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown]);
+    let status = prop::sample::select(vec![
+        ConditionStatus::True,
+        ConditionStatus::False,
+        ConditionStatus::Unknown,
+    ]);
     (kind, status, text(), text()).prop_map(|(type_, status, reason, message)| Condition {
         type_,
         status,

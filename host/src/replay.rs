@@ -136,7 +136,9 @@ pub async fn replay(
             (None, _) => "departed".into(),
             (Some(_), Some(Err(trap))) => trap.to_string(),
             (Some(end), _) => match end {
-                RecordedValue::Record(fields) => fields.first().map(|(word, _)| word.clone()).unwrap_or_default(),
+                RecordedValue::Record(fields) => {
+                    fields.first().map(|(word, _)| word.clone()).unwrap_or_default()
+                }
                 _ => String::new(),
             },
         },

@@ -22,8 +22,8 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::upstream::{
-    Clients, Encoding, Request, Response, Secret, SecretKey, SendError, Substitution, UpstreamObject,
-    UpstreamSpec,
+    Clients, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
+    UpstreamObject, UpstreamSpec,
 };
 use serde_json::{Value, json};
 
@@ -229,6 +229,14 @@ async fn credentials_stay_with_their_origin_and_out_of_the_answer() {
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
 }
 
+fn secret(name: &str) -> SecretSource {
+    SecretSource::Key(SecretKey {
+        namespace: "n".into(),
+        name: name.into(),
+        key: "password".into(),
+    })
+}
+
 #[tokio::test]
 async fn secrets_go_into_the_body_and_placeholders_come_back() {
     let lab = lab().await;
@@ -238,11 +246,7 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
     put.body = Some(br#"{"password":"((placeholder-of-registry))"}"#.to_vec());
     put.substitutions = vec![Substitution {
         placeholder: "((placeholder-of-registry))".into(),
-        secret: SecretKey {
-            namespace: "n".into(),
-            name: "registry".into(),
-            key: "password".into(),
-        },
+        source: secret("registry"),
         encoding: Encoding::JsonString,
     }];
     let answer = lab.send(put.clone()).await.unwrap();
@@ -252,7 +256,7 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
         serde_json::from_str::<Value>(json).unwrap()["password"],
         "((placeholder-of-registry))"
     );
-    put.substitutions[0].secret.name = "missing".into();
+    put.substitutions[0].source = secret("missing");
     let error = lab.send(put).await.unwrap_err();
     assert!(
         matches!(&error, SendError::NotFound(text) if text.contains("Secret n/missing")),

@@ -19,8 +19,8 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use crate::contract::host_calls::HostCall;
 pub use self::plugin::{Ended, PluginMetrics, Running, Suppressed};
+pub use crate::contract::host_calls::HostCall;
 
 /// `controller` of controller-runtime is a plugin here: what has a queue, a concurrency and a result.
 pub type Labels = Vec<(&'static str, Arc<str>)>;

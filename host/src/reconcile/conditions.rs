@@ -28,7 +28,11 @@ pub struct Moment<'a> {
 pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condition {
     Condition {
         type_: kind.into(),
-        status: if status { ConditionStatus::True } else { ConditionStatus::False },
+        status: if status {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        },
         reason: reason.into(),
         message: message.into(),
     }

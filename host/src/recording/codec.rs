@@ -8,7 +8,10 @@ use std::fmt;
 
 use serde::{
     Deserializer, Serialize, Serializer,
-    de::{self, DeserializeOwned, DeserializeSeed, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor},
+    de::{
+        self, DeserializeOwned, DeserializeSeed, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
+        VariantAccess, Visitor,
+    },
     forward_to_deserialize_any,
     ser::{self, Impossible, SerializeSeq, SerializeStruct, SerializeTuple},
 };
@@ -335,7 +338,10 @@ impl Serializer for ValueSerializer {
         value: &T,
     ) -> Result<Part, CodecError> {
         let value = value.serialize(self)?.into_value();
-        Ok(Part::Value(RecordedValue::Record(vec![(variant_name(variant), value)])))
+        Ok(Part::Value(RecordedValue::Record(vec![(
+            variant_name(variant),
+            value,
+        )])))
     }
 
     fn serialize_seq(self, _: Option<usize>) -> Result<Items, CodecError> {
@@ -402,7 +408,11 @@ impl SerializeStruct for SizeSum {
     type Ok = usize;
     type Error = CodecError;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, _: &'static str, value: &T) -> Result<(), CodecError> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), CodecError> {
         self.0 += FIELD_BYTES;
         self.add(value)
     }
@@ -492,7 +502,9 @@ impl<'de> Deserializer<'de> for ValueDeserializer {
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match &self.0 {
             RecordedValue::Text(text) => {
-                let parsed = text.parse().map_err(|_| CodecError(format!("`{text}` is not a number")));
+                let parsed = text
+                    .parse()
+                    .map_err(|_| CodecError(format!("`{text}` is not a number")));
                 visitor.visit_f64(parsed?)
             }
             _ => self.deserialize_any(visitor),
@@ -570,18 +582,20 @@ impl<'de> Deserializer<'de> for ValueDeserializer {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, CodecError> {
-        let names = || variants.iter().map(|v| variant_name(v)).collect::<Vec<_>>().join(", ");
+        let names = || {
+            variants
+                .iter()
+                .map(|v| variant_name(v))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let (name, value) = match self.0 {
             RecordedValue::Text(name) => (name, RecordedValue::Null),
             RecordedValue::Record(mut fields) if fields.len() == 1 => fields.remove(0),
             other => return Err(CodecError::mismatch(&format!("one of {}", names()), &other)),
         };
         match variants.iter().find(|variant| variant_name(variant) == name) {
-            Some(variant) => visitor.visit_enum(Variant {
-                variant,
-                name,
-                value,
-            }),
+            Some(variant) => visitor.visit_enum(Variant { variant, name, value }),
             None => Err(CodecError(format!("`{name}` is none of {}", names()))),
         }
     }
@@ -612,7 +626,10 @@ struct ListItems {
 impl<'de> SeqAccess<'de> for ListItems {
     type Error = CodecError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, CodecError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, CodecError> {
         let Some(item) = self.items.next() else {
             return Ok(None);
         };
@@ -682,7 +699,11 @@ impl<'de> VariantAccess<'de> for Variant {
         unsupported("a tuple variant")
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, CodecError> {
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, CodecError> {
         unsupported("a struct variant")
     }
 }
@@ -767,9 +788,15 @@ mod tests {
             timeout: Some(5),
         };
         let recorded = request.to_recorded();
-        assert_eq!(recorded.get("pathAndQuery").and_then(RecordedValue::text), Some("/a?b=c"));
+        assert_eq!(
+            recorded.get("pathAndQuery").and_then(RecordedValue::text),
+            Some("/a?b=c")
+        );
         assert_eq!(recorded.get("method").and_then(RecordedValue::text), Some("put"));
-        assert_eq!(recorded.get("body"), Some(&RecordedValue::Bytes(b"text".to_vec())));
+        assert_eq!(
+            recorded.get("body"),
+            Some(&RecordedValue::Bytes(b"text".to_vec()))
+        );
         assert!(request.estimate_bytes() > 40, "{}", request.estimate_bytes());
         assert_round_trip(request);
         assert_round_trip(kubernetes::ListOptions {
@@ -852,15 +879,23 @@ mod tests {
 
     #[test]
     fn malformed_value_is_an_error_with_its_field() {
-        let error = |text: &str| {
-            http::Response::from_recorded(serde_json::from_str(text).unwrap()).expect_err(text)
-        };
+        let error =
+            |text: &str| http::Response::from_recorded(serde_json::from_str(text).unwrap()).expect_err(text);
         assert_eq!(error("[]"), "a record is needed, not a list");
-        assert_eq!(error(r#"{"status": "ok"}"#), "status: a number is needed, not a text");
+        assert_eq!(
+            error(r#"{"status": "ok"}"#),
+            "status: a number is needed, not a text"
+        );
         let range = error(r#"{"status": 70000}"#);
-        assert!(range.starts_with("status: invalid value: integer `70000`"), "{range}");
+        assert!(
+            range.starts_with("status: invalid value: integer `70000`"),
+            "{range}"
+        );
         let header = r#"{"status": 200, "headers": [{"name": "a"}]}"#;
-        assert_eq!(error(header), "headers: [0]: value: a text is needed, not nothing");
+        assert_eq!(
+            error(header),
+            "headers: [0]: value: a text is needed, not nothing"
+        );
         let level = log::Level::from_recorded(RecordedValue::Text("loud".into())).expect_err("no level");
         assert!(level.contains("`loud` is none of trace, debug"), "{level}");
     }

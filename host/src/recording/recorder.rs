@@ -174,7 +174,11 @@ impl Rolling {
             };
             self.sinks.iter().for_each(|sink| sink.line(&line));
         }
-        let values: usize = entry.arguments.iter().map(|(_, value)| value.estimate_bytes()).sum();
+        let values: usize = entry
+            .arguments
+            .iter()
+            .map(|(_, value)| value.estimate_bytes())
+            .sum();
         let weight = match self.withheld {
             true => ENTRY,
             false => ENTRY + values + result.estimate_bytes(),

@@ -70,7 +70,10 @@ impl Player {
 
     /// Answers a call. Where there is no answer this never ends, and [`Player::stopped`] does.
     pub async fn ask<T: Recordable>(&self, function: &'static str, arguments: Arguments) -> T {
-        match self.answer(function, recorder::shown(&arguments)).map(T::from_recorded) {
+        match self
+            .answer(function, recorder::shown(&arguments))
+            .map(T::from_recorded)
+        {
             Some(Ok(answer)) => return answer,
             Some(Err(why)) => self.stop(Stop::Unreadable(why)),
             None => {}
@@ -112,7 +115,12 @@ impl State {
         }
     }
 
-    fn answer(&mut self, tape: &Recording, function: &'static str, arguments: &RecordedValue) -> Result<RecordedValue, Stop> {
+    fn answer(
+        &mut self,
+        tape: &Recording,
+        function: &'static str,
+        arguments: &RecordedValue,
+    ) -> Result<RecordedValue, Stop> {
         loop {
             let number = self.next + 1;
             let recorded = tape.calls.get(self.next);
@@ -146,7 +154,9 @@ impl State {
                 return Ok(answer);
             }
             match recorded {
-                Some(call) if same.is_none() && (has_no_result(&call.function) || is_ambient(&call.function)) => {
+                Some(call)
+                    if same.is_none() && (has_no_result(&call.function) || is_ambient(&call.function)) =>
+                {
                     let function = call.function.clone();
                     self.next += 1;
                     self.differs(Difference::Missing {

@@ -171,7 +171,11 @@ fn short(value: &RecordedValue) -> String {
             _ if value.get("version").is_some() => text(value, "kind"),
             _ if value.get("upstream").is_some() => {
                 let upstream = value.get("upstream").map(|u| text(u, "name")).unwrap_or_default();
-                let mut parts = vec![text(value, "method").to_uppercase(), upstream, cut(&text(value, "pathAndQuery"))];
+                let mut parts = vec![
+                    text(value, "method").to_uppercase(),
+                    upstream,
+                    cut(&text(value, "pathAndQuery")),
+                ];
                 if let Some(RecordedValue::Bytes(body)) = value.get("body") {
                     parts.push(size(body.len()));
                 }

@@ -327,7 +327,9 @@ mod tests {
     fn same(old: &RecordedValue, new: &RecordedValue) -> bool {
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         match (old, new) {
-            (RecordedValue::Bytes(a), RecordedValue::Bytes(b)) => a == b || (json(a).is_some() && json(a) == json(b)),
+            (RecordedValue::Bytes(a), RecordedValue::Bytes(b)) => {
+                a == b || (json(a).is_some() && json(a) == json(b))
+            }
             (RecordedValue::List(a), RecordedValue::List(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
             }
@@ -422,7 +424,8 @@ mod tests {
             ]
         );
         // Another order of the same is the same.
-        let [one, other] = [r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#].map(|t| RecordedValue::Bytes(t.into()));
+        let [one, other] =
+            [r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#].map(|t| RecordedValue::Bytes(t.into()));
         assert_eq!(changes(&one, &other), []);
     }
 
@@ -444,7 +447,12 @@ mod tests {
                 json!({"base64": "/w=="}),
                 json!({"text": "base64:/w=="}),
             ),
-            (RecordedValue::Null, bytes(b"null"), json!(null), json!({"json": null})),
+            (
+                RecordedValue::Null,
+                bytes(b"null"),
+                json!(null),
+                json!({"json": null}),
+            ),
             (text("on"), bytes(b"on"), json!("on"), json!({"text": "on"})),
             // Told as they read where that tells them apart.
             (bytes(b"on"), bytes(b"\"off\""), json!("on"), json!("off")),
@@ -469,7 +477,10 @@ mod tests {
             (b"\xff", r#"{"base64":"/w=="}"#),
             (b"", r#"{"text":""}"#),
         ] {
-            assert_eq!(serde_json::to_string(&RecordedValue::Bytes(bytes.into())).unwrap(), text);
+            assert_eq!(
+                serde_json::to_string(&RecordedValue::Bytes(bytes.into())).unwrap(),
+                text
+            );
         }
         for bad in [r#"{"base64":"/w"}"#, r#"{"text":"a","b":1}"#, r#"{"text":1}"#] {
             assert!(serde_json::from_str::<RecordedValue>(bad).is_err(), "{bad}");

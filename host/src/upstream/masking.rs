@@ -462,7 +462,12 @@ mod tests {
         let filled = masks.fill(b"<password>{{placeholder-1}}</password>");
         assert_eq!(filled, b"<password>a&lt;b&gt;&amp;&quot;c&apos;d</password>");
         assert_eq!(masks.hide(&filled), b"<password>{{placeholder-1}}</password>");
-        assert!(!masks.hide(b"again a&lt;b&gt;&amp;&quot;c&apos;d").windows(3).any(|w| w == b"&lt"));
+        assert!(
+            !masks
+                .hide(b"again a&lt;b&gt;&amp;&quot;c&apos;d")
+                .windows(3)
+                .any(|w| w == b"&lt")
+        );
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use crate::bindings::ostler::plugin as host;
 use crate::{
-    ApplyOptions, ConditionStatus, Context, CreateOptions, DeleteOptions, Error, Gvk, Level, Message, ObjectRef,
-    Preconditions, SecretKeyRef, UpstreamRef,
+    ApplyOptions, ConditionStatus, Context, CreateOptions, DeleteOptions, Error, Gvk, Level, Message,
+    ObjectRef, Preconditions, SecretKeyRef, UpstreamRef,
 };
 use host::{
     events::EventType,

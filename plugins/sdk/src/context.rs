@@ -10,7 +10,8 @@ use crate::bindings::ostler::plugin::{
 use crate::outcome::json;
 use crate::{
     ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, Message, Object,
-    ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef, Upstream, UpstreamRef,
+    ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef, Upstream,
+    UpstreamRef,
 };
 
 /// A selection of objects to list. The default selects all of them.

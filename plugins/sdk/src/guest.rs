@@ -1,5 +1,7 @@
 //! The code that [`crate::plugin!`] expands to.
 
+#[cfg(target_arch = "wasm32")]
+use crate::MessageHandler;
 pub use crate::bindings::exports::ostler::plugin::reconciler::{
     Descriptor, Failure, Guest, Outcome, ReconciledKind, Request,
 };
@@ -8,8 +10,6 @@ pub use crate::bindings::handler::exports::ostler::plugin::messages::{
 };
 pub use crate::bindings::hooks::exports::ostler::plugin::lifecycle::Guest as Hooks;
 use crate::outcome::json;
-#[cfg(target_arch = "wasm32")]
-use crate::MessageHandler;
 use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
 
 /// Exports reconcilers as a plugin, with the name and version of the crate.

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::bindings::ostler::plugin::http::{self, Header};
 use crate::outcome::json;
 use crate::{
-    BasicCredentials, Context, DataMatch, Encoding, Error, EventMatch, EventTail, Method, SecretKeyRef, SecretSource,
-    Substitution, UpstreamRef, Username,
+    BasicCredentials, Context, DataMatch, Encoding, Error, EventMatch, EventTail, Method, SecretKeyRef,
+    SecretSource, Substitution, UpstreamRef, Username,
 };
 
 /// An `Upstream` object. Its URL and credentials stay with the host.

@@ -82,9 +82,9 @@ pub mod crd;
 #[doc(hidden)]
 pub mod guest;
 mod http;
-mod messaging;
 #[cfg(target_arch = "wasm32")]
 mod memory;
+mod messaging;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod mock;
 mod object;

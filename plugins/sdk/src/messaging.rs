@@ -4,7 +4,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::outcome::json;
 use crate::{
-    Context, Delivery, Disposition, Error, HeaderValue, Message, MessageHeader, MessageProperties, UpstreamRef,
+    Context, Delivery, Disposition, Error, HeaderValue, Message, MessageHeader, MessageProperties,
+    UpstreamRef,
 };
 
 /// Handles messages, exported with `plugin!(…; messages = …)`.
@@ -102,10 +103,13 @@ impl MessageProperties {
     /// Returns the text of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|header| header.name == name).and_then(|header| match &header.value {
-            HeaderValue::String(text) => Some(text.as_str()),
-            _ => None,
-        })
+        self.headers
+            .iter()
+            .find(|header| header.name == name)
+            .and_then(|header| match &header.value {
+                HeaderValue::String(text) => Some(text.as_str()),
+                _ => None,
+            })
     }
 }
 
@@ -115,6 +119,7 @@ impl Delivery {
     /// # Errors
     /// `invalid` if the body is not of the type; a handler usually rejects such a message.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        crate::slim::from_slice(&self.body).map_err(|error| Error::Invalid(error.within("the body").to_string()))
+        crate::slim::from_slice(&self.body)
+            .map_err(|error| Error::Invalid(error.within("the body").to_string()))
     }
 }

@@ -40,9 +40,9 @@ use crate::bindings::ostler::plugin::{
 use crate::guest::{Call, call_with, hook_request, upgrade_with};
 use crate::outcome::json;
 use crate::{
-    ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery, Disposition, Error,
-    Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef, Outcome, Preconditions, Projection,
-    Reconciler, Request, Resource, SecretKeyRef, UpstreamRef,
+    ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
+    Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
+    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, UpstreamRef,
 };
 
 /// Group, kind, namespace and name.
@@ -516,11 +516,7 @@ fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
 }
 
 impl Capabilities for Host {
-    fn kubernetes_get(
-        &self,
-        reference: &ObjectRef,
-        options: &GetOptions,
-    ) -> Result<Option<Vec<u8>>, Error> {
+    fn kubernetes_get(&self, reference: &ObjectRef, options: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
         self.check_allowed("kubernetes.get")?;
         let object = self.object(reference);
         Ok(object.map(|object| json(&project(&object, &options.projection))))

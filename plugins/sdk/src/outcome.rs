@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Condition, Error, Failure, Next, Outcome, Resolution, ConditionStatus};
+use crate::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution};
 
 impl Condition {
     /// Builds a condition with the status `True`.

@@ -52,7 +52,11 @@ impl Reconciler for Heart {
                     break;
                 }
             }
-            return Ok(Outcome::await_change().with(Condition::new_true("Ready", "Asked", "It was asked to end")));
+            return Ok(Outcome::await_change().with(Condition::new_true(
+                "Ready",
+                "Asked",
+                "It was asked to end",
+            )));
         }
         ctx.apply_owned(&json!({
             "apiVersion": "v1",

@@ -161,7 +161,11 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         .last(&lab.key(&probe(), "bad"))
         .expect("it is kept")
         .recording();
-    assert!(recording.ended.contains("parked: AsTold"), "{}", recording.ended);
+    assert!(
+        recording.ended.contains("terminal: AsTold"),
+        "{}",
+        recording.ended
+    );
     let functions: Vec<_> = recording.calls.iter().map(|c| &*c.function).collect();
     let effects: Vec<_> = functions
         .iter()
@@ -253,7 +257,7 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert!(
-        text.contains("kubernetes.get") && text.contains("parked: AsTold"),
+        text.contains("kubernetes.get") && text.contains("terminal: AsTold"),
         "{text}"
     );
     for secret in [

@@ -299,7 +299,11 @@ impl PluginMetrics {
             traps: TRAPS.map(|t| families.traps.get_or_create_owned(&plugin_by("kind", t))),
             host_calls: HostCall::ALL
                 .iter()
-                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c.name())))
+                .map(|c| {
+                    families
+                        .host_calls
+                        .get_or_create_owned(&plugin_by("call", c.name()))
+                })
                 .collect(),
             suppressed: SUPPRESSED.map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),

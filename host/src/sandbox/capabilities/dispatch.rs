@@ -9,7 +9,8 @@ use crate::{
             events::{self, EventType},
             http::{self, EventQuery, EventTail, Request, Response, Subscription},
             kubernetes::{
-                self, ApplyOptions, CreateOptions, DeleteOptions, GetOptions, ListOptions, Page, Preconditions,
+                self, ApplyOptions, CreateOptions, DeleteOptions, GetOptions, ListOptions, Page,
+                Preconditions,
             },
             log::{self, Level},
             messaging::{self, Message},

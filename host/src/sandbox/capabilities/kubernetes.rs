@@ -12,8 +12,8 @@ use crate::{
     contract::{
         bindings::{
             kubernetes::{
-                ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page, Preconditions,
-                Projection,
+                ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page,
+                Preconditions, Projection,
             },
             types::{self, ConditionStatus, Error, Substitution},
         },
@@ -139,7 +139,9 @@ impl Host for Call {
     ) -> Result<Vec<u8>, Error> {
         let (_, services) = self.enter(HostCall::KubernetesRequireCondition)?;
         if kind.is_empty() {
-            return Err(Error::Invalid("the type of the required condition is empty".into()));
+            return Err(Error::Invalid(
+                "the type of the required condition is empty".into(),
+            ));
         }
         self.require(&services, r, &kind, status).await
     }
@@ -205,7 +207,8 @@ impl Host for Call {
         let patch = parse_patch(&patch)?;
         if by == key {
             return Err(Error::Invalid(
-                "patch: the reconciled object itself: its status is returned, its spec belongs to its author".into(),
+                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
+                    .into(),
             ));
         }
         placed(&services, &key.gvk, &key.namespace).await?;
@@ -236,12 +239,9 @@ impl Host for Call {
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
         placed(&services, &key.gvk, &key.namespace).await?;
         let account = self.terms.grants.service_account();
-        let deleted = services.effects.delete(
-            account,
-            &key,
-            options.propagation,
-            &options.preconditions,
-        );
+        let deleted = services
+            .effects
+            .delete(account, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.refused(e))?;
         self.wrote(key, true);
         Ok(())
@@ -514,14 +514,19 @@ fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
     let Some(fields) = patch.as_object() else {
         return Err(invalid("a JSON object is expected"));
     };
-    if let Some(field) = ["apiVersion", "kind", "status"].into_iter().find(|f| fields.contains_key(*f)) {
+    if let Some(field) = ["apiVersion", "kind", "status"]
+        .into_iter()
+        .find(|f| fields.contains_key(*f))
+    {
         return Err(invalid(&format!("{field} cannot be patched")));
     }
     if let Some(metadata) = fields.get("metadata") {
         let Some(metadata) = metadata.as_object() else {
             return Err(invalid("metadata is not an object"));
         };
-        let other = metadata.keys().find(|k| !matches!(k.as_str(), "labels" | "annotations"));
+        let other = metadata
+            .keys()
+            .find(|k| !matches!(k.as_str(), "labels" | "annotations"));
         if let Some(field) = other {
             return Err(invalid(&format!(
                 "metadata.{field} cannot be patched, only labels and annotations can"
@@ -548,7 +553,10 @@ fn is_applied(patch: &Value, live: &Value) -> bool {
 fn meets(object: &Object, preconditions: &Preconditions) -> bool {
     let version = object.resource_version.to_string();
     preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
-        && preconditions.resource_version.as_ref().is_none_or(|required| *required == version)
+        && preconditions
+            .resource_version
+            .as_ref()
+            .is_none_or(|required| *required == version)
 }
 
 /// Returns the projection of the shared cache that a read needs.
@@ -614,14 +622,21 @@ mod tests {
             (json!({"kind": "Pod"}), "kind cannot be patched"),
             (json!({"status": {}}), "status cannot be patched"),
             (json!({"metadata": null}), "metadata is not an object"),
-            (json!({"metadata": {"finalizers": []}}), "metadata.finalizers cannot be patched"),
-            (json!({"metadata": {"ownerReferences": null}}), "metadata.ownerReferences"),
+            (
+                json!({"metadata": {"finalizers": []}}),
+                "metadata.finalizers cannot be patched",
+            ),
+            (
+                json!({"metadata": {"ownerReferences": null}}),
+                "metadata.ownerReferences",
+            ),
             (json!({"metadata": {"uid": "1"}}), "metadata.uid"),
         ] {
             let error = patch_error(&patch);
             assert!(error.contains(expected), "{error}");
         }
-        let labels = json!({"metadata": {"labels": {"a": null}, "annotations": {"b": "c"}}, "spec": {"x": 1}});
+        let labels =
+            json!({"metadata": {"labels": {"a": null}, "annotations": {"b": "c"}}, "spec": {"x": 1}});
         assert_eq!(parse_patch(labels.to_string().as_bytes()), Ok(labels));
     }
 
@@ -651,19 +666,27 @@ mod tests {
     fn metadata_projection_reads_metadata_alone() {
         let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
         let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
-        let read = |projection| -> Value {
-            serde_json::from_slice(&project(&object, &projection)).expect("JSON")
-        };
+        let read =
+            |projection| -> Value { serde_json::from_slice(&project(&object, &projection)).expect("JSON") };
         let metadata = read(Projection::Metadata);
         assert_eq!(metadata["metadata"]["labels"]["a"], "b");
-        assert!(metadata.get("spec").is_none() && metadata.get("status").is_none(), "{metadata}");
+        assert!(
+            metadata.get("spec").is_none() && metadata.get("status").is_none(),
+            "{metadata}"
+        );
         assert_eq!(metadata["kind"], "Thing");
         assert_eq!(form(&Projection::Metadata), Form::Metadata);
         let fields = Projection::Fields(vec!["spec".into(), "metadata.labels".into()]);
         assert_eq!(form(&fields), Form::Whole);
         let part = read(fields);
-        assert_eq!((&part["spec"]["s"], &part["metadata"]["name"]), (&json!(1), &json!("x")));
-        assert_eq!(form(&Projection::Fields(vec!["metadata.labels".into()])), Form::Metadata);
+        assert_eq!(
+            (&part["spec"]["s"], &part["metadata"]["name"]),
+            (&json!(1), &json!("x"))
+        );
+        assert_eq!(
+            form(&Projection::Fields(vec!["metadata.labels".into()])),
+            Form::Metadata
+        );
         assert_eq!(form(&Projection::Fields(vec![])), Form::Whole);
     }
 }

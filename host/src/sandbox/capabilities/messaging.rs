@@ -23,7 +23,8 @@ impl Host for Call {
         self.enter(HostCall::MessagingPublish)?;
         self.takes(message.body.len())?;
         Err(Error::Unsupported(format!(
-            "messaging.publish yet: the message for broker `{}` was not sent", broker.name
+            "messaging.publish yet: the message for broker `{}` was not sent",
+            broker.name
         )))
     }
 }

@@ -126,7 +126,12 @@ fn entries() -> Vec<(&'static str, Entry)> {
             "kubernetes.patch",
             Needs(Need::Verb(Verb::Patch), |c| {
                 let patch = br#"{"data":{"a":"b"}}"#.to_vec();
-                once(kubernetes::Host::patch(c, config_map(), patch, no_preconditions()))
+                once(kubernetes::Host::patch(
+                    c,
+                    config_map(),
+                    patch,
+                    no_preconditions(),
+                ))
             }),
         ),
         (
@@ -197,9 +202,7 @@ fn entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "messaging.publish",
-            Unsupported(|c| {
-                once(messaging::Host::publish(c, upstream(), message()))
-            }),
+            Unsupported(|c| once(messaging::Host::publish(c, upstream(), message()))),
         ),
         (
             "events.emit",
@@ -667,7 +670,12 @@ async fn secrets_are_not_shown_by_any_verb() {
     let answer = once(kubernetes::Host::require_ready(&mut call, secret()));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     let status = types::ConditionStatus::False;
-    let answer = once(kubernetes::Host::require_condition(&mut call, secret(), "X".into(), status));
+    let answer = once(kubernetes::Host::require_condition(
+        &mut call,
+        secret(),
+        "X".into(),
+        status,
+    ));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     let patch = kubernetes::Host::patch(&mut call, secret(), b"{}".to_vec(), no_preconditions());
     let answer = once(patch);

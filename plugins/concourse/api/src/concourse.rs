@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ostler_sdk::{
-    Condition, Context, DeleteOptions, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Preconditions, Response,
-    ResultExt, Selection, gvk,
+    Condition, Context, DeleteOptions, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Preconditions,
+    Response, ResultExt, Selection, gvk,
     serde_json::{Value, to_vec},
 };
 

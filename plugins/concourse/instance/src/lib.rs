@@ -54,11 +54,13 @@ fn desired_upstream(instance: &Instance) -> Result<Value, Failure> {
         (None, Some(token)) => json!({ "bearer": { "tokenSecretRef": secret(&token.token_ref) } }),
         _ => {
             let message = "Exactly one of auth.password and auth.token must be set.";
-            return Err(Failure::terminal("InvalidSpec", message).with(Condition::new_false(
-                "Authenticated",
-                "InvalidSpec",
-                message,
-            )));
+            return Err(
+                Failure::terminal("InvalidSpec", message).with(Condition::new_false(
+                    "Authenticated",
+                    "InvalidSpec",
+                    message,
+                )),
+            );
         }
     };
     let mut wanted = json!({

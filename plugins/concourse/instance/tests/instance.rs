@@ -3,7 +3,7 @@
 use concourse_instance::Instances;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, ConditionStatus, gvk};
+use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution, gvk};
 
 fn instance() -> Value {
     json!({
@@ -68,7 +68,10 @@ fn a_healthy_server_is_ready_and_polled() {
     let host = concourse();
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
-    assert_eq!(condition(&outcome.conditions, "Ready"), (ConditionStatus::True, "Ready"));
+    assert_eq!(
+        condition(&outcome.conditions, "Ready"),
+        (ConditionStatus::True, "Ready")
+    );
     assert_eq!(
         condition(&outcome.conditions, "Authenticated"),
         (ConditionStatus::True, "Authenticated")

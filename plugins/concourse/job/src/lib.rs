@@ -26,7 +26,11 @@ impl Reconciler for Jobs {
         let remote = Remote::new(ctx, &place, job);
         let mut found = remote.read().map_err(|failure| {
             let message = failure.message.clone();
-            failure.with(Condition::new_unknown("LastBuildSucceeded", FETCH_FAILED, message))
+            failure.with(Condition::new_unknown(
+                "LastBuildSucceeded",
+                FETCH_FAILED,
+                message,
+            ))
         })?;
         let mut owned = job.status.pause_owned;
         match (found["paused"] == true, job.spec.paused) {

@@ -3,7 +3,7 @@
 use concourse_job::Jobs;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Error, Failure, Next, Resolution, ConditionStatus, gvk};
+use ostler_sdk::{ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/jobs/unit";
 

@@ -48,7 +48,11 @@ impl Reconciler for Pipelines {
         };
         let warnings: Vec<_> = config::strings(&status["warnings"]).map(Into::into).collect();
         Ok(Outcome::poll(POLL)
-            .with(Condition::new_true("Ready", "Ready", "The pipeline is as wanted."))
+            .with(Condition::new_true(
+                "Ready",
+                "Ready",
+                "The pipeline is as wanted.",
+            ))
             .with(synced)
             .with(config_warning(&warnings))
             .status(&status))

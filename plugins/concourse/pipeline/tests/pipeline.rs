@@ -3,7 +3,9 @@
 use concourse_pipeline::Pipelines;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, gvk};
+use ostler_sdk::{
+    Condition, Error, Failure, Method, Next, Outcome, Resolution, SecretKeyRef, SecretSource, gvk,
+};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo";
 const CONFIG: &str = "/api/v1/teams/alpha/pipelines/demo/config";
@@ -163,7 +165,7 @@ fn a_new_pipeline_is_saved_and_unpaused() {
         json!([{ "name": "src", "type": "git", "pinned": true }])
     );
     let sent = host.sent();
-    let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+    let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
     assert!(
         put.headers.iter().all(|h| h.name != "X-Concourse-Config-Version"),
         "created"
@@ -256,7 +258,7 @@ fn hash_and_version_settle_what_concourse_words_differently() {
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
     assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "somebody else saved");
-    let version = host.sent().iter().find(|r| r.method == "PUT").map(|r| {
+    let version = host.sent().iter().find(|r| r.method == Method::Put).map(|r| {
         let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
     });
@@ -327,11 +329,11 @@ fn a_secret_is_named_and_never_seen() {
     let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
     let placeholder = {
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         let [secret] = put.substitutions.as_slice() else {
             panic!("one secret")
         };
-        assert_eq!((secret.secret.as_str(), secret.key.as_str()), ("git", "id"));
+        assert_eq!(secret.source, SecretSource::Key(SecretKeyRef::new("git", "id")));
         let body = String::from_utf8_lossy(put.body.as_deref().expect("a body")).into_owned();
         assert_eq!(body.matches(&secret.placeholder).count(), 1, "{body}");
         assert!(secret.placeholder.len() >= 16);
@@ -464,7 +466,7 @@ fn every_request_for_an_instance_names_its_vars() {
     );
     let sent: Value = {
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
     };
     assert_eq!(sent["display"], json!({ "number": 2, "text": "main-2" }));
@@ -482,7 +484,10 @@ fn every_request_for_an_instance_names_its_vars() {
     let mut moved = object.clone();
     moved["spec"]["instanceVars"]["n"] = 3.into();
     let (reason, resolution, message) = failure(&host, &moved);
-    assert_eq!((reason.as_str(), resolution), ("InvalidSpec", Resolution::Terminal));
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("InvalidSpec", Resolution::Terminal)
+    );
     assert!(message.contains("instanceVars"), "{message}");
     host.forget();
     host.cleanup(&Pipelines, &moved).expect("lets go");
@@ -615,7 +620,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
         host.forget();
         host.reconcile(&Pipelines, object).expect("is ready");
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
     };
     let config = saved(&object);

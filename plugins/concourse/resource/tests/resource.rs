@@ -3,7 +3,7 @@
 use concourse_resource::Resources;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Failure, Next, Outcome, Resolution, ConditionStatus, gvk};
+use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/resources/source";
 const A: &str = "versions?limit=50&filter=ref%3Aa";

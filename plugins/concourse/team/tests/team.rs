@@ -125,7 +125,10 @@ fn what_cannot_work_says_so() {
     let mut elsewhere = team();
     elsewhere["metadata"]["namespace"] = "foreign".into();
     let failure = host.reconcile(&Teams, &elsewhere).expect_err("not allowed");
-    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Terminal));
+    assert_eq!(
+        resolution(&failure),
+        ("NamespaceNotAllowed", &Resolution::Terminal)
+    );
 
     for roles in [json!([]), json!([{ "role": "owner" }])] {
         let failure = host.reconcile(&Teams, &with("roles", roles)).expect_err("wrong");

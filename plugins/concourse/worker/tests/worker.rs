@@ -3,7 +3,7 @@
 use concourse_worker::Workers;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Failure, Next, Outcome, Resolution, ConditionStatus};
+use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution};
 
 const LIST: &str = "/api/v1/workers";
 
@@ -150,14 +150,20 @@ fn what_stands_in_the_way_is_told() {
         conditions(&outcome)[0],
         ("Ready", ConditionStatus::False, "TransitionPending")
     );
-    assert_eq!(conditions(&outcome)[1], ("Stalled", ConditionStatus::True, "Stalled"));
+    assert_eq!(
+        conditions(&outcome)[1],
+        ("Stalled", ConditionStatus::True, "Stalled")
+    );
     assert_eq!(host.events()[0].0, "Stalled");
 
     let host = showing(&["landed"]);
     let outcome = host
         .reconcile(&Workers, &worker("Running"))
         .expect("is looked at");
-    assert_eq!(conditions(&outcome)[0], ("Ready", ConditionStatus::False, "NotRunning"));
+    assert_eq!(
+        conditions(&outcome)[0],
+        ("Ready", ConditionStatus::False, "NotRunning")
+    );
 
     let host = cluster("apps");
     host.answer("GET", LIST, 200, json!([]));
@@ -183,7 +189,10 @@ fn what_stands_in_the_way_is_told() {
     let failure = host
         .reconcile(&Workers, &worker("Running"))
         .expect_err("not allowed");
-    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Terminal));
+    assert_eq!(
+        resolution(&failure),
+        ("NamespaceNotAllowed", &Resolution::Terminal)
+    );
     let host = Host::new();
     let failure = host.reconcile(&Workers, &worker("Running")).expect_err("waits");
     assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));

@@ -62,7 +62,11 @@ impl Reconciler for Bookmarks {
             "data": { "title": spec.title, "page": answer.text() },
         }))?;
         Ok(Outcome::poll(spec.every.map(|seconds| u64::from(seconds) * 1000))
-            .with(Condition::new_true("Ready", "Kept", format!("{} is kept", spec.title)))
+            .with(Condition::new_true(
+                "Ready",
+                "Kept",
+                format!("{} is kept", spec.title),
+            ))
             .with(Condition::new_true("Reachable", "Answered", said))
             .status(&json!({ "httpStatus": answer.status(), "bytes": answer.bytes().len() })))
     }
