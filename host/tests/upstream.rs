@@ -22,8 +22,8 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::upstream::{
-    ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution, UpstreamObject,
-    UpstreamSpec,
+    ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
+    UpstreamObject, UpstreamSpec,
 };
 use serde_json::{Value, json};
 

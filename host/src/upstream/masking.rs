@@ -460,7 +460,10 @@ mod tests {
         let masks = redactor(Encoding::Xml, "a<b>&\"c'd", &PreviousSecrets::default());
         let filled = masks.fill_body(b"<password>{{placeholder-1}}</password>");
         assert_eq!(filled, b"<password>a&lt;b&gt;&amp;&quot;c&apos;d</password>");
-        assert_eq!(masks.redact_bytes(&filled), b"<password>{{placeholder-1}}</password>");
+        assert_eq!(
+            masks.redact_bytes(&filled),
+            b"<password>{{placeholder-1}}</password>"
+        );
         assert!(
             !masks
                 .hide(b"again a&lt;b&gt;&amp;&quot;c&apos;d")
