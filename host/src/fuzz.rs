@@ -114,7 +114,7 @@ fn components() {
 
 #[test]
 fn manifests_and_grants() {
-    let good = "{asks: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
+    let good = "{permissions: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
                 upstreams: [{methods: [GET]}], secrets: [{}], events: true}, config: {schema: {type: object}}}";
     manifest::Manifest::parse(good, "p").expect("it is good");
     fuzz("manifests", 5000, mutation(), |changes| {

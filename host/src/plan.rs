@@ -221,7 +221,7 @@ impl World {
         if step == ReconcileStep::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.effects.read(None, key, key).await {
-                tracing::debug!(object = %key, "not read again: {e}");
+                tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             router.add(key, Priority::Normal, Cause::Retry);
             return None;

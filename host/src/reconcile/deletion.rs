@@ -67,7 +67,7 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "finalizer removed");
+                info!(object = %key, "cleanup finished");
                 ReconcileOutcome::settled()
             }
             Err(end) => end,

@@ -128,7 +128,7 @@ impl Controller {
             return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
-            warn!(object = %key, "finalizer removed because of {FORCE_DELETE}: objects that were not cleaned up keep their finalizers");
+            warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
             return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         let Some(plugin) = serving else {
@@ -264,7 +264,7 @@ impl Controller {
             {
                 return end;
             }
-            info!(object = %held, plugin = &**plugin.name(), "finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan");
+            info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // A reconcile that was running when the lane was held may have added a finalizer after the list.
         ReconcileOutcome::wait(self.services.router.now() + LOADING_GRACE, Cause::Retry)
@@ -352,7 +352,7 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        HookState::Failed(why) => condition("Healthy", false, "HooksFailing", why),
+        HookState::Failed(why) => condition("Healthy", false, "HooksFailed", why),
     };
     vec![loaded, granted, healthy]
 }
@@ -401,10 +401,10 @@ fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
-            short: short(&p.digest),
+            short_digest: short(&p.digest),
             source: p.source.clone(),
         }),
-        last_good: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
+        last_good_digest: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
         rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
             digest: report.bad.clone(),
             message: report.message.clone(),
@@ -461,15 +461,15 @@ mod tests {
     fn refused_build_is_not_ready_and_names_the_serving_one() {
         assert_eq!(check_ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
-            reason: "ConfigInvalid".into(),
+            reason: "InvalidConfig".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
         let (reason, message) = check_ready(&refused(LoadState::Failed)).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(!message.contains("serves on"), "{message}");
         let (reason, message) = check_ready(&refused(LoadState::Refused)).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
             "{message}"

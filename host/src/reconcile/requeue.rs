@@ -74,9 +74,9 @@ impl Controller {
 
     /// The requeue that the component asks for.
     pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Next<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER_PERCENT, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll_interval);
+        let settings = plugin.terms.grants.reconcile();
+        let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
+        let interval = settings.interval.unwrap_or(self.settings.poll_interval);
         let router = &self.services.router;
         let after = |wait: Duration, cause| Next::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {

@@ -176,7 +176,7 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
     let failed = |failure: Failure, kind: &str| {
         let message = failure.message.clone();
         let condition = match kind {
-            "AuthFailed" => Condition::new_false("Authenticated", kind, message),
+            "AuthenticationFailed" => Condition::new_false("Authenticated", kind, message),
             _ => Condition::new_unknown("Authenticated", kind, message),
         };
         failure.reason(kind).with(condition)
@@ -184,7 +184,7 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
     let response = match result {
         Ok(response) => response,
         // The credentials' Secret is not there (yet).
-        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthFailed")),
+        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthenticationFailed")),
         Err(error @ Error::Denied(_)) => return Err(error.into()),
         Err(error) => return Err(failed(error.into(), "InfoFailed")),
     };
@@ -206,7 +206,10 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
                 response.status(),
                 first_line(&response.text())
             );
-            Err(failed(Failure::retry("AuthFailed", message), "AuthFailed"))
+            Err(failed(
+                Failure::retry("AuthenticationFailed", message),
+                "AuthenticationFailed",
+            ))
         }
         status => {
             let message = format!("Concourse answers with HTTP {status}.");

@@ -137,11 +137,11 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         let failure = failure(&host);
         assert_eq!(
             (failure.reason.as_str(), failure.resolution),
-            ("AuthFailed", Resolution::Retry)
+            ("AuthenticationFailed", Resolution::Retry)
         );
         assert_eq!(
             condition(&failure.conditions, "Authenticated"),
-            (ConditionStatus::False, "AuthFailed")
+            (ConditionStatus::False, "AuthenticationFailed")
         );
     }
     let unreachable = || Err(Error::Unavailable("connection refused".into()));
@@ -173,7 +173,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
     let failure = failure(&host);
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
-        ("AuthFailed", Resolution::Wait)
+        ("AuthenticationFailed", Resolution::Wait)
     );
 }
 
