@@ -30,7 +30,7 @@ use crate::{
     },
     recording::Tapes,
     rollout::{PluginObjects, Reloader},
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
@@ -216,7 +216,7 @@ fn build_services(
         recorder: Recorder::default(),
         upstreams: build_upstreams(&gate, &router, network),
         streams,
-        memo: Memo::default(),
+        object_cache: ObjectCache::default(),
         tapes: Arc::new(Tapes::new(settings.record.clone())),
         metrics,
         gate,
@@ -352,7 +352,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
         }
         services.streams.close_all();
         services.effects.forget_all();
-        services.memo.clear();
+        services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
         }

@@ -44,6 +44,7 @@ mod kube {
 /// The contract between host and component: bindings, inspection of imports and exports, limits.
 mod contract {
     pub mod bindings;
+    pub mod host_calls;
     pub mod inspection;
     pub mod limits;
     pub mod trap;

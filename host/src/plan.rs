@@ -43,7 +43,7 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue, Work},
@@ -144,7 +144,7 @@ impl World {
                 .with_network(network)
                 .with_dry_run(move |upstream, request| noting.request(upstream, request)),
             streams: EventStreams::disabled(),
-            memo: Memo::default(),
+            object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             gate: Gate::default(),

@@ -295,6 +295,13 @@ pub async fn load(
         };
         LoadError::new(reason, e.to_string())
     })?;
+    if inspection.messages {
+        return Err(LoadError::new(
+            "ContractDiffers",
+            "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
+                .into(),
+        ));
+    }
     let manifest =
         manifest::read_manifest(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
     let only_inspected = config.is_none();
@@ -316,7 +323,7 @@ pub async fn load(
         version: descriptor.version,
         digest,
         kinds,
-        max_concurrent: descriptor.max_concurrent,
+        max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
         manifest,
@@ -406,6 +413,11 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.check()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
+        if kind.wait_for_dependents {
+            return Err(format!(
+                "`describe` lists {gvk} with wait-for-dependents, which this host does not offer yet: unset it"
+            ));
+        }
         if *gvk.group == *"ostler.dev" {
             return Err(format!(
                 "`describe` lists {gvk}, which the host itself reconciles"
@@ -463,8 +475,9 @@ mod tests {
                 finalizer: Some(finalizer.into()),
                 label_selector: None,
                 phase: false,
+                wait_for_dependents: false,
             }],
-            max_concurrent: 0,
+            max_concurrent: None,
         }
     }
 

@@ -331,7 +331,7 @@ impl Controller {
             return Some(end);
         }
         self.stats.forget(key);
-        self.services.memo.forget(key);
+        self.services.object_cache.forget(key);
         self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().forget(key);
@@ -384,7 +384,7 @@ impl Controller {
             format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
         let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
         let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Yield,
+            resolution: reconciler::Resolution::Wait,
             reason: "Paused".into(),
             message: note,
             conditions: vec![paused],

@@ -240,8 +240,8 @@ limits! {
     Holds holds "holds": u32 = u32, 100;
     /// Event streams that one object may subscribe to.
     Subscriptions subscriptions "subscriptions": u32 = u32, 16;
-    /// Bytes one object may keep in memo, keys included.
-    MemoBytes memo_bytes "memoBytes": usize = Bytes, 64 << 10;
+    /// Bytes that one object may cache, keys included.
+    CacheBytes cache_bytes "cacheBytes": usize = Bytes, 64 << 10;
 }
 
 impl LimitsSpec {

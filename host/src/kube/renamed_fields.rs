@@ -16,6 +16,7 @@ const RENAMED_FIELDS: &[(&str, &str)] = &[
     ("inFlight", "requestsInFlight"),
     ("lifetimeJsonPath", "expirationJsonPath"),
     ("lifetimeSeconds", "expirationSeconds"),
+    ("memoBytes", "cacheBytes"),
     ("objects", "listedObjects"),
     ("pace", "reconcile"),
     ("poll", "interval"),

@@ -20,7 +20,8 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use self::plugin::{HostCall, PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use self::plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use crate::contract::host_calls::HostCall;
 
 /// Labels of a series. The `controller` of controller-runtime is a plugin here.
 pub type Labels = Vec<(&'static str, Arc<str>)>;

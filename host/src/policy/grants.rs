@@ -29,6 +29,8 @@ pub enum Verb {
     Apply,
     /// Create an object; fails if it exists.
     Create,
+    /// Change an object by a merge patch.
+    Patch,
     /// Delete an object.
     Delete,
     /// Hold an object: defer its deletion while it is in use.
@@ -42,6 +44,7 @@ impl fmt::Display for Verb {
             Self::List => "list",
             Self::Apply => "apply",
             Self::Create => "create",
+            Self::Patch => "patch",
             Self::Delete => "delete",
             Self::Hold => "hold",
         })

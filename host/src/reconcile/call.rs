@@ -181,7 +181,7 @@ impl Controller {
             (Some(Trap::Timeout(_)), _) => CallResult::Failed,
             (Some(_), _) => CallResult::Trapped,
             (None, GuestResult::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
+                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
                 _ => CallResult::Failed,
             },
             (None, GuestResult::Outcome(_)) => CallResult::Succeeded,
@@ -310,7 +310,7 @@ impl Controller {
         call: &Call,
     ) -> ReconcileOutcome {
         if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
-            && outcome.next == reconciler::Next::Settled
+            && outcome.next == reconciler::Next::AwaitChange
         {
             return self.remove_finalizer(key, object, finalizer).await;
         }
@@ -321,7 +321,7 @@ impl Controller {
         if let GuestResult::Failure(failure) = &result {
             info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
             // `yield` means waiting, which is no error.
-            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
+            if !matches!(failure.resolution, reconciler::Resolution::Wait) {
                 self.stats.record_error(key, &failure.reason, &failure.message);
             }
         }
@@ -356,8 +356,8 @@ fn add_hot_loop(result: &mut GuestResult, reason: &str, note: &str) {
 fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
     match resolution {
         reconciler::Resolution::Retry => "retry",
-        reconciler::Resolution::Yield => "yield",
-        reconciler::Resolution::Parked => "parked",
+        reconciler::Resolution::Wait => "wait",
+        reconciler::Resolution::Terminal => "terminal",
         reconciler::Resolution::Throttled(_) => "throttled",
         reconciler::Resolution::Denied(_) => "denied",
     }

@@ -138,7 +138,7 @@ impl Controller {
         match plugin {
             Some(plugin) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Held".into(),
                     message: note.clone(),
                     conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],

@@ -328,7 +328,7 @@ fn flatten_result<T>(result: Result<Result<T, Error>, Trap>) -> Result<T, String
             Error::Throttled(ms) => format!("throttled for {ms} ms"),
             Error::Unavailable(why) => format!("unavailable: {why}"),
             Error::NotReady(other) => format!("{} {} is not ready", other.ref_.gvk.kind, other.ref_.name),
-            Error::Budget(why) => format!("budget: {why}"),
+            Error::LimitExceeded(why) => format!("limit exceeded: {why}"),
             Error::Unsupported(why) => format!("unsupported: {why}"),
         }),
     }

@@ -14,7 +14,7 @@ use crate::{
     cache::store::Query,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
-        types::{Condition, TriState},
+        types::{Condition, ConditionStatus},
     },
     kube::{key::ObjectRef, object::Object, scope::Form},
     plugin::{
@@ -93,9 +93,7 @@ impl Controller {
         let answer = compose_result(&report, serving.as_deref(), dealt);
         // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
-            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => {
-                Some(failure)
-            }
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
             _ => None,
         };
         if let Some(failure) = failure {
@@ -222,7 +220,7 @@ impl Controller {
         reads: Vec<Dependency>,
     ) -> ReconcileOutcome {
         let mut failure = Failure {
-            resolution: Resolution::Yield,
+            resolution: Resolution::Wait,
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
@@ -279,7 +277,7 @@ fn has_finalizers(plugin: &Plugin) -> bool {
 
 fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
-        status: TriState::Unknown,
+        status: ConditionStatus::Unknown,
         ..condition(kind, false, reason, message)
     }
 }
@@ -292,7 +290,7 @@ fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Gue
         None => GuestResult::Outcome(Outcome {
             conditions,
             status,
-            next: Then::Settled,
+            next: Then::AwaitChange,
         }),
         Some((reason, message, resolution)) => GuestResult::Failure(Failure {
             resolution,
@@ -362,22 +360,22 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
 /// Reason and message why it is not Ready, and the resolution; none when it is Ready.
 fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
-        let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
+        let bad = |c: &&Condition| c.type_ == kind && c.status != ConditionStatus::True;
         aspects.iter().find(bad)
     };
     let waits = |c: &Condition| match c.status {
-        TriState::Unknown => Resolution::Yield,
+        ConditionStatus::Unknown => Resolution::Wait,
         _ if report.passing || !dealt => Resolution::Retry,
-        _ => Resolution::Parked,
+        _ => Resolution::Terminal,
     };
     if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
     let (reason, resolution) = match canary.state {
-        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Parked),
-        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Parked),
-        LoadState::Loading => ("CanaryLoading", Resolution::Yield),
+        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Terminal),
+        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Terminal),
+        LoadState::Loading => ("CanaryLoading", Resolution::Wait),
         LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((

@@ -251,7 +251,7 @@ fn parse_fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 /// The failure that stands for a status that can't be written.
 fn invalid_status(why: &str) -> reconciler::Failure {
     reconciler::Failure {
-        resolution: reconciler::Resolution::Parked,
+        resolution: reconciler::Resolution::Terminal,
         reason: "InvalidStatus".into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::value::Shown;
+use super::value::RecordedValue;
 use crate::{
     contract::limits::{Limits, LimitsSpec},
     kube::renamed_fields::explain_unknown_field,
@@ -53,10 +53,10 @@ pub struct Recording {
     pub limits: LimitsSpec,
     /// The plugin's configuration.
     #[serde(default)]
-    pub config: Shown,
+    pub config: RecordedValue,
     /// What the component was called with.
     #[serde(default)]
-    pub request: Shown,
+    pub request: RecordedValue,
     /// What a component that imports WASI was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasi: Option<Wasi>,
@@ -64,7 +64,7 @@ pub struct Recording {
     pub calls: Vec<Call>,
     /// `{"outcome": …}`, `{"failure": …}` or `{"trap": …}`.
     #[serde(default)]
-    pub end: Shown,
+    pub end: RecordedValue,
 }
 
 /// Name and time of a recording.
@@ -116,10 +116,10 @@ pub struct Call {
     pub took_microseconds: Option<u64>,
     /// By name.
     #[serde(default)]
-    pub arguments: Shown,
+    pub arguments: RecordedValue,
     /// What it gave.
     #[serde(default)]
-    pub result: Shown,
+    pub result: RecordedValue,
 }
 
 /// What WASI told: randomness by its seed, clocks by each reading.

@@ -1,6 +1,7 @@
 //! What a component can ask of the host. One file per WIT interface, each of the same shape:
 //! enter (budget), grant check, the call, the record.
 
+mod cache;
 mod clock;
 mod config;
 mod dispatch;
@@ -8,7 +9,6 @@ mod events;
 pub(crate) mod http;
 mod kubernetes;
 mod log;
-mod memo;
 mod messaging;
 mod metrics;
 mod references;
@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use dispatch::Door;
+pub use dispatch::HostCalls;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
 use crate::{
@@ -53,7 +53,7 @@ use crate::{
     },
     policy::{grants::Access, plugin_policy::PluginPolicy},
     recording::{Tape, Tapes},
-    sandbox::object_cache::Memo,
+    sandbox::object_cache::ObjectCache,
     schedule::{dependencies::Dependency, dispatcher::Router},
     upstream::{ClientPool, EventStreams, StreamKey},
 };
@@ -87,8 +87,8 @@ pub struct Services {
     pub upstreams: ClientPool,
     /// Event streams that are kept open.
     pub streams: Arc<EventStreams>,
-    /// Scratch of each object.
-    pub memo: Memo,
+    /// The caches of the objects.
+    pub object_cache: ObjectCache,
     /// Recordings, and who follows.
     pub tapes: Arc<Tapes>,
     /// What is counted.
@@ -244,7 +244,7 @@ impl Call {
             metrics.exceeded(limit);
         }
         let most = self.terms.limits.shown(limit);
-        Error::Budget(format!("more than {most} {what} (limit {})", limit.name()))
+        Error::LimitExceeded(format!("more than {most} {what} (limit {})", limit.name()))
     }
 
     /// Counts bytes the component hands over.
@@ -372,12 +372,7 @@ impl Call {
 
     /// A reference as the contract has it, as the host has it.
     fn key(&self, r: &types::ObjectRef) -> Result<ObjectRef, Error> {
-        if let Some(cluster) = &r.cluster {
-            return Err(Error::Denied(format!(
-                "cluster `{cluster}` is not granted to plugin {}",
-                self.terms.plugin
-            )));
-        }
+        check_cluster(r.cluster.as_deref())?;
         let gvk = kind(&r.gvk)?;
         if r.name.is_empty() {
             return Err(Error::Invalid("name of the object reference is empty".into()));
@@ -394,6 +389,16 @@ impl Call {
             Some(subject) => subject.services.store.named(key),
             None => key,
         })
+    }
+}
+
+/// Fails for a reference to another cluster, which this host does not support yet.
+fn check_cluster(cluster: Option<&str>) -> Result<(), Error> {
+    match cluster {
+        None => Ok(()),
+        Some(cluster) => Err(Error::Unsupported(format!(
+            "references to other clusters yet: leave out the cluster `{cluster}`"
+        ))),
     }
 }
 

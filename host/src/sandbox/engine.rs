@@ -35,7 +35,7 @@ use crate::{
         bindings::{Plugin, PluginPre, reconciler, types},
         trap::Trap,
     },
-    sandbox::capabilities::{Call, Door},
+    sandbox::capabilities::{Call, HostCalls},
 };
 
 /// How often a running guest is looked at.
@@ -70,7 +70,7 @@ pub struct Compiled {
 /// What an instance's store carries.
 pub struct State {
     /// The host's side of this call.
-    pub door: Door,
+    pub door: HostCalls,
     allowance: Allowance,
     /// Made for components that import WASI; the others never ask.
     wasi: Option<WasiCtx>,
@@ -123,7 +123,7 @@ impl Engine {
             }
         };
         let mut linker = Linker::new(&engine);
-        Plugin::add_to_linker::<_, HasSelf<Door>>(&mut linker, |state: &mut State| &mut state.door)?;
+        Plugin::add_to_linker::<_, HasSelf<HostCalls>>(&mut linker, |state: &mut State| &mut state.door)?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = Arc::new(AtomicBool::new(false));
@@ -284,7 +284,7 @@ impl Engine {
         let mut store = Store::new(
             &self.engine,
             State {
-                door: Door(call),
+                door: HostCalls(call),
                 allowance: Allowance::new(&limits, meter.clone()),
                 wasi,
                 table: ResourceTable::new(),
@@ -314,7 +314,7 @@ impl Engine {
         let large = store.data().allowance.large();
         let end = || store.into_data();
         let State {
-            door: Door(mut call),
+            door: HostCalls(mut call),
             allowance,
             ..
         } = match large {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{SendError, transport_error};
 use crate::contract::bindings::{
     reconciler::{Failure, Next, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
 /// Time for which a rejected request stands against the credentials; later a success on another path clears it.
@@ -203,9 +203,9 @@ impl HealthReport {
     pub fn to_outcome(&self) -> Result<Outcome, Failure> {
         let condition = |kind: &str, fact: &Option<HealthFact>| {
             let (status, reason, message) = match fact {
-                Some(fact) if fact.holds => (TriState::Yes, fact.reason, &*fact.message),
-                Some(fact) => (TriState::No, fact.reason, &*fact.message),
-                None => (TriState::Unknown, "NotChecked", ""),
+                Some(fact) if fact.holds => (ConditionStatus::True, fact.reason, &*fact.message),
+                Some(fact) => (ConditionStatus::False, fact.reason, &*fact.message),
+                None => (ConditionStatus::Unknown, "NotChecked", ""),
             };
             Condition {
                 type_: kind.into(),
@@ -222,9 +222,9 @@ impl HealthReport {
         if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.holds) {
             return Err(Failure {
                 resolution: if self.is_stalled {
-                    Resolution::Parked
+                    Resolution::Terminal
                 } else {
-                    Resolution::Yield
+                    Resolution::Wait
                 },
                 reason: bad.reason.into(),
                 message: bad.message.clone(),
@@ -238,7 +238,7 @@ impl HealthReport {
         Ok(Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         })
     }
 }

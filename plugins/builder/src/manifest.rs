@@ -25,7 +25,10 @@ pub fn section(folder: &Path) -> Result<Option<Vec<u8>>> {
     let value: serde_json::Value =
         serde_saphyr::from_str(&text).with_context(|| format!("{} is not YAML", path.display()))?;
     if !value.is_object() {
-        bail!("{}: a mapping is needed, such as `permissions: {{}}`", path.display());
+        bail!(
+            "{}: a mapping is needed, such as `permissions: {{}}`",
+            path.display()
+        );
     }
     Ok(Some(value.to_string().into_bytes()))
 }

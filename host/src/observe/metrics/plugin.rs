@@ -14,7 +14,7 @@ use prometheus_client::{
 };
 
 use super::{Histograms, Labels};
-use crate::contract::limits::Limit;
+use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Buckets for the seconds of a reconcile, equal to controller-runtime's.
 const RECONCILE_SECONDS: [f64; 40] = [
@@ -89,42 +89,6 @@ pub enum Suppressed {
 }
 
 const SUPPRESSED_LABELS: [&str; 2] = ["apply", "status"];
-
-macro_rules! host_calls {
-    ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// What a component can call, to be counted by.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)]
-        pub enum HostCall { $($variant),+ }
-
-        const HOST_CALLS: &[&str] = &[$($name),+];
-    };
-}
-
-host_calls! {
-    KubernetesGet = "kubernetes.get",
-    KubernetesList = "kubernetes.list",
-    KubernetesRequireReady = "kubernetes.require-ready",
-    KubernetesApply = "kubernetes.apply",
-    KubernetesCreate = "kubernetes.create",
-    KubernetesDelete = "kubernetes.delete",
-    ReferencesHold = "references.hold",
-    HttpSend = "http.send",
-    HttpSecretDigest = "http.secret-digest",
-    HttpSubscribe = "http.subscribe",
-    HttpReadEvents = "http.read-events",
-    MessagingPublish = "messaging.publish",
-    StatusCheckpoint = "status.checkpoint",
-    EventsEmit = "events.emit",
-    LogWrite = "log.write",
-    MetricsCounter = "metrics.counter",
-    MetricsGauge = "metrics.gauge",
-    ClockNow = "clock.now",
-    ConfigGet = "config.get",
-    MemoGet = "memo.get",
-    MemoPut = "memo.put",
-    MemoRemove = "memo.remove",
-}
 
 /// Defines the metric families in which every plugin has series, and their registration.
 macro_rules! families {
@@ -277,9 +241,13 @@ impl PluginMetrics {
             calls: families.calls.get_or_create_owned(&plugin),
             cpu: families.cpu.get_or_create_owned(&plugin),
             traps: TRAP_LABELS.map(|t| families.traps.get_or_create_owned(&plugin_by("reason", t))),
-            host_calls: HOST_CALLS
+            host_calls: HostCall::ALL
                 .iter()
-                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c)))
+                .map(|c| {
+                    families
+                        .host_calls
+                        .get_or_create_owned(&plugin_by("call", c.name()))
+                })
                 .collect(),
             suppressed: SUPPRESSED_LABELS.map(|w| {
                 families

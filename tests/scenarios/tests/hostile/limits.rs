@@ -28,7 +28,7 @@ const BROKEN_BY: [(Limit, &str); 17] = [
     (Limit::StatusBytes, "status"),
     (Limit::Holds, "hold"),
     (Limit::Subscriptions, "subscribe"),
-    (Limit::MemoBytes, "hoard"),
+    (Limit::CacheBytes, "hoard"),
 ];
 
 const MAPS: usize = 30;
@@ -66,7 +66,7 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
     events: true
     limits: {memory: 48Mi, cpuTime: 200ms, timeout: 3s, hostCalls: 300, callBytes: 1Mi, bytesToHost: 2Mi, bytesFromHost: 8Ki,
       listedObjects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
-      statusBytes: 64Ki, holds: 10, subscriptions: 5, memoBytes: 64Ki}
+      statusBytes: 64Ki, holds: 10, subscriptions: 5, cacheBytes: 64Ki}
 ",
     );
     let slow = Mirror::start(Some(Duration::from_secs(600))).await;

@@ -100,7 +100,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     else {
         panic!("{lines:#?}")
     };
-    assert_eq!((&**ended, *count as usize), ("settled", calls.len()));
+    assert_eq!((&**ended, *count as usize), ("awaits a change", calls.len()));
     // Who has gone away is not told any more.
     lab.wait_until("nobody follows", async || {
         lab.host()
@@ -145,7 +145,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     lab.wait_idle().await;
     let (_, table, _) = run(&["record", "--admin", &url]).await;
     assert!(
-        table.contains("Probe/") && table.contains("parked: AsTold"),
+        table.contains("Probe/") && table.contains("terminal: AsTold"),
         "{table}"
     );
     let (_, list, _) = run(&["record", "--admin", &url, "-o", "json"]).await;
@@ -181,7 +181,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     let (code, said, error) = run(&["replay", "r.json", "--plugin-dir", &plugins]).await;
     assert_eq!(code, Some(0), "{said}{error}");
     assert!(
-        said.contains("same: parked: AsTold") && !said.contains('\x1b'),
+        said.contains("same: terminal: AsTold") && !said.contains('\x1b'),
         "{said}"
     );
     // Another component altogether.
