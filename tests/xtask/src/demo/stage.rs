@@ -95,7 +95,7 @@ impl Stage {
             .arg("run")
             .arg("--kubeconfig")
             .arg(&kubeconfig)
-            .arg("--plugins")
+            .arg("--plugin-dir")
             .arg(&plugins);
         command
             .arg("--grants")
@@ -103,10 +103,10 @@ impl Stage {
         // The Concourse simulator listens on loopback.
         command.args(["--allow-network", "127.0.0.1"]);
         command
-            .arg("--cache")
+            .arg("--cache-dir")
             .arg(paths::create_target_subdir("compiled")?);
         command
-            .args(["--admin", "127.0.0.1:0", "--ready-file"])
+            .args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"])
             .arg(&ready);
         let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
         let facts = host.wait_until("admin address", START_TIMEOUT, || {
