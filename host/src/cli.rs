@@ -183,7 +183,7 @@ pub fn main() -> ExitCode {
     let telemetry = cli
         .command
         .log_format()
-        .map(|format| telemetry::start(format, runtime.handle()))
+        .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
@@ -289,7 +289,7 @@ async fn serve(
     tokio::select! {
         _ = terminate.recv() => info!("terminated: draining"),
         _ = interrupt.recv() => info!("interrupted: draining"),
-        e = host.failed() => return Err(e),
+        e = host.wait_failed() => return Err(e),
     }
     tokio::select! {
         () = host.drain(common.grace_period) => Ok(()),
@@ -303,7 +303,7 @@ fn admin(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
+        stats: host.stats().clone(),
         workers,
     }
 }

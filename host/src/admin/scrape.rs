@@ -20,7 +20,7 @@ use crate::{
         plugin::{Own, PluginMetrics},
     },
     plugin::{self, LoadState},
-    reconcile::stats::Ledger,
+    reconcile::stats::ReconcileStats,
     sandbox::capabilities::Services,
     schedule::queue::{LaneState, Priority},
     upstream::{CircuitState, EventStreams},
@@ -60,7 +60,7 @@ pub struct Scraped<'a> {
     /// Plugins and their builds.
     pub registry: &'a plugin::Registry,
     /// Objects and whether they are Ready.
-    pub ledger: &'a Ledger,
+    pub stats: &'a ReconcileStats,
     /// Reconciles at the same time, of all plugins.
     pub workers: u32,
 }
@@ -71,7 +71,7 @@ type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 impl Metrics {
     /// Everything, as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
-        let plugins: Vec<_> = self.plugins.read().expect("lock").values().cloned().collect();
+        let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
         let mut now = Registry::default();
         queue(&mut now, scraped, &plugins);
         state(&mut now, scraped);
@@ -190,7 +190,7 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
     let now = Instant::now();
     for plugin in plugins {
         let queue = vec![("name", plugin.name.clone()), ("controller", plugin.name.clone())];
-        let running = plugin.running.lock().expect("lock");
+        let running = plugin.running.lock();
         let seconds = running
             .iter()
             .map(|since| now.saturating_duration_since(*since).as_secs_f64());
@@ -341,7 +341,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         "Objects that are reconciled, by kind and whether they are Ready",
         Gauges::<i64>::default(),
     );
-    for (gvk, counts) in scraped.ledger.by_kind() {
+    for (gvk, counts) in scraped.stats.count_by_kind() {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
             let labels = vec![("kind", kind.clone()), ("ready", ready.into())];
@@ -447,7 +447,7 @@ fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     let mut gauges = std::collections::BTreeMap::<Box<str>, Seconds>::new();
     for plugin in plugins {
         let labels = vec![("plugin", plugin.name.clone())];
-        for (name, own) in plugin.own.lock().expect("lock").iter() {
+        for (name, own) in plugin.own.lock().iter() {
             match own {
                 Own::Counter(n) if !gauges.contains_key(name) => {
                     let family = counters.entry(name.clone()).or_default();
@@ -535,6 +535,6 @@ mod tests {
             !out.contains("ostler_plugin_lag_seconds{"),
             "one type per name: {out}"
         );
-        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES as usize);
+        assert_eq!(b.own.lock().len(), OWN_SERIES as usize);
     }
 }

@@ -198,7 +198,7 @@ async fn endless_response_times_out() {
     })
     .await;
     let limits = PullLimits {
-        time: Duration::from_millis(200),
+        timeout: Duration::from_millis(200),
         ..PullLimits::default()
     };
     let reference = fake.component();

@@ -282,7 +282,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
         let scraped = ostler::testing::metrics::Scraped {
             services: host.services(),
             registry: host.registry(),
-            ledger: host.ledger(),
+            stats: host.stats(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;

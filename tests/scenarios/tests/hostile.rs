@@ -178,7 +178,7 @@ async fn writes_without_end(mut lab: Lab) {
         "what it does it does"
     );
     let writes = || {
-        let facts = lab.host().ledger().of(&lab.key(&hostile(), "bad"));
+        let facts = lab.host().stats().object(&lab.key(&hostile(), "bad"));
         facts.map_or(0, |facts| facts.api_writes)
     };
     // Of writes that end after this, the first alone may have begun before.

@@ -158,8 +158,8 @@ fn brittle(wasm: &[u8]) -> Vec<u8> {
 fn builds(lab: &Lab) -> Vec<(String, String)> {
     let facts = lab
         .host()
-        .ledger()
-        .all()
+        .stats()
+        .all_objects()
         .into_iter()
         .filter(|f| f.kind == "Hostile");
     let mut builds: Vec<_> = facts.map(|f| (f.name, f.plugin_digest)).collect();
