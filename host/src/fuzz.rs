@@ -61,7 +61,7 @@ fn component() -> Vec<u8> {
         .expect("the contract");
     let world = resolve.packages[package].worlds["plugin"];
     let mut module = dummy_module(&resolve, world, wit_parser::ManglingAndAbi::Standard32);
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
     let wasm = ComponentEncoder::default()
         .module(&module)
         .expect("a module")

@@ -140,7 +140,7 @@ fn read_sections(wasm: &[u8]) -> Result<Vec<Section<'_>>, ManifestError> {
             };
             sections.push(Section {
                 id,
-                data: &wasm[range.start as usize..range.end as usize],
+                data: &wasm[range],
                 manifest,
             });
         }
