@@ -67,7 +67,7 @@ fn component() -> Vec<u8> {
         .expect("a module")
         .encode()
         .expect("a component");
-    manifest::embed(&wasm, &manifest::Manifest::default()).expect("embedded")
+    manifest::embed_manifest(&wasm, &manifest::Manifest::default()).expect("embedded")
 }
 
 /// Bytes changed, cut, doubled or put in.
@@ -100,7 +100,7 @@ fn components() {
     let compiled = AtomicU64::new(0);
     fuzz("components", 3000, mutation(), |changes| {
         let wasm = mutated(&whole, &changes);
-        let _ = manifest::read(&wasm);
+        let _ = manifest::read_manifest(&wasm);
         // What passes may be compiled: that takes time, and every kind of change is seen in some dozens.
         if let Ok(found) = inspection::inspect(&wasm)
             && compiled.fetch_add(1, Ordering::Relaxed) < 40

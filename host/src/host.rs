@@ -22,20 +22,20 @@ use crate::{
     leader::lease::Campaign,
     observe::metrics::Metrics,
     plugin::{self, Registry},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{
         self, Controller,
-        activation::{requeue, swapped},
+        activation::{activate, requeue_objects},
         stats::Ledger,
     },
     recording::Tapes,
-    rollout::{Objects, Reloader},
+    rollout::{PluginObjects, Reloader},
     sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
     },
-    upstream::{self, Clients, Streams},
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// A running host. Dropping it stops everything at once.
@@ -62,13 +62,16 @@ impl Host {
             .counted(metrics.rest(), &settings.api_server)
             .gated(gate.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
-        let queue = Queue::new(QueueConfig::new(first, longest, crate::kube::time::unique()));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            crate::kube::time::unique(),
+        ));
         let reach = Reach::new(&settings.namespaces);
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
         let waking = router.clone();
-        let streams = Streams::new(gate.clone(), move |object, stream| {
+        let streams = EventStreams::new(gate.clone(), move |object, stream| {
             let cause = Cause::Event(stream.to_string().into());
             waking.add(object, Priority::Normal, cause);
         });
@@ -84,20 +87,20 @@ impl Host {
                 }
                 let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
                 if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
-                    governing.look_again();
+                    governing.request_rescan();
                 }
-                closing.changed(&change.key, change.new.as_deref());
+                closing.on_object_change(&change.key, change.new.as_deref());
                 listening.changed(&change, origin, None);
             }),
         ));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let telling = router.clone();
-        let upstreams = Clients::default()
-            .gated(gate.clone())
-            .within(network.clone())
-            .telling(move |namespace, name| {
-                let key = ObjectRef::new(upstream::kind(), namespace, name);
+        let upstreams = ClientPool::default()
+            .with_fence(gate.clone())
+            .with_network(network.clone())
+            .with_status_listener(move |namespace, name| {
+                let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
                 telling.add(&key, Priority::Normal, Cause::Traffic);
             });
         let services = Arc::new(Services {
@@ -128,10 +131,10 @@ impl Host {
         let hooks = controller.hooks.clone();
         let mut tasks = JoinSet::new();
         let most = settings.workers;
-        let objects = Arc::new(Objects::new(
+        let objects = Arc::new(PluginObjects::new(
             services.clone(),
             settings.plugin_selector.clone(),
-            settings.registries(),
+            settings.component_store(),
             registry.clone(),
         ));
         let (swapping, hooking) = (services.clone(), hooks.clone());
@@ -143,17 +146,17 @@ impl Host {
             settings.grants_file.clone(),
             settings.limits.clone(),
             Box::new(move |new, before| {
-                swapped(&swapping, most, new, before);
-                hooking.swapped();
+                activate(&swapping, most, new, before);
+                hooking.on_activate();
             }),
         );
         let (allowing, asking) = (settings.clone(), services.clone());
         let reloader = reloader
-            .following(objects.clone())
-            .probing(services.tapes.clone());
-        let reloader = reloader.telling(Box::new(move |grants| {
-            if network.allow(allowing.allowed(grants)) {
-                asking.streams.network_changed();
+            .with_objects(objects.clone())
+            .with_recordings(services.tapes.clone());
+        let reloader = reloader.on_grants(Box::new(move |grants| {
+            if network.replace_grant(allowing.allowed_networks(grants)) {
+                asking.streams.on_network_change();
                 requeue_upstreams(&asking, &Cause::ConfigChange);
             }
         }));
@@ -161,15 +164,15 @@ impl Host {
         tasks.spawn(reloader.run(move || {
             let _ = looked.send(());
         }));
-        tasks.spawn(objects.follow());
-        let (letting_go, linger) = (services.clone(), settings.linger);
+        tasks.spawn(objects.run());
+        let (letting_go, linger) = (services.clone(), settings.watch_linger);
         tasks.spawn(async move {
             let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
             loop {
                 sweep.tick().await;
                 let needed = letting_go.router.scopes();
                 letting_go.informers.retain(&needed, linger);
-                letting_go.upstreams.sweep();
+                letting_go.upstreams.drop_unused();
             }
         });
         tasks.spawn(follow_upstreams(services.clone()));
@@ -234,7 +237,7 @@ impl Host {
         }
         self.tasks.shutdown().await;
         self.services.gate.close();
-        self.services.streams.clear();
+        self.services.streams.close_all();
         if let Some(campaign) = self.campaign {
             match campaign.resign(RELEASE).await {
                 true => info!("the lease is released"),
@@ -283,11 +286,11 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
             () = services.gate.ended(term) => {}
             () = services.gate.drained() => return,
         }
-        services.streams.clear();
+        services.streams.close_all();
         services.effects.forget_all();
         services.object_cache.clear();
         for plugin in registry.serving() {
-            requeue(&services, &plugin, Cause::Start);
+            requeue_objects(&services, &plugin, Cause::Start);
         }
         requeue_upstreams(&services, &Cause::Start);
     }
@@ -296,24 +299,34 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
 /// Reconciles Upstreams from when their kind is served on: where nobody uses any their CRD may be missing.
 async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
-    while let Err(e) = services.effects.resource(&upstream::kind()).await {
+    while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
         debug!("Upstreams are not followed yet: {e}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }
-    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
-    let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
-    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    let scopes = services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
+    let (lane, limit) = (
+        reconcile::upstream::LANE_NAME.into(),
+        reconcile::upstream::MAX_CONCURRENT,
+    );
+    services
+        .router
+        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
 /// Queues all Upstreams, those included that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::kind()) {
+    if !services.router.reconciles(&upstream::upstream_gvk()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
+    for scope in services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+    {
         let (serving, _) = services.informers.ensure(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
             services.router.add(&key, Priority::Low, cause.clone());

@@ -40,7 +40,7 @@ use crate::{
         scope::{Form, Reach},
     },
     observe::metrics::Metrics,
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::Step, stats::Ledger},
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::ObjectCache},
@@ -49,7 +49,7 @@ use crate::{
         queue::{Config as QueueConfig, Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{Clients, Streams},
+    upstream::{ClientPool, EventStreams},
 };
 
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
@@ -115,15 +115,18 @@ impl World {
         let reviewer = Reviewer::new(Cluster::new(client.clone()));
         let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
         let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(first, longest, 1));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            1,
+        ));
         let router = Arc::new(Router::new(queue, reach.clone()));
         let ledger = Arc::new(Ledger::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
@@ -132,11 +135,11 @@ impl World {
             reviewer,
             effects: Arc::new(Effects::new(cluster.clone(), store, router)),
             recorder: Recorder::default(),
-            upstreams: Clients::default()
-                .gated(sealed)
-                .within(network)
-                .planning(move |upstream, request| noting.request(upstream, request)),
-            streams: Streams::closed(),
+            upstreams: ClientPool::default()
+                .with_fence(sealed)
+                .with_network(network)
+                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
+            streams: EventStreams::disabled(),
             object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),

@@ -218,7 +218,7 @@ impl Controller {
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain(&key, follows);
+                                self.services.streams.retain_subscriptions(&key, follows);
                             }
                             router.done(&key, end.next, end.reads);
                         }
@@ -255,16 +255,16 @@ impl Controller {
     /// Reconciles one object. None when it is gone.
     async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
-        if *work.lane == *upstream::LANE {
+        if *work.lane == *upstream::LANE_NAME {
             return self.upstream(key).await;
         }
-        if *work.lane == *plugin::LANE {
+        if *work.lane == *plugin::LANE_NAME {
             return self.plugin(work).await;
         }
         let object = self.services.store.get(key, Form::Whole);
         let plugin = match &object {
-            Some(object) => self.registry.of_object(&key.gvk, object),
-            None => self.registry.of_kind(&key.gvk),
+            Some(object) => self.registry.find_for_object(&key.gvk, object),
+            None => self.registry.find_by_kind(&key.gvk),
         };
         let Some(plugin) = plugin else {
             return Some(self.others(key).await);
@@ -323,7 +323,7 @@ impl Controller {
         }
         self.ledger.forget(key);
         self.services.object_cache.forget(key);
-        self.services.streams.retain(key, &HashSet::new());
+        self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().expect("lock").forget(key);
         self.notes.lock().expect("lock").remove(key);

@@ -13,17 +13,18 @@ use crate::{
         references,
         scope::{Form, Scope},
     },
+    plugin::HookState,
     reconcile::{
         PAUSED,
         stats::{ErrorFact, Facts},
-        upstream::LANE,
+        upstream::LANE_NAME,
     },
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::{Cause, Explanation as Turn},
         queue::{Place, Priority},
     },
-    upstream::{self, StreamFacts, StreamState},
+    upstream::{self, StreamState, StreamStatus},
 };
 
 /// Causes told, the newest.
@@ -132,18 +133,18 @@ pub struct Followed {
     pub followers: usize,
 }
 
-impl From<StreamFacts> for Followed {
-    fn from(facts: StreamFacts) -> Self {
+impl From<StreamStatus> for Followed {
+    fn from(facts: StreamStatus) -> Self {
         Self {
             what: facts.key.to_string(),
-            state: facts.state.word().into(),
+            state: facts.state.as_str().into(),
             why: match facts.state {
                 StreamState::Waiting(why) => why,
                 _ => String::new(),
             },
             events: facts.events,
             reconnects: facts.reconnects,
-            followers: facts.followers,
+            followers: facts.subscribers,
         }
     }
 }
@@ -168,11 +169,11 @@ impl Admin {
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
         let own = match &key.gvk {
-            gvk if *gvk == upstream::kind() => Some(LANE.to_owned()),
-            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE.to_owned()),
+            gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
+            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
             _ => None,
         };
-        let serving = self.registry.of_kind(&key.gvk);
+        let serving = self.registry.find_by_kind(&key.gvk);
         let held = serving.as_ref().and_then(|p| {
             let reports = self.registry.reports();
             // Of what serves: an object of that name may still be loading its own.
@@ -184,7 +185,7 @@ impl Admin {
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
-        let follows = self.services.streams.of(&key).into_iter().map(Into::into);
+        let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
             ..explanation(&key, &object, facts, turn, plugin, held, found)
@@ -379,12 +380,12 @@ fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
 }
 
 /// Until when all objects of a plugin wait, if they do.
-fn held(suspended: bool, hooks: &str) -> Option<String> {
+fn held(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
         _ if suspended => "when its plugin is suspended no more".into(),
-        "" | "done" => return None,
-        "pending" => "when the life-cycle hooks of its plugin have run".into(),
-        why => {
+        HookState::None | HookState::Done => return None,
+        HookState::Pending => "when the life-cycle hooks of its plugin have run".into(),
+        HookState::Failed(why) => {
             format!(
                 "when the life-cycle hooks of its plugin have succeeded, which are tried again and again: {why}"
             )
@@ -529,13 +530,17 @@ mod tests {
     #[test]
     fn what_is_queued_waits_for_its_plugin() {
         for (suspended, hooks, words) in [
-            (false, "", None),
-            (false, "done", None),
-            (false, "pending", Some("hooks of its plugin have run")),
-            (false, "initialize: no", Some("again: initialize: no")),
-            (true, "done", Some("suspended")),
+            (false, HookState::None, None),
+            (false, HookState::Done, None),
+            (false, HookState::Pending, Some("hooks of its plugin have run")),
+            (
+                false,
+                HookState::Failed("initialize: no".into()),
+                Some("again: initialize: no"),
+            ),
+            (true, HookState::Done, Some("suspended")),
         ] {
-            let told = held(suspended, hooks);
+            let told = held(suspended, &hooks);
             let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
@@ -555,7 +560,7 @@ mod tests {
                 causes: Vec::new(),
                 reads: Vec::new(),
             };
-            let next = next(&turn, true, held(true, ""));
+            let next = next(&turn, true, held(true, &HookState::None));
             assert_eq!(next.place, expected);
             assert_eq!(next.in_seconds.is_none(), expected == "held");
         }

@@ -19,11 +19,11 @@ use crate::{
         Labels, MAX_UPSTREAMS, Metrics,
         plugin::{Own, PluginMetrics},
     },
-    plugin,
+    plugin::{self, LoadState},
     reconcile::stats::Ledger,
     sandbox::capabilities::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{Circuit, Streams},
+    upstream::{CircuitState, EventStreams},
 };
 
 /// The text formats Prometheus reads.
@@ -211,7 +211,7 @@ fn number(priority: Priority) -> &'static str {
 }
 
 /// Event streams.
-fn streams(r: &mut Registry, streams: &Streams) {
+fn streams(r: &mut Registry, streams: &EventStreams) {
     let open = register(
         r,
         "ostler_event_streams",
@@ -221,11 +221,11 @@ fn streams(r: &mut Registry, streams: &Streams) {
     for state in ["connecting", "open", "waiting", "ended", "outdated"] {
         open.get_or_create(&vec![("state", state.into())]).set(0);
     }
-    for facts in streams.all() {
-        open.get_or_create(&vec![("state", facts.state.word().into())])
+    for facts in streams.all_streams() {
+        open.get_or_create(&vec![("state", facts.state.as_str().into())])
             .inc();
     }
-    let totals = &streams.totals;
+    let totals = &streams.counters;
     for (name, help, total) in [
         (
             "ostler_event_stream_opens",
@@ -274,7 +274,7 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
                 .get_or_create(&labels)
                 .set(plugin.terms.limits.measure(*limit));
         }
-        let reads = i64::from(plugin.terms.grants.reads_secrets());
+        let reads = i64::from(plugin.terms.grants.can_read_secrets());
         secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
     }
 }
@@ -381,7 +381,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         taken_back
             .get_or_create(&vec![("plugin", plugin.clone())])
             .inc_by(report.rolled_back);
-        if let Some(canary) = report.canary.filter(|c| c.state == "Serving") {
+        if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
             let labels = vec![
                 ("plugin", plugin.clone()),
                 ("version", canary.version.into()),
@@ -424,10 +424,10 @@ fn upstreams(r: &mut Registry, services: &Services) {
         "Answers of upstreams given from the cache because the server confirmed them",
         Family::<Labels, Counter>::default(),
     );
-    for traffic in services.upstreams.traffic().into_iter().take(MAX_UPSTREAMS) {
+    for traffic in services.upstreams.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
-        for state in [Circuit::Closed, Circuit::Open, Circuit::HalfOpen] {
-            let labels = vec![("upstream", name.clone()), ("state", state.word().into())];
+        for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
+            let labels = vec![("upstream", name.clone()), ("state", state.as_str().into())];
             circuit
                 .get_or_create(&labels)
                 .set(i64::from(state == traffic.circuit));

@@ -6,7 +6,7 @@ use super::Admin;
 use crate::{
     cache::informer::Synced,
     kube::scope::Form,
-    plugin::{CanaryReport, Report},
+    plugin::{CanaryReport, HookState, LoadState, Report},
     reconcile::stats::{ErrorFact, Facts},
 };
 
@@ -56,13 +56,12 @@ pub struct Plugin {
     pub version: String,
     /// Digest of the build that serves; empty when none does.
     pub digest: String,
-    /// `serving`, `suspended` (its objects wait), `loading`, `failed` (nothing serves), `kept` (the newest is bad, the
-    /// one before serves), or `rolled-back` (the newest trapped, the one before serves again).
-    pub state: String,
+    /// State of its newest build.
+    pub state: LoadState,
     /// What is wrong with the newest file.
     pub message: String,
-    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
-    pub hooks: String,
+    /// Progress of its life-cycle hooks.
+    pub hooks: HookState,
     /// The component file, or `Plugin/NAME`.
     pub file: String,
     /// Digest of the last build that has served well.
@@ -81,7 +80,7 @@ impl From<Report> for Plugin {
             name: report.name,
             version: report.version,
             digest: report.digest,
-            state: report.state.to_owned(),
+            state: report.state,
             message: report.message,
             hooks: report.hooks,
             file: report.file,

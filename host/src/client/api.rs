@@ -111,7 +111,7 @@ impl Cluster {
     /// of every service account, and the host needs no right to impersonate groups.
     pub fn acting(&self, account: Option<&ServiceAccount>) -> Self {
         Self {
-            user: account.map(|account| account.user().into()),
+            user: account.map(|account| account.user_name().into()),
             ..self.clone()
         }
     }

@@ -118,7 +118,7 @@ impl World {
     pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
         let Services { informers, reach, .. } = &*self.services;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
-        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable()) {
+        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.preferred(group, kind).await else {
                 continue;
             };

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use tracing::{Span, debug, info, warn};
 
-use super::{Answer, Controller, End, activation::swapped};
+use super::{Answer, Controller, End, activation::activate};
 use crate::{
     client::{
         access_review::{Read, Refusal},
@@ -13,7 +13,7 @@ use crate::{
     contract::{bindings::reconciler, trap::Trap},
     kube::{key::ObjectRef, object::Object},
     observe::metrics::Ended,
-    plugin::{self as plugins, Ending, Plugin},
+    plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
     recording::recorder::About,
     sandbox::capabilities::{Call, Subject},
@@ -133,35 +133,35 @@ impl Controller {
     fn judge(&self, plugin: &Arc<Plugin>, object: &Object, result: &Answer, trap: Option<&Trap>) {
         let ending = match (trap, result) {
             // As likely the world's fault as the plugin's.
-            (Some(Trap::Wall(_)), _) => Ending::Failed,
-            (Some(_), _) => Ending::Trapped,
+            (Some(Trap::Wall(_)), _) => CallResult::Failed,
+            (Some(_), _) => CallResult::Trapped,
             (None, Answer::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => Ending::Fine,
-                _ => Ending::Failed,
+                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
+                _ => CallResult::Failed,
             },
-            (None, Answer::Outcome(_)) => Ending::Fine,
+            (None, Answer::Outcome(_)) => CallResult::Succeeded,
         };
         let said = trap.map(ToString::to_string).unwrap_or_default();
         let (back, news) = self
             .registry
-            .ended(plugin, &object.uid, ending, &said, Instant::now());
+            .record_call(plugin, &object.uid, ending, &said, Instant::now());
         if let Some(back) = &back {
             let what = if back.canary { "canary" } else { "build" };
             warn!(
                 plugin = &**plugin.name(),
                 digest = &back.bad.digest[..12],
-                "{what} taken back, {} serves: {}",
+                "{what} rolled back, {} serves: {}",
                 &back.now.digest[..12],
                 back.why
             );
             let before = if back.canary { &back.now } else { &back.bad };
-            swapped(
+            activate(
                 &self.services,
                 self.settings.workers,
                 Some(&back.now),
                 Some(before),
             );
-            self.hooks.swapped();
+            self.hooks.on_activate();
         }
         if back.is_some() || news {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
@@ -172,7 +172,7 @@ impl Controller {
     /// Whether the plugin's service account may see the object at all.
     async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
         // Granted when it was loaded, and no more.
-        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
+        if key.gvk.is_secret() && !plugin.terms.grants.can_read_secrets() {
             return Err(self
                 .denied(
                     plugin,
@@ -235,7 +235,7 @@ impl Controller {
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
         );
-        hot(&mut result, "KeepsChanging", &note);
+        hot(&mut result, "ConflictingWriter", &note);
         result
     }
 
@@ -267,7 +267,7 @@ impl Controller {
         if self.hurries(key, &next) {
             let note = "Each reconcile writes something and asks for the next one at once: they come once a second \
                         until that ends";
-            hot(&mut result, "Hurries", note);
+            hot(&mut result, "TightRequeueLoop", note);
         }
         match self.write_status(plugin.name(), key, object, &result).await {
             Ok(sent) => {

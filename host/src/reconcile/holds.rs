@@ -160,7 +160,7 @@ impl Controller {
                     .await;
             }
         }
-        let again = self.services.router.now() + jittered(self.settings.yield_every, JITTER);
+        let again = self.services.router.now() + jittered(self.settings.wait_interval, JITTER);
         Some(End::wait(again, Cause::Retry))
     }
 

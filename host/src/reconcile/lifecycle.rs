@@ -27,12 +27,13 @@ use crate::{
         object::Object,
         scope::Form,
     },
-    plugin::{self, Plugin, Registry},
+    plugin::{self, HookState, Plugin, Registry},
     sandbox::{
         capabilities::{Call, Services, Subject},
         engine::Engine,
     },
     schedule::{dispatcher::Cause, queue::Priority},
+    settings::Backoff,
 };
 
 /// Objects upgraded at the same time.
@@ -43,11 +44,11 @@ pub struct Hooks {
     services: Arc<Services>,
     registry: Arc<Registry>,
     engine: Arc<Engine>,
-    /// First and longest delay between failing attempts.
-    backoff: (Duration, Duration),
+    /// Delays between failing attempts.
+    backoff: Backoff,
     /// By plugin, the build and the term for which all is done.
     done: Mutex<HashMap<Arc<str>, (String, u64)>>,
-    swapped: Notify,
+    activated: Notify,
 }
 
 impl Hooks {
@@ -56,7 +57,7 @@ impl Hooks {
         services: Arc<Services>,
         registry: Arc<Registry>,
         engine: Arc<Engine>,
-        backoff: (Duration, Duration),
+        backoff: Backoff,
     ) -> Self {
         Self {
             services,
@@ -64,7 +65,7 @@ impl Hooks {
             engine,
             backoff,
             done: Mutex::default(),
-            swapped: Notify::new(),
+            activated: Notify::new(),
         }
     }
 
@@ -102,9 +103,9 @@ impl Hooks {
         Ok(())
     }
 
-    /// Other builds serve: looks at them.
-    pub fn swapped(&self) {
-        self.swapped.notify_one();
+    /// Has the builds that serve now examined: one of them is new.
+    pub fn on_activate(&self) {
+        self.activated.notify_one();
     }
 
     /// Runs hooks while this host leads, until it is drained.
@@ -134,7 +135,7 @@ impl Hooks {
                     }
                 }
                 tokio::select! {
-                    () = self.swapped.notified() => {}
+                    () = self.activated.notified() => {}
                     () = gate.ended(term) => break false,
                     () = gate.drained() => break true,
                 }
@@ -146,7 +147,7 @@ impl Hooks {
 
     async fn prepare(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
         let name = plugin.name();
-        self.tell(&plugin, "pending".into());
+        self.set_state(&plugin, HookState::Pending);
         if self.services.gate.during(term, self.call_all(&plugin)).await != Ok(true) {
             return;
         }
@@ -157,13 +158,13 @@ impl Hooks {
         );
         let done = (plugin.digest.clone(), term);
         self.done.lock().expect("lock").insert(name.clone(), done);
-        self.tell(&plugin, "done".into());
+        self.set_state(&plugin, HookState::Done);
         self.services.router.hold(name, false);
     }
 
     /// Calls everything until it has succeeded; `false` when the host is drained before.
     async fn call_all(&self, plugin: &Arc<Plugin>) -> bool {
-        let mut pause = self.backoff.0;
+        let mut pause = self.backoff.initial;
         while let Err(why) = self.initialize(plugin).await {
             if !self
                 .failed(plugin, &mut pause, format!("initialize: {why}"))
@@ -172,7 +173,7 @@ impl Hooks {
                 return false;
             }
         }
-        let mut pause = self.backoff.0;
+        let mut pause = self.backoff.initial;
         let mut left = loop {
             match self.stored(plugin).await {
                 Ok(stored) => break stored,
@@ -183,7 +184,7 @@ impl Hooks {
                 }
             }
         };
-        let mut pause = self.backoff.0;
+        let mut pause = self.backoff.initial;
         loop {
             let mut upgrading = stream::iter(std::mem::take(&mut left))
                 .map(|key| async move { (self.upgrade(plugin, &key).await, key) })
@@ -205,9 +206,9 @@ impl Hooks {
         }
     }
 
-    /// Makes known how far a plugin is.
-    fn tell(&self, plugin: &Plugin, hooks: String) {
-        self.registry.hooks(plugin.name(), hooks);
+    /// Records the progress and queues the `Plugin` object, to have it in the status.
+    fn set_state(&self, plugin: &Plugin, hooks: HookState) {
+        self.registry.set_hook_state(plugin.name(), hooks);
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
         self.services.router.add(&key, Priority::Normal, Cause::Traffic);
     }
@@ -219,9 +220,9 @@ impl Hooks {
             digest = &plugin.digest[..12],
             "its objects wait: {why}"
         );
-        self.tell(plugin, why);
+        self.set_state(plugin, HookState::Failed(why));
         let wait = *pause;
-        *pause = (wait * 2).min(self.backoff.1).min(LONGEST);
+        *pause = (wait * 2).min(self.backoff.max).min(LONGEST);
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
             () = self.services.gate.drained() => false,

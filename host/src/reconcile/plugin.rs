@@ -16,7 +16,7 @@ use crate::{
     },
     kube::{key::ObjectRef, object::Object, scope::Form},
     plugin::{
-        Plugin, Report, Summary, of_object,
+        HookState, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
     },
     reconcile::conditions::condition,
@@ -28,9 +28,9 @@ use crate::{
 };
 
 /// The lane of Plugins, and the name they are reconciled under.
-pub const LANE: &str = "plugins";
+pub const LANE_NAME: &str = "plugins";
 /// Plugins looked at at the same time.
-pub const CONCURRENCY: u32 = 2;
+pub const MAX_CONCURRENT: u32 = 2;
 /// Keeps a Plugin from going while objects need it for their cleanup.
 pub const FINALIZER: &str = "ostler.dev/plugin";
 
@@ -50,18 +50,18 @@ impl Controller {
         let Some(object) = self.services.store.get(key, Form::Whole) else {
             return self.gone(key).await;
         };
-        let by: Arc<str> = LANE.into();
+        let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
-        let id = of_object(&key.name);
+        let id = SlotId::object(&*key.name);
         let report = self.registry.report(&id).unwrap_or_default();
-        let serving = self.registry.serves(&id);
+        let serving = self.registry.serving_in(&id);
         if object.deleting() {
             return Some(self.retire(key, &object, &report, serving.as_deref()).await);
         }
         let dealt = report.generation == object.generation;
         if !dealt {
             // It may have come in the answer to a write, of which no watch tells.
-            self.registry.look_again();
+            self.registry.request_rescan();
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
@@ -202,11 +202,11 @@ impl Controller {
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
-            status: Some(fields(report, serving)),
+            status: Some(fields(report, serving, true)),
         };
         failure.conditions.extend(aspects(report, serving, true));
         match self
-            .write_status(&LANE.into(), key, object, &Answer::Failure(failure))
+            .write_status(&LANE_NAME.into(), key, object, &Answer::Failure(failure))
             .await
         {
             Ok(_) => End {
@@ -262,7 +262,7 @@ fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
 /// What there is to say of a plugin.
 fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
     let conditions = aspects(report, serving, dealt);
-    let status = Some(fields(report, serving));
+    let status = Some(fields(report, serving, dealt));
     match trouble(report, &conditions, dealt) {
         None => Answer::Outcome(Outcome {
             conditions,
@@ -283,14 +283,14 @@ fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
 fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
         _ if !dealt => unknown("Loaded", "Loading", "It is being loaded"),
-        "loading" => unknown("Loaded", "Loading", "It is being loaded"),
-        "failed" => condition("Loaded", false, &report.reason, &report.message),
-        "kept" => {
+        LoadState::Loading => unknown("Loaded", "Loading", "It is being loaded"),
+        LoadState::Failed => condition("Loaded", false, &report.reason, &report.message),
+        LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
             let note = format!("{}. {} ({short}) serves on", report.message, report.version);
             condition("Loaded", false, &report.reason, &note)
         }
-        _ => {
+        LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
             let notes = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
             condition("Loaded", true, "Loaded", &notes)
         }
@@ -310,9 +310,11 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             condition("Granted", false, "GrantsMissing", &note)
         }
     };
-    let healthy = match &*report.hooks {
-        _ if report.state == "suspended" => unknown("Healthy", "Suspended", "Its objects wait"),
-        _ if report.state == "rolled-back" => condition("Healthy", false, "RolledBack", &report.message),
+    let healthy = match &report.hooks {
+        _ if report.state == LoadState::Suspended => unknown("Healthy", "Suspended", "Its objects wait"),
+        _ if report.state == LoadState::RolledBack => {
+            condition("Healthy", false, "RolledBack", &report.message)
+        }
         _ if report.trapping > 0 => {
             let note = format!(
                 "{} objects trapped at their last call: {}",
@@ -320,13 +322,13 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             );
             condition("Healthy", false, "Trapping", &note)
         }
-        "" | "done" => condition("Healthy", true, "Serving", ""),
-        "pending" => unknown(
+        HookState::None | HookState::Done => condition("Healthy", true, "Serving", ""),
+        HookState::Pending => unknown(
             "Healthy",
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        hooks => condition("Healthy", false, "HooksFailing", hooks),
+        HookState::Failed(why) => condition("Healthy", false, "HooksFailing", why),
     };
     vec![loaded, granted, healthy]
 }
@@ -346,11 +348,11 @@ fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(Strin
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
-    let (reason, resolution) = match &*canary.state {
-        "RolledBack" => ("CanaryRolledBack", Resolution::Terminal),
-        "Refused" => ("CanaryRefused", Resolution::Terminal),
-        "Loading" => ("CanaryLoading", Resolution::Wait),
-        _ => return None,
+    let (reason, resolution) = match canary.state {
+        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Terminal),
+        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Terminal),
+        LoadState::Loading => ("CanaryLoading", Resolution::Wait),
+        LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((
         reason.into(),
@@ -365,12 +367,13 @@ fn summary(plugin: &Plugin) -> Summary {
 }
 
 /// The status without its conditions, as JSON.
-fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
+fn fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
     let summary = serving.map(summary).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-    let used = serving.map(|p| p.terms.grants.used()).unwrap_or_default();
+    let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
+        state: Some(if dealt { report.state } else { LoadState::Loading }),
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
@@ -389,7 +392,7 @@ fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
         canary: report.canary.as_ref().map(|c| CanaryStatus {
             version: c.version.clone(),
             digest: c.digest.clone(),
-            state: c.state.clone(),
+            state: c.state,
             message: c.message.clone(),
             objects: c.objects.clone(),
             reconciled: c.reconciled,
@@ -408,7 +411,7 @@ mod tests {
     use super::*;
     use crate::plugin::CanaryReport;
 
-    fn report(state: &'static str) -> Report {
+    fn report(state: LoadState) -> Report {
         Report {
             state,
             digest: "0123456789abcdef".into(),
@@ -421,7 +424,7 @@ mod tests {
     fn ready(report: &Report) -> Result<(), (String, String)> {
         let aspects = vec![condition("Loaded", true, "Loaded", "")];
         let aspects = match report.state {
-            "serving" => aspects,
+            LoadState::Serving => aspects,
             _ => super::aspects(report, None, true),
         };
         match trouble(report, &aspects, true) {
@@ -432,16 +435,16 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
-        assert_eq!(ready(&report("serving")), Ok(()));
+        assert_eq!(ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
             reason: "ConfigInvalid".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
-        let (reason, message) = ready(&refused("failed")).unwrap_err();
+        let (reason, message) = ready(&refused(LoadState::Failed)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(!message.contains("serves on"), "{message}");
-        let (reason, message) = ready(&refused("kept")).unwrap_err();
+        let (reason, message) = ready(&refused(LoadState::Refused)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
@@ -452,18 +455,18 @@ mod tests {
     #[test]
     fn a_canary_that_went_back_is_no_success() {
         for (state, reason) in [
-            ("Serving", None),
-            ("RolledBack", Some("CanaryRolledBack")),
-            ("Refused", Some("CanaryRefused")),
+            (LoadState::Serving, None),
+            (LoadState::RolledBack, Some("CanaryRolledBack")),
+            (LoadState::Refused, Some("CanaryRefused")),
         ] {
             let canary = CanaryReport {
-                state: state.into(),
+                state,
                 message: "3 of its 10 objects fail".into(),
                 ..CanaryReport::default()
             };
             let report = Report {
                 canary: Some(canary),
-                ..report("serving")
+                ..report(LoadState::Serving)
             };
             assert_eq!(ready(&report).err().map(|(reason, _)| reason).as_deref(), reason);
         }

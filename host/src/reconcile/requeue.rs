@@ -68,7 +68,7 @@ impl Controller {
 
     /// Nobody tells of what it waits for.
     pub(super) fn look_again(&self) -> Next<Cause> {
-        let wait = jittered(self.settings.yield_every, JITTER);
+        let wait = jittered(self.settings.wait_interval, JITTER);
         Next::Yield(self.services.router.now() + wait, Cause::Retry)
     }
 
@@ -76,7 +76,7 @@ impl Controller {
     pub(super) fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
         let pace = plugin.terms.grants.pace();
         let jitter = pace.jitter.map_or(JITTER, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll);
+        let interval = pace.poll.unwrap_or(self.settings.poll_interval);
         let router = &self.services.router;
         let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
         match result {
@@ -97,7 +97,7 @@ impl Controller {
             Answer::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
                 reconciler::Resolution::Wait => Next::Yield(
-                    router.now() + jittered(self.settings.yield_every, jitter),
+                    router.now() + jittered(self.settings.wait_interval, jitter),
                     Cause::Retry,
                 ),
                 reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Next::Park,

@@ -110,7 +110,7 @@ impl Lab {
             grants: Grants::parse(&[PACK_GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
             // The Concourse simulator listens on loopback.
-            network: vec![ostler::testing::network::network("127.0.0.1").expect("an address")],
+            network: vec![ostler::testing::network::parse_network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),

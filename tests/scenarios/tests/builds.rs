@@ -108,7 +108,7 @@ async fn wait_status(lab: &Lab, name: &str, status: &str) -> Value {
 async fn wait_followed(lab: &Lab, name: &str) {
     let key = lab.key(&build_kind(), name);
     lab.wait_until(&format!("{name} is followed"), async || {
-        let follows = lab.host().services().streams.of(&key);
+        let follows = lab.host().services().streams.streams_of(&key);
         follows.iter().any(|f| f.state == StreamState::Open)
     })
     .await;
@@ -289,11 +289,11 @@ async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
     wait_status(&lab, "b", "started").await;
     wait_followed(&lab, "b").await;
     let streams = lab.host().services().streams.clone();
-    lab.wait_until("events have come", async || streams.all()[0].events > 10)
+    lab.wait_until("events have come", async || streams.all_streams()[0].events > 10)
         .await;
     lab.concourse.faults().outage(true);
     lab.wait_until("it is noticed", async || {
-        !matches!(streams.all()[0].state, StreamState::Open)
+        !matches!(streams.all_streams()[0].state, StreamState::Open)
     })
     .await;
     lab.concourse.faults().outage(false);

@@ -101,7 +101,7 @@ async fn metadata_alone(mut lab: Lab) {
 }
 
 async fn only_what_is_read_is_watched(mut lab: Lab) {
-    lab.settings.linger = Duration::from_millis(200);
+    lab.settings.watch_linger = Duration::from_millis(200);
     // What may be held is watched in any case: grants without that.
     lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",

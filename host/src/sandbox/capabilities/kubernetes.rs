@@ -21,7 +21,7 @@ use crate::{
     },
     effect::writer::Writer,
     kube::{
-        hash::digest,
+        hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
         scope::Form,
@@ -151,7 +151,8 @@ impl Host for Call {
         let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
         check_write_options(options.cluster.as_deref(), &options.substitutions)?;
-        let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        let said =
+            hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         self.takes(object.len())?;
         if let Some((key, live)) = services.effects.as_before(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;

@@ -372,8 +372,8 @@ impl World {
             reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router)),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
-            streams: Streams::new(Gate::default(), |_, _| {}),
+            upstreams: ClientPool::default(),
+            streams: EventStreams::new(Gate::default(), |_, _| {}),
             object_cache: ObjectCache::default(),
             metrics: Arc::default(),
             gate: Gate::default(),
@@ -406,7 +406,7 @@ impl World {
             events: granted.events,
             ..Grant::default()
         };
-        let terms = Terms {
+        let terms = PluginPolicy {
             plugin: "p".into(),
             grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
             config: b"{}".to_vec(),
@@ -502,7 +502,7 @@ async fn what_is_refused_asks_nobody() {
 #[tokio::test]
 async fn in_describe_nothing_may_be_used() {
     let grant = Grant::default();
-    let terms = Arc::new(Terms {
+    let terms = Arc::new(PluginPolicy {
         plugin: "p".into(),
         grants: PluginGrants::new("p", "", None, grant),
         config: br#"{"a": 1}"#.to_vec(),
