@@ -58,8 +58,8 @@ pub struct User {
 impl User {
     /// Name of the login.
     pub fn login(&self) -> String {
-        let names = [&self.user_name, &self.name].into_iter().flatten();
-        let login = names.filter(|name| !name.is_empty()).next();
+        let mut names = [&self.user_name, &self.name].into_iter().flatten();
+        let login = names.find(|name| !name.is_empty());
         login.cloned().unwrap_or_default()
     }
 }
