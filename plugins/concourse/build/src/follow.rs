@@ -26,7 +26,15 @@ const ABORT_BUILD: Operation = Operation::new("abort the build", "CancelFailed")
 
 impl RemoteJob<'_> {
     /// Subscribes to the build's events, which wake the object, and reads the build.
-    pub fn follow(&self, id: i64, mut status: BuildStatus) -> Result<Outcome, Failure> {
+    pub fn follow(&self, id: i64) -> Result<Outcome, Failure> {
+        let last = &self.build.status;
+        // A build that is adopted inherits nothing from the one before.
+        let is_known = last.build_id == Some(id);
+        let mut status = if is_known {
+            last.clone()
+        } else {
+            BuildStatus::default()
+        };
         // Before the read, so that no event between the two is missed.
         let subscribed = self.concourse.subscribe(
             build_path(id, "/events"),
@@ -53,7 +61,7 @@ impl RemoteJob<'_> {
             observe::update_from_resources(&mut status, resources.json().unwrap_or_default());
         }
         let has_finished = is_finished(status.concourse_status.as_deref());
-        if has_finished && !is_finished(self.build.status.concourse_status.as_deref()) {
+        if has_finished && !is_finished(last.concourse_status.as_deref()) {
             self.record_end(id, &mut status);
         }
         if !has_finished && self.build.spec.canceled {

@@ -40,7 +40,7 @@ impl Reconciler for Builds {
             location: &location,
         };
         match step {
-            Step::Follow(id, status) => remote.follow(id, status),
+            Step::Follow(id) => remote.follow(id),
             Step::Search(lost) => remote.search(lost),
             Step::Trigger | Step::Finish | Step::Cancel => remote.trigger_unless_search(),
         }
@@ -81,8 +81,8 @@ enum Step<'a> {
     Finish,
     /// The build was canceled before it was triggered.
     Cancel,
-    /// Follow the build with this ID, with what is known of it.
-    Follow(i64, BuildStatus),
+    /// Follow the build with this ID.
+    Follow(i64),
     /// Search for the build of an attempt whose result is not known.
     Search(&'a concourse_api::BuildTrigger),
     /// Trigger a build.
@@ -93,13 +93,13 @@ fn next_step(build: &Build) -> Step<'_> {
     let (spec, status) = (&build.spec, &build.status);
     let adopted = spec.build_id.filter(|id| status.build_id != Some(*id));
     match (adopted, status.build_id, &status.trigger) {
-        (Some(id), ..) => Step::Follow(id, BuildStatus::default()),
+        (Some(id), ..) => Step::Follow(id),
         (None, ..)
             if is_finished(status.concourse_status.as_deref()) && !is_comment_different(spec, status) =>
         {
             Step::Finish
         }
-        (None, Some(id), _) => Step::Follow(id, status.clone()),
+        (None, Some(id), _) => Step::Follow(id),
         (None, None, Some(lost)) => Step::Search(lost),
         (None, None, None) if spec.canceled => Step::Cancel,
         (None, None, None) => Step::Trigger,
