@@ -24,7 +24,7 @@ use crate::{
         selector::{FieldSelector, Selector},
     },
     policy::{grants::Grants, manifest},
-    reconcile::conditions::{self, Moment},
+    reconcile::conditions::{self, StatusContext},
 };
 
 pub(crate) fn fuzz<S: Strategy>(
@@ -61,7 +61,7 @@ fn component() -> Vec<u8> {
         .expect("the contract");
     let world = resolve.packages[package].worlds["plugin"];
     let mut module = dummy_module(&resolve, world, wit_parser::ManglingAndAbi::Standard32);
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
     let wasm = ComponentEncoder::default()
         .module(&module)
         .expect("a module")
@@ -114,7 +114,7 @@ fn components() {
 
 #[test]
 fn manifests_and_grants() {
-    let good = "{asks: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
+    let good = "{permissions: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
                 upstreams: [{methods: [GET]}], secrets: [{}], events: true}, config: {schema: {type: object}}}";
     manifest::Manifest::parse(good, "p").expect("it is good");
     fuzz("manifests", 5000, mutation(), |changes| {
@@ -177,7 +177,7 @@ fn fields() -> impl Strategy<Value = Option<Value>> {
 /// Whatever a component says, the status is one that an API server takes, and what is the host's is the host's.
 #[test]
 fn outcomes() {
-    let moment = Moment {
+    let moment = StatusContext {
         generation: 7,
         now: "2026-01-02T03:04:05Z",
     };
@@ -202,14 +202,14 @@ fn outcomes() {
                     conditions: said,
                     status: None,
                 };
-                conditions::after_failure(old, &failure, fields.as_ref(), moment)
+                conditions::status_after_failure(old, &failure, fields.as_ref(), moment)
             } else {
                 let outcome = Outcome {
                     conditions: said,
                     status: None,
                     next: Next::AwaitChange,
                 };
-                conditions::after_outcome(old, &outcome, fields.as_ref(), moment)
+                conditions::status_after_outcome(old, &outcome, fields.as_ref(), moment)
             };
             prop_assert_eq!(&status["observedGeneration"], &json!(7));
             let list = status["conditions"].as_array().expect("conditions");

@@ -35,6 +35,7 @@ mod kube {
     pub mod key;
     pub mod object;
     pub mod references;
+    pub mod renamed_fields;
     pub mod scope;
     pub mod selector;
     pub mod time;

@@ -41,7 +41,7 @@ use crate::{
     },
     observe::metrics::Metrics,
     policy::network::NetworkPolicy,
-    reconcile::{Controller, run_once::Step, stats::Ledger},
+    reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
@@ -122,7 +122,7 @@ impl World {
             1,
         ));
         let router = Arc::new(Router::new(queue, reach.clone()));
-        let ledger = Arc::new(Ledger::new(store.clone()));
+        let stats = Arc::new(ReconcileStats::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
@@ -150,7 +150,7 @@ impl World {
         overlay.tell(&services);
         let at_once = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, ledger, settings.clone(), at_once)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,
@@ -181,7 +181,7 @@ impl World {
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = hooks.once(plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -216,22 +216,24 @@ impl World {
         let Services { router, store, .. } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
-        let (step, reads) = self.controller.step(work).await;
+        let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
-        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
+        if step == ReconcileStep::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.effects.read(None, key, key).await {
-                tracing::debug!(object = %key, "not read again: {e}");
+                tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             router.add(key, Priority::Normal, Cause::Retry);
             return None;
         }
         let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
-        let facts = self.controller.ledger.of(key);
+        let facts = self.controller.stats.object(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {
-            (Step::Done | Step::Gone, _) => (String::new(), String::new()),
-            (Step::Fails | Step::Parked, Some(error)) if ready.ready || ready.reason.is_empty() => {
+            (ReconcileStep::Done | ReconcileStep::Gone, _) => (String::new(), String::new()),
+            (ReconcileStep::Fails | ReconcileStep::Parked, Some(error))
+                if ready.ready || ready.reason.is_empty() =>
+            {
                 (error.reason.clone(), error.message.clone())
             }
             _ => (ready.reason, ready.message),

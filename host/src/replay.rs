@@ -52,7 +52,7 @@ fn whole(recording: &Recording) -> Result<(), String> {
     }
     if recording.cut {
         return Err(format!(
-            "recording {name} is cut off after {} host calls: a larger one is kept with --record-bytes",
+            "recording {name} is cut off after {} host calls: a larger one is kept with --max-recording-bytes",
             recording.calls.len()
         ));
     }

@@ -15,8 +15,8 @@ use crate::{
     },
     plugin::HookState,
     reconcile::{
-        PAUSED,
-        stats::{ErrorFact, Facts},
+        PAUSED_ANNOTATION,
+        stats::{ObjectStats, RecordedError},
         upstream::LANE_NAME,
     },
     schedule::{
@@ -81,7 +81,7 @@ pub struct Explanation {
     /// How long that took, in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
-    pub errors: Vec<ErrorFact>,
+    pub errors: Vec<RecordedError>,
 }
 
 /// Something a reconcile read, as it is now.
@@ -163,9 +163,9 @@ pub struct NextRun {
 impl Admin {
     /// Explains an object. The error says what there is instead.
     pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
-        let key = question.find(&self.ledger.keys())?;
+        let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
-        let facts = self.ledger.of(&key).ok_or_else(gone)?;
+        let facts = self.stats.object(&key).ok_or_else(gone)?;
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
         let own = match &key.gvk {
@@ -238,13 +238,13 @@ enum Found {
 fn explanation(
     key: &ObjectRef,
     object: &Object,
-    facts: Facts,
+    facts: ObjectStats,
     turn: Turn,
     plugin: Option<String>,
     held: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
-    let paused = object.annotation(PAUSED) == Some("true");
+    let paused = object.annotation(PAUSED_ANNOTATION) == Some("true");
     let state = match () {
         () if object.deleting() => "Terminating",
         () if paused => "Paused",
@@ -484,8 +484,8 @@ mod tests {
                 vec![(key.clone(), asked.clone()), conditioned("listed", "False")],
             ),
         ];
-        let ledger = crate::reconcile::stats::Ledger::new(Default::default());
-        ledger.seen(&key);
+        let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
+        stats.observe_object(&key);
         let turn = Turn {
             place: Some(Place::Delayed(Default::default())),
             failures: 0,
@@ -494,7 +494,7 @@ mod tests {
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
         };
-        let facts = ledger.of(&key).expect("facts");
+        let facts = stats.object(&key).expect("facts");
         let told = explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
         let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(

@@ -7,7 +7,7 @@ use crate::{
     cache::informer::Synced,
     kube::scope::Form,
     plugin::{CanaryReport, HookState, LoadState, Report},
-    reconcile::stats::{ErrorFact, Facts},
+    reconcile::stats::{ObjectStats, RecordedError},
 };
 
 /// Objects that are not Ready are listed up to so many; they are counted all the same.
@@ -155,11 +155,11 @@ pub struct ObjectError {
     pub object: String,
     /// The error.
     #[serde(flatten)]
-    pub error: ErrorFact,
+    pub error: RecordedError,
 }
 
-impl From<Facts> for NotReady {
-    fn from(facts: Facts) -> Self {
+impl From<ObjectStats> for NotReady {
+    fn from(facts: ObjectStats) -> Self {
         Self {
             kind: facts.kind,
             namespace: facts.namespace,
@@ -218,8 +218,8 @@ impl Admin {
                 .collect(),
             delayed,
             objects: self
-                .ledger
-                .by_kind()
+                .stats
+                .count_by_kind()
                 .into_iter()
                 .map(|(gvk, objects)| Objects {
                     kind: gvk.to_string(),
@@ -228,14 +228,14 @@ impl Admin {
                 })
                 .collect(),
             not_ready: self
-                .ledger
-                .not_ready(LISTED)
+                .stats
+                .list_not_ready(LISTED)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
             errors: self
-                .ledger
-                .errors(ERRORS)
+                .stats
+                .list_errors(ERRORS)
                 .into_iter()
                 .map(|(key, error)| ObjectError {
                     object: key.to_string(),

@@ -124,7 +124,7 @@ impl World {
             };
             let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
             if let Err(why) = informers.synced(&scope, PATIENCE).await {
-                tracing::debug!("{gvk} can't be listed: {why}");
+                tracing::debug!(kind = %gvk, error = %why, "listing objects failed");
             }
         }
     }

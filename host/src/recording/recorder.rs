@@ -462,7 +462,7 @@ pub(super) mod tests {
         });
         rolling.leave(&Ok::<(), crate::contract::bindings::types::Error>(()));
         rolling.enter("clock.now", Vec::new);
-        let finished = rolling.finish(&Err(Trap::Wall(Duration::from_secs(1))), Duration::ZERO);
+        let finished = rolling.finish(&Err(Trap::Timeout(Duration::from_secs(1))), Duration::ZERO);
         let recording = finished.recording();
         let text = recording.text();
         let again = Recording::parse(&text, "r.json").expect("it is read back");

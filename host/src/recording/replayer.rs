@@ -190,8 +190,10 @@ impl State {
             "config.get" => tape.config.clone(),
             "clock.now" => format::milliseconds(&tape.metadata.creation_timestamp).to_recorded(),
             _ => {
-                let wall = tape.limits().map(|limits| limits.wall).unwrap_or_default();
-                u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).to_recorded()
+                let timeout = tape.limits().map(|limits| limits.timeout).unwrap_or_default();
+                u64::try_from(timeout.as_millis())
+                    .unwrap_or(u64::MAX)
+                    .to_recorded()
             }
         }))
     }
@@ -218,7 +220,7 @@ mod tests {
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "host": "0", "plugin": {"name": "p", "version": "1", "digest": "d"}, "object": "A/b",
             "function": "reconcile", "ended": "settled", "tookMicroseconds": 1, "cpuMicroseconds": 1,
-            "limits": {"memory": "1", "wall": "60s"},
+            "limits": {"memory": "1", "timeout": "60s"},
             "config": {"json": {}}, "calls": calls, "end": {"outcome": {}}
         });
         Recording::parse(&recording.to_string(), "r").expect("a recording")

@@ -65,7 +65,7 @@ pub struct Counts {
     pub api_writes: u64,
     /// Requests to upstreams that only read (GET, HEAD).
     pub upstream_reads: u64,
-    /// All other requests to upstreams; log-ins are the host's own and not counted.
+    /// All other requests to upstreams; logins are the host's own and not counted.
     pub upstream_writes: u64,
 }
 
@@ -218,7 +218,7 @@ impl Call {
     }
 
     fn left(&self) -> Duration {
-        self.terms.limits.wall.saturating_sub(self.started.elapsed())
+        self.terms.limits.timeout.saturating_sub(self.started.elapsed())
     }
 
     /// Counts a host call and gives what it works with.
@@ -250,8 +250,8 @@ impl Call {
     /// Counts bytes the component hands over.
     fn takes(&mut self, bytes: usize) -> Result<(), Error> {
         self.bytes.0 = self.bytes.0.saturating_add(bytes);
-        match self.bytes.0 > self.terms.limits.bytes_out {
-            true => Err(self.exceeded(Limit::BytesOut, "bytes handed to the host in one reconcile")),
+        match self.bytes.0 > self.terms.limits.bytes_to_host {
+            true => Err(self.exceeded(Limit::BytesToHost, "bytes handed to the host in one reconcile")),
             false => Ok(()),
         }
     }
@@ -259,8 +259,8 @@ impl Call {
     /// Counts bytes that are given to the component.
     fn gives(&mut self, bytes: usize) -> Result<(), Error> {
         self.bytes.1 = self.bytes.1.saturating_add(bytes);
-        match self.bytes.1 > self.terms.limits.bytes_in {
-            true => Err(self.exceeded(Limit::BytesIn, "bytes given by the host in one reconcile")),
+        match self.bytes.1 > self.terms.limits.bytes_from_host {
+            true => Err(self.exceeded(Limit::BytesFromHost, "bytes given by the host in one reconcile")),
             false => Ok(()),
         }
     }

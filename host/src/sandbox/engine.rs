@@ -118,7 +118,7 @@ impl Engine {
             Ok(engine) => engine,
             Err(e) => {
                 // Some machines can't reserve that much address space; calls cost a little more there.
-                tracing::warn!("no instance pool: {e:#}");
+                tracing::warn!(error = format!("{e:#}"), "instance pool unavailable");
                 wasmtime::Engine::new(&config(None))?
             }
         };
@@ -292,7 +292,7 @@ impl Engine {
         );
         store.limiter_async(|state| &mut state.allowance);
         store.set_hostcall_fuel(limits.call_bytes);
-        let (metered, cpu) = (meter.clone(), limits.cpu);
+        let (metered, cpu) = (meter.clone(), limits.cpu_time);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             Ok(match metered.used() {
@@ -306,8 +306,8 @@ impl Engine {
             inner: body(self, compiled, &mut store),
             meter: meter.clone(),
         };
-        let result = match tokio::time::timeout(limits.wall, calling).await {
-            Err(_) => Err(Trap::Wall(limits.wall)),
+        let result = match tokio::time::timeout(limits.timeout, calling).await {
+            Err(_) => Err(Trap::Timeout(limits.timeout)),
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };

@@ -466,7 +466,7 @@ mod tests {
         );
         assert!(
             !masks
-                .hide(b"again a&lt;b&gt;&amp;&quot;c&apos;d")
+                .redact_bytes(b"again a&lt;b&gt;&amp;&quot;c&apos;d")
                 .windows(3)
                 .any(|w| w == b"&lt")
         );

@@ -34,7 +34,7 @@ const PROBE_GRANTS: &str = "
     kubernetes:
     - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}
     - {group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}
-    secretsAreReadable: true
+    readSecrets: true
     events: true
 ";
 
@@ -199,7 +199,7 @@ impl Lab {
         Admin {
             services: host.services().clone(),
             registry: host.registry().clone(),
-            ledger: host.ledger().clone(),
+            stats: host.stats().clone(),
             workers: self.settings.workers,
         }
     }
@@ -216,6 +216,11 @@ impl Lab {
 
     /// Counts the writes the host has sent to the API server so far.
     pub fn api_writes(&self) -> u64 {
-        self.host().ledger().all().iter().map(|f| f.api_writes).sum()
+        self.host()
+            .stats()
+            .all_objects()
+            .iter()
+            .map(|f| f.api_writes)
+            .sum()
     }
 }

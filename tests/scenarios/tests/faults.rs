@@ -78,7 +78,7 @@ async fn refused_login_is_reported_and_renewed(mut lab: Lab) {
 }
 
 async fn hanging_request_ends_at_reconcile_timeout(mut lab: Lab) {
-    lab.settings.limits.wall = Duration::from_secs(2);
+    lab.settings.limits.timeout = Duration::from_secs(2);
     start_without_team(&mut lab).await;
     lab.concourse
         .faults()
@@ -125,7 +125,7 @@ async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
     .await;
     lab.wait_until("it backs off", async || {
         let key = lab.key(&kind("Team"), "platform");
-        lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
+        lab.host().stats().object(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
     lab.concourse.faults().outage(false);
@@ -137,7 +137,13 @@ async fn wrong_password_fails_authentication_until_corrected(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-right-password")).await;
     lab.apply(lab.instance_object()).await;
     let instance = lab
-        .wait_condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(
+            &kind("Instance"),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     let message = find_condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");

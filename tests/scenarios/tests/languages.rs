@@ -223,7 +223,7 @@ async fn lives(plugin: &str, mut lab: Lab) {
             .any(|e| e["reason"] == "Forgotten" && e["message"] == "Ünïcode home is forgotten")
     })
     .await;
-    let traps = lab.host().ledger().all();
+    let traps = lab.host().stats().all_objects();
     let traps: Vec<_> = traps
         .iter()
         .flat_map(|facts| &facts.errors)
@@ -235,7 +235,7 @@ async fn lives(plugin: &str, mut lab: Lab) {
 /// What a component is measured with: one that computes for seconds is no failure here.
 fn limits() -> Limits {
     Limits {
-        cpu: Duration::from_secs(60),
+        cpu_time: Duration::from_secs(60),
         ..Limits::default()
     }
 }

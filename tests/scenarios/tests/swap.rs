@@ -29,8 +29,8 @@ async fn ten_swaps_under_load(mut lab: Lab) {
         let served = || lab.host().registry().reports()[0].clone();
         lab.wait_until("the new build serves", async || {
             lab.host()
-                .ledger()
-                .all()
+                .stats()
+                .all_objects()
                 .iter()
                 .any(|f| f.plugin_digest == served().digest)
         })
@@ -50,7 +50,7 @@ async fn ten_swaps_under_load(mut lab: Lab) {
     lab.wait_idle().await;
     let report = lab.host().registry().reports()[0].clone();
     assert_eq!((report.state, &*report.message), (LoadState::Serving, ""));
-    let facts = lab.host().ledger().all();
+    let facts = lab.host().stats().all_objects();
     assert_eq!(
         facts.iter().map(|f| f.overlaps).sum::<u64>(),
         0,

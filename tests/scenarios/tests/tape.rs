@@ -270,7 +270,7 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     let error = replayed(&read_component("tests/probe"), &recording)
         .await
         .expect_err("there is nothing to answer with");
-    assert!(error.contains("secretsAreReadable"), "{error}");
+    assert!(error.contains("readSecrets"), "{error}");
 }
 
 async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {

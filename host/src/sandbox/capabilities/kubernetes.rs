@@ -111,8 +111,8 @@ impl Host for Call {
             false => self.list_cached(&services, lists, limit, token).await?,
         };
         self.listed += found.len();
-        if self.listed > self.terms.limits.objects as usize {
-            return Err(self.exceeded(Limit::Objects, "objects listed in one reconcile"));
+        if self.listed > self.terms.limits.listed_objects as usize {
+            return Err(self.exceeded(Limit::ListedObjects, "objects listed in one reconcile"));
         }
         let mut items = Vec::with_capacity(found.len());
         for (_, object) in &found {

@@ -10,7 +10,7 @@ use ostler_sdk::{
 };
 
 const AUTHENTICATED_TYPE: &str = "Authenticated";
-const AUTH_FAILED: &str = "AuthFailed";
+const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
 const INFO_FAILED: &str = "InfoFailed";
 
 /// Result of a probe.
@@ -149,7 +149,7 @@ fn read_required<T: DeserializeOwned>(answer: Result<Response, Error>) -> Result
         status @ (401 | 403) => {
             let cause = first_line(&response.text());
             let message = format!("Concourse does not accept the credentials (HTTP {status}): {cause}");
-            Err(auth_failed(Failure::retry(AUTH_FAILED, message)))
+            Err(auth_failed(Failure::retry(AUTHENTICATION_FAILED, message)))
         }
         status => {
             let message = format!("Concourse responded with HTTP {status}.");
@@ -159,8 +159,8 @@ fn read_required<T: DeserializeOwned>(answer: Result<Response, Error>) -> Result
 }
 
 fn auth_failed(failure: Failure) -> Failure {
-    let condition = Condition::new_false(AUTHENTICATED_TYPE, AUTH_FAILED, failure.message.clone());
-    failure.reason(AUTH_FAILED).with(condition)
+    let condition = Condition::new_false(AUTHENTICATED_TYPE, AUTHENTICATION_FAILED, failure.message.clone());
+    failure.reason(AUTHENTICATION_FAILED).with(condition)
 }
 
 fn info_failed(failure: Failure) -> Failure {

@@ -140,11 +140,11 @@ fn probe_distinguishes_refused_unreachable_and_foreign_servers() {
         let failure = failure(&host);
         assert_eq!(
             (failure.reason.as_str(), failure.resolution),
-            ("AuthFailed", Resolution::Retry)
+            ("AuthenticationFailed", Resolution::Retry)
         );
         assert_eq!(
             condition(&failure.conditions, "Authenticated"),
-            (ConditionStatus::False, "AuthFailed")
+            (ConditionStatus::False, "AuthenticationFailed")
         );
     }
     let unreachable = || Err(Error::Unavailable("connection refused".into()));
@@ -176,7 +176,7 @@ fn probe_distinguishes_refused_unreachable_and_foreign_servers() {
     let failure = failure(&host);
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
-        ("AuthFailed", Resolution::Wait)
+        ("AuthenticationFailed", Resolution::Wait)
     );
 }
 

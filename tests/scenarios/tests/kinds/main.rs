@@ -23,7 +23,10 @@ pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
 /// Number of reconciles of an object.
 pub fn reconciles(lab: &Lab, kind_name: &str, name: &str) -> u64 {
     let key = lab.key(&kind(kind_name), name);
-    lab.host().ledger().of(&key).map_or(0, |facts| facts.reconciles)
+    lab.host()
+        .stats()
+        .object(&key)
+        .map_or(0, |facts| facts.reconciles)
 }
 
 /// Requests to Concourse since its counters were reset whose path contains a part, as method and path.

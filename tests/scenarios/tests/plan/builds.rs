@@ -108,7 +108,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
             ..wish(&lab)
         }
     };
-    let reads = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
+    let reads = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
     let report = planned(&lab, modest(reads)).await;
     let text = report.text();
     assert!(
@@ -117,7 +117,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     );
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Its configuration is the one of the build before, held to its own schema.
-    let wants = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
+    let wants = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
 config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
     let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
     let why = format!("{:#}", refused.expect_err("it lacks a word"));
@@ -178,7 +178,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     says(edit(), "+  v: \"2\"").await;
     says(with(&[&other]), "+  v: \"2\"").await;
     // What is suspended waits.
-    lab.apply(object(both(), json!({"suspended": true}))).await;
+    lab.apply(object(both(), json!({"suspend": true}))).await;
     let text = says(edit(), "the objects of probe wait: its Plugin is suspended").await;
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Of the same kind of objects the canary has its part.
@@ -190,15 +190,15 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
             b"A STEP SAID SO",
         ),
     );
-    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"share": 100}});
-    lab.apply(object(both(), json!({"suspended": false, "canary": canary})))
+    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"weight": 100}});
+    lab.apply(object(both(), json!({"suspend": false, "canary": canary})))
         .await;
     let parked = || Wish {
         files: file(probe(&lab, "p", json!([{"do": "park"}]), json!([]))),
         ..wish(&lab)
     };
     says(parked(), "AsTold: A STEP SAID SO").await;
-    lab.apply(object(both(), json!({"suspended": false, "canary": null})))
+    lab.apply(object(both(), json!({"suspend": false, "canary": null})))
         .await;
     // A second file of the plugin is one too many.
     let text = says(parked(), "AsTold: a step says so").await;
@@ -213,7 +213,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     let refused = plan(lab.client.clone(), settings(&lab), &edit()).await;
     let why = format!("{:#}", refused.expect_err("no component"));
     assert!(
-        why.contains("the Plugin probe is not planned with: FileMissing: probe.wasm"),
+        why.contains("the Plugin probe is not planned with: FileNotFound: probe.wasm"),
         "{why}"
     );
     // One from a registry needs no directory.

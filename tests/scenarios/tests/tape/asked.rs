@@ -178,7 +178,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     );
     // The build that was recorded, found by its digest.
     let plugins = lab.settings.plugins.display().to_string();
-    let (code, said, error) = run(&["replay", "r.json", "--plugins", &plugins]).await;
+    let (code, said, error) = run(&["replay", "r.json", "--plugin-dir", &plugins]).await;
     assert_eq!(code, Some(0), "{said}{error}");
     assert!(
         said.contains("same: terminal: AsTold") && !said.contains('\x1b'),
@@ -207,12 +207,12 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
             "bad.json: kind: it is ``, not `Recording`",
         ),
         (
-            vec!["replay", "r.json", "--plugins", "."],
-            "say where it is with --plugins",
+            vec!["replay", "r.json", "--plugin-dir", "."],
+            "say where it is with --plugin-dir",
         ),
         (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
         (
-            vec!["replay", "cut.json", "--plugins", &plugins],
+            vec!["replay", "cut.json", "--plugin-dir", &plugins],
             "cut.json: recording",
         ),
         (
