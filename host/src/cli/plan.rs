@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{config, grants, table::colours};
 use crate::{
     host::Settings,
-    plan::{Report, Wish, plan},
+    plan::{PlanRequest, Report, plan},
     sandbox::engine::Cache,
 };
 
@@ -82,7 +82,7 @@ impl Plan {
         for path in &self.files {
             read_objects(path, &mut files)?;
         }
-        let wish = Wish {
+        let plan_request = PlanRequest {
             objects: self.objects,
             default_namespace: self
                 .namespace
@@ -106,7 +106,7 @@ impl Plan {
             }),
             ..Settings::default()
         };
-        let report = plan(kube::Client::try_from(config)?, settings, &wish).await?;
+        let report = plan(kube::Client::try_from(config)?, settings, &plan_request).await?;
         let text = match self.output {
             Output::Json => serde_json::to_string_pretty(&report)? + "\n",
             Output::Diff => render_report(&report),
