@@ -1,4 +1,4 @@
-//! The admin server: health for the kubelet, metrics for Prometheus, facts for people and the demo.
+//! The admin server: health for the kubelet, metrics for Prometheus, status for the CLI.
 
 pub mod explain;
 pub mod question;
@@ -25,7 +25,7 @@ use crate::{
     host::is_synced, plugin::Registry, reconcile::stats::ReconcileStats, sandbox::capabilities::Services,
 };
 
-/// What the admin server tells of.
+/// The state that the admin server exposes.
 #[derive(Clone)]
 pub struct Admin {
     /// For readiness and sizes.

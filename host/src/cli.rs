@@ -56,37 +56,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Reconcile: run the plugins of a directory against a cluster.
+    /// Run the plugins of a directory against a cluster.
     Run(run::Run),
-    /// Develop: the same against an API server of its own, when there is no cluster.
+    /// Run the plugins of a directory against an embedded API server, without a cluster.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Tell how a running host is: what is not Ready, and why.
+    /// Show the status of a running host: objects that are not Ready, failing watches, last errors.
     Status(status::Status),
-    /// Explain an object: why it is not Ready, what it waits for, when it runs next.
+    /// Explain an object: why it is not Ready, what it waits for, and when it is reconciled next.
     Explain(explain::Explain),
-    /// Plan: what reconciling would change, as a diff; nothing is written.
+    /// Show what reconciling would change, as a diff. Nothing is written.
     Plan(plan::Plan),
-    /// Follow the reconciles of an object live, host call by host call.
+    /// Trace the reconciles of an object live, host call by host call.
     Trace(trace::Trace),
-    /// Record reconciles of an object, or list the recordings that the host has kept.
+    /// Record reconciles of an object, or list the host's recordings.
     Record(record::Record),
-    /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
+    /// Replay a recording with the recorded build or a new one. No cluster is needed.
     Replay(replay::Replay),
-    /// Write, test, publish and look at plugins.
+    /// Create, test, publish and inspect plugins.
     #[command(subcommand)]
     Plugin(plugin::Plugin),
-    /// Print what a shell needs to complete commands.
+    /// Print a completion script for a shell.
     Completion(completion::Completion),
     /// Print the CRDs of the host's own kinds as YAML.
     Crds,
-    /// Compile a component into the cache: what a host has done in a process of its own.
+    /// Compile a component into the cache. A host runs this as a separate process.
     #[command(hide = true)]
     Compile(compile::Compile),
 }
 
 impl Command {
-    /// How those that run a host log; the others print.
+    /// The log format of commands that run a host; the others print and do not log.
     fn log_format(&self) -> Option<LogFormat> {
         match self {
             Self::Run(run) => Some(run.common.log_format),
@@ -100,7 +100,7 @@ impl Command {
     /// The exit code of an error.
     fn failure(&self) -> ExitCode {
         match self {
-            // 1 is for a plan that changes something, as `kubectl diff` has it.
+            // As with `kubectl diff`, 1 stands for a plan with changes.
             Self::Plan(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
@@ -109,68 +109,67 @@ impl Command {
 
 #[derive(Args)]
 struct Common {
-    /// Directory of components; what is saved there is swapped in.
+    /// Directory of components. A changed file replaces the running build.
     #[arg(long, default_value = "plugins")]
     plugins: PathBuf,
-    /// Follow only Plugin objects with these labels (`team=ci`): where several hosts share a cluster.
+    /// Label selector for Plugin objects (`team=ci`), for several hosts in one cluster.
     #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
     plugin_selector: Option<crate::kube::selector::Selector>,
-    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
-    /// anyway.
+    /// Registry (`HOST:PORT`) to use plain HTTP with; repeatable. Registries on the loopback interface always use it.
     #[arg(long = "plain-http-registry")]
     plain_http: Vec<String>,
-    /// File that says what each plugin may do; without it none may do anything.
+    /// File with the grants of each plugin. Without it, plugins have no rights.
     #[arg(long)]
     grants: Option<PathBuf>,
-    /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
-    /// grants allow; may be given more than once.
+    /// Non-public network (10.96.0.0/12) or address (127.0.0.1) that upstreams may use, in addition to the grants;
+    /// repeatable.
     #[arg(long = "allow-network", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
-    /// Namespace to be confined to; may be given more than once. All without it.
+    /// Namespace to watch; repeatable. Without it, all namespaces are watched.
     #[arg(long = "namespace")]
     namespaces: Vec<String>,
-    /// Reconciles at the same time.
+    /// Maximum number of concurrent reconciles.
     #[arg(long, default_value_t = 16)]
     workers: u32,
-    /// Seconds after which a deletion that is stuck says what can be done.
+    /// Seconds after which a stuck deletion is reported with a remedy.
     #[arg(long, default_value_t = 600)]
     deletion_deadline: u64,
-    /// Seconds that reconciles have to end after SIGTERM or SIGINT; a second signal ends at once.
+    /// Seconds for running reconciles to end after SIGTERM or SIGINT. A second signal ends the process at once.
     #[arg(long, default_value = "25", value_parser = seconds)]
     grace_period: Duration,
-    /// Directory for compiled code, which only this user may be able to write to. With it, components are compiled in
-    /// a process of their own.
+    /// Directory for compiled code; only this user may have write access. Components are then compiled in a separate
+    /// process.
     #[arg(long)]
     cache: Option<PathBuf>,
-    /// Which reconciles are kept as recordings.
+    /// Reconciles to keep as recordings.
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
     record: recording::Keep,
-    /// Recordings that are kept.
+    /// Maximum number of recordings.
     #[arg(long, default_value_t = 200)]
     record_count: usize,
-    /// Bytes of all recordings together; one may have an eighth of them.
+    /// Maximum total size of recordings in bytes; a single one may have an eighth of it.
     #[arg(long, default_value_t = 32 << 20)]
     record_bytes: usize,
-    /// Address of the admin server (health, facts).
+    /// Address of the admin server (health, metrics, status).
     #[arg(long, default_value = "127.0.0.1:8081")]
     admin: SocketAddr,
-    /// File to write when started: JSON with the admin server's URL and the process id.
+    /// File to write after the start: JSON with the admin server's URL and the process id.
     #[arg(long)]
     ready_file: Option<PathBuf>,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, value_enum, default_value = "pretty")]
     log_format: LogFormat,
 }
 
-/// Seconds, with a fraction if need be.
+/// Parses seconds, with an optional fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
     Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
-/// Parses the arguments and runs until a signal, or an error, ends it.
+/// Parses the arguments and runs the command until a signal or an error ends it.
 pub fn main() -> ExitCode {
-    // Who reads the output may have had enough of it: `| head`.
+    // A closed pipe (`| head`) ends the process without a panic message.
     let complain = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload_as_str().unwrap_or_default();
@@ -188,7 +187,7 @@ pub fn main() -> ExitCode {
             return failure;
         }
     };
-    // Fails only when somebody was faster, which is as good.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let telemetry = cli
         .command
@@ -197,11 +196,11 @@ pub fn main() -> ExitCode {
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
-        // Before the runtime is gone: the last traces go through it.
+        // Before the runtime ends, since it exports the last traces.
         drop(telemetry);
         ended
     });
-    // What still compiles is not waited for.
+    // Running compilations are abandoned.
     runtime.shutdown_background();
     match ended {
         Ok(code) => code,
@@ -237,7 +236,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The grants of a file; none without one.
+/// The grants of a file; without a file there are none.
 fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
     let Some(path) = file else {
         return Ok(Grants::default());
@@ -247,7 +246,7 @@ fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
     Grants::parse(&text, &path.display().to_string()).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
-/// Runs a host until a signal, or an error, ends it.
+/// Runs a host until a signal or an error ends it.
 async fn serve(
     config: kube::Config,
     common: Common,
@@ -282,7 +281,7 @@ async fn serve(
         ..Settings::default()
     };
     let client = kube::Client::try_from(config)?;
-    // Before anything is started: a signal that comes early must not be lost.
+    // Before the host starts, so that an early signal is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
     let address = admin(&host, common.workers.max(1))
@@ -319,14 +318,14 @@ fn admin(host: &Host, workers: u32) -> Admin {
     }
 }
 
-/// A client of the cluster. Its TLS is rustls with ring, wherever it runs.
+/// A client of the cluster, with TLS by rustls and ring.
 pub async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
     Ok(kube::Client::try_from(config(kubeconfig).await?)?)
 }
 
-/// How the cluster is reached.
+/// The client configuration of the cluster.
 async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
-    // Fails only when somebody was faster, which is as good.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
         Some(path) => {
@@ -334,13 +333,15 @@ async fn config(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
                 Kubeconfig::read_from(&path).with_context(|| format!("the kubeconfig {}", path.display()))?;
             kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
         }
-        None => kube::Config::infer()
-            .await
-            .context("no cluster: give --kubeconfig, or try `ostler dev`")?,
+        None => kube::Config::infer().await.context(if cfg!(feature = "dev") {
+            "no cluster: give --kubeconfig, or use `ostler dev`"
+        } else {
+            "no cluster: give --kubeconfig"
+        })?,
     };
-    // A watch is silent for as long as nothing happens; it ends by its own timeout.
+    // A watch without events sends nothing until its own timeout.
     config.read_timeout = Some(Duration::from_secs(320));
-    // The client's own retries would hold a worker for minutes; the queue has a back-off for each object.
+    // The client's retries would block a worker for minutes; the queue has a backoff for each object.
     config.default_retry = false;
     Ok(config)
 }

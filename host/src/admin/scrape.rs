@@ -1,4 +1,4 @@
-//! What is read when somebody asks for the metrics, and how it is written.
+//! Collection and encoding of metrics on each scrape.
 
 use std::{
     fmt::Write,
@@ -26,21 +26,22 @@ use crate::{
     upstream::{CircuitState, EventStreams},
 };
 
-/// The text formats Prometheus reads.
+/// Text formats of Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus 0.0.4, which everything reads.
+    /// Prometheus 0.0.4, which every scraper supports.
     Prometheus,
 }
 
 impl Format {
-    /// The one a request's `Accept` asks for.
+    /// The format that a request's `Accept` header prefers.
     pub fn negotiated(accept: &str) -> Self {
-        match accept.contains("application/openmetrics-text") {
-            true => Self::OpenMetrics,
-            false => Self::Prometheus,
+        if accept.contains("application/openmetrics-text") {
+            Self::OpenMetrics
+        } else {
+            Self::Prometheus
         }
     }
 
@@ -53,13 +54,13 @@ impl Format {
     }
 }
 
-/// Where the state is read that is not counted.
+/// Sources of the gauges that are read on each scrape.
 pub struct Scraped<'a> {
     /// Store, watches, queue, events.
     pub services: &'a Services,
     /// Plugins and their builds.
     pub registry: &'a plugin::Registry,
-    /// Objects and whether they are Ready.
+    /// Objects and their readiness.
     pub stats: &'a ReconcileStats,
     /// Reconciles at the same time, of all plugins.
     pub workers: u32,
@@ -69,7 +70,7 @@ type Gauges<N = i64, A = std::sync::atomic::AtomicI64> = Family<Labels, Gauge<N,
 type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 
 impl Metrics {
-    /// Everything, as text.
+    /// All metrics as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
         let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
         let mut now = Registry::default();
@@ -119,7 +120,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
     metric
 }
 
-/// What controller-runtime tells of its queues and workers.
+/// The queue and worker metrics of controller-runtime.
 fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMetrics>]) {
     let r = registry;
     let depth = register(
@@ -252,7 +253,7 @@ fn streams(r: &mut Registry, streams: &EventStreams) {
     }
 }
 
-/// What plugins may use, and who sees Secrets.
+/// Limits of plugins, and their access to Secrets.
 fn limits(r: &mut Registry, registry: &plugin::Registry) {
     let limits = register(
         r,
@@ -279,7 +280,7 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
     }
 }
 
-/// What the host has and is.
+/// Metrics of the host itself.
 fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
     let services = scraped.services;

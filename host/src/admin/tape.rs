@@ -20,17 +20,17 @@ use crate::{
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
-/// An empty line this often: who has gone away is noticed by it.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Interval of empty lines, by which a closed connection is noticed.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How much is wanted.
+/// Query parameters of a stream.
 #[derive(Deserialize)]
 pub struct Wish {
-    /// Reconciles; all that come without it.
+    /// Number of reconciles; unlimited by default.
     count: Option<usize>,
 }
 
-/// What is kept, newest first.
+/// The recordings, newest first.
 pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
     let kept = admin.services.tapes.kept();
     Json(kept.iter().map(|finished| finished.summary()).collect())
@@ -50,7 +50,7 @@ pub async fn recording(State(admin): State<Admin>, Query(question): Query<Questi
     }
 }
 
-/// The next reconciles of an object as recordings, one on each line. A POST has it reconciled now.
+/// The next reconciles of an object as recordings, one per line. A POST also triggers a reconcile.
 pub async fn record(
     method: Method,
     State(admin): State<Admin>,
@@ -67,7 +67,7 @@ pub async fn record(
     stream(following, wish.count.unwrap_or(usize::MAX))
 }
 
-/// The reconciles of an object as they happen, one host call on each line.
+/// The reconciles of an object live, one host call per line.
 pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
     match follow(&admin, &question, Wanted::Lines) {
         Ok((_, following)) => stream(following, usize::MAX),
@@ -91,13 +91,13 @@ fn refused(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({ "message": message }))).into_response()
 }
 
-/// News as lines of JSON, until so many recordings have come.
+/// Streams events as JSON lines until the given number of recordings.
 fn stream(following: Following, count: usize) -> Response {
     let lines = futures::stream::unfold((following, count), async |(mut following, left)| {
         if left == 0 {
             return None;
         }
-        let (mut line, left) = match tokio::time::timeout(HEARTBEAT, following.next()).await {
+        let (mut line, left) = match tokio::time::timeout(HEARTBEAT_INTERVAL, following.next()).await {
             Err(_) => (Vec::new(), left),
             Ok(None) => return None,
             Ok(Some(News::Line(line))) => (serde_json::to_vec(&line).ok()?, left),

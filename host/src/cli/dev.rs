@@ -1,4 +1,4 @@
-//! `ostler dev`: reconcile, with an API server of its own.
+//! `ostler dev`: a host with an embedded API server.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -15,13 +15,13 @@ use super::{Common, config, serve};
 /// Arguments of `ostler dev`.
 #[derive(Args)]
 pub struct Dev {
-    /// Where to write the kubeconfig of the API server.
+    /// File to write the kubeconfig of the API server to.
     #[arg(long, default_value = "ostler-dev.kubeconfig")]
     kubeconfig: PathBuf,
     /// Address of the API server.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// The API server speaks HTTPS; the kubeconfig carries its certificate.
+    /// Serve the API over HTTPS; the kubeconfig contains the certificate.
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
@@ -29,9 +29,9 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(mut self) -> anyhow::Result<()> {
-        // What is developed against runs here.
+        // Upstreams under development run on this machine.
         self.common
             .networks
             .extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from));

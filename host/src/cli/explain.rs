@@ -1,4 +1,4 @@
-//! `ostler explain`: why an object is as it is.
+//! `ostler explain`: the state of an object and its reasons.
 
 use clap::Args;
 
@@ -18,23 +18,24 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Asks, and prints.
+    /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
         let told: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
         self.ask.show(&told, text)
     }
 }
 
-/// The answer for people: the question they have first.
+/// The explanation as text, the most important facts first.
 fn text(told: &Explanation) -> String {
     let shade = match &*told.state {
         "Ready" => Shade::Good,
         "NotReady" => Shade::Bad,
         _ => Shade::Waiting,
     };
-    let name = match told.namespace.is_empty() {
-        true => told.name.clone(),
-        false => format!("{}/{}", told.namespace, told.name),
+    let name = if told.namespace.is_empty() {
+        told.name.clone()
+    } else {
+        format!("{}/{}", told.namespace, told.name)
     };
     let because = match (told.reason.is_empty(), &*told.state) {
         (true, _) | (_, "Ready") => String::new(),
@@ -146,9 +147,10 @@ fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
         "{} events, opened again {} times{shared}",
         stream.events, stream.reconnects
     );
-    let why = match stream.why.is_empty() {
-        true => counts,
-        false => format!("{}; {counts}", stream.why),
+    let why = if stream.why.is_empty() {
+        counts
+    } else {
+        format!("{}; {counts}", stream.why)
     };
     vec![
         cell(&stream.what, Shade::Plain),
@@ -157,7 +159,7 @@ fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
     ]
 }
 
-/// Causes, the same in a row once.
+/// Formats causes; equal neighbours are shown once with their number.
 fn causes(causes: &[String]) -> String {
     let runs = causes.chunk_by(|a, b| a == b);
     let words = runs.map(|run| match run.len() {
@@ -167,7 +169,7 @@ fn causes(causes: &[String]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A length of time as people say it.
+/// Formats a duration with a suitable unit.
 fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.001 => format!("{:.0} µs", s * 1e6),

@@ -1,4 +1,4 @@
-//! `ostler plan`: what reconciling would change.
+//! `ostler plan`: the changes that reconciling would make.
 
 use std::{
     io::{Read, Write},
@@ -21,61 +21,60 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "Exit codes: 0 when nothing would change, 1 when something would, 2 on an error.")]
 pub struct Plan {
-    /// Objects to plan, for example team/platform; without any, all objects of the plugins.
+    /// Objects to plan, for example team/platform. Without any, all objects of the plugins are planned.
     #[arg(value_name = "KIND/NAME")]
     objects: Vec<String>,
-    /// File or directory of objects as they would be (`-` for the standard input); may be given more than once.
+    /// File or directory with changed objects (`-` for standard input); repeatable.
     #[arg(short, long = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Plan the deletion of the objects: what their cleanup does.
+    /// Plan the deletion of the objects, including their cleanup.
     #[arg(long, requires = "objects", conflicts_with = "files")]
     delete: bool,
-    /// Namespace of the objects; all are looked at without it, where none is named.
+    /// Namespace of the objects. Without it, all namespaces are planned unless an object is named.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Component to plan with in place of the one of its name; may be given more than once. Without objects, all of
-    /// its kinds are planned.
+    /// Component to plan with in place of the plugin of the same name; repeatable. Without objects, all objects of its
+    /// kinds are planned.
     #[arg(long = "plugin", value_name = "FILE")]
     builds: Vec<PathBuf>,
     /// Directory of components and their configurations.
     #[arg(long, default_value = "plugins")]
     plugins: PathBuf,
-    /// File that says what each plugin may do; without it none may do anything.
+    /// File with the grants of each plugin. Without it, plugins have no rights.
     #[arg(long)]
     grants: Option<PathBuf>,
-    /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
-    /// grants allow; may be given more than once.
+    /// Non-public network (10.96.0.0/12) or address (127.0.0.1) that upstreams may use, in addition to the grants;
+    /// repeatable.
     #[arg(long = "allow-network", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
-    /// Plan with only those Plugin objects that have these labels (`team=ci`), as the host that follows only these.
+    /// Label selector for Plugin objects (`team=ci`), as of the host to plan for.
     #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
     plugin_selector: Option<crate::kube::selector::Selector>,
-    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
-    /// anyway.
+    /// Registry (`HOST:PORT`) to use plain HTTP with; repeatable. Registries on the loopback interface always use it.
     #[arg(long = "plain-http-registry")]
     plain_http: Vec<String>,
-    /// Directory for compiled code, which only this user may be able to write to.
+    /// Directory for compiled code; only this user may have write access.
     #[arg(long)]
     cache: Option<PathBuf>,
     /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// How the plan looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]
     output: Output,
 }
 
-/// How a plan looks.
+/// Output format of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Human-readable.
     Diff,
-    /// For programs.
+    /// Machine-readable.
     Json,
 }
 
 impl Plan {
-    /// Makes the plan and prints it.
+    /// Computes and prints the plan.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let config = config(self.kubeconfig).await?;
         let mut files = Vec::new();
@@ -112,7 +111,7 @@ impl Plan {
             Output::Diff => painted(&report),
         };
         match std::io::stdout().write_all(text.as_bytes()) {
-            // Who has read enough of it.
+            // The reader has closed the pipe.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -120,7 +119,7 @@ impl Plan {
     }
 }
 
-/// The text, in colours on a terminal.
+/// The text, coloured on a terminal.
 fn painted(report: &Report) -> String {
     let text = report.text();
     if !colours() {

@@ -1,4 +1,4 @@
-//! `ostler plugin`: what authors and administrators do with plugins.
+//! `ostler plugin`: commands for authors and administrators of plugins.
 
 #[cfg(feature = "dev")]
 mod build;
@@ -24,33 +24,33 @@ use crate::observe::telemetry::LogFormat;
 /// The commands.
 #[derive(Subcommand)]
 pub enum Plugin {
-    /// Begin a plugin: a small project that builds, with its kind, a sample and a test.
+    /// Create a plugin project that builds, with a kind, a sample and a test.
     #[cfg(feature = "dev")]
     New(new::New),
     /// Build a plugin's component.
     #[cfg(feature = "dev")]
     Build(build::Build),
-    /// Test a plugin: its own tests, then its component in a host with an API server of its own.
+    /// Run a plugin's own tests, then test its component in a host with an embedded API server.
     #[cfg(feature = "dev")]
     Test(test::Test),
-    /// Work on a plugin: build, run, and build and swap again whenever a file is saved.
+    /// Build and run a plugin, and rebuild and replace it whenever a file is saved.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
+    /// Show a component's name, kinds, requested permissions, imports and sizes.
     Inspect(inspect::Inspect),
     /// Push a component to an OCI registry, and sign it.
     Push(push::Push),
-    /// Verify a component: its digest, who has signed it, and whether it fits this host.
+    /// Verify a component's digest, its signatures, and that this host can run it.
     Verify(verify::Verify),
 }
 
 impl Plugin {
-    /// How those that run a host log; the others print.
+    /// The log format of commands that run a host; the others print and do not log.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {
             #[cfg(feature = "dev")]
             Self::Dev(_) => Some(LogFormat::Pretty),
-            // What is wrong stands in its table. Who wants to know more says so.
+            // The table shows failures; logs are printed on request only.
             #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
@@ -59,7 +59,7 @@ impl Plugin {
         }
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub async fn run(self) -> anyhow::Result<()> {
         match self {
             #[cfg(feature = "dev")]
@@ -77,7 +77,7 @@ impl Plugin {
     }
 }
 
-/// Bytes as people say them.
+/// Formats a size in bytes.
 fn kilobytes(bytes: usize) -> String {
     format!("{:.1} KB", bytes as f64 / 1000.0)
 }

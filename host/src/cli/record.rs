@@ -1,4 +1,4 @@
-//! `ostler record`: one reconcile, from beginning to end, as a file.
+//! `ostler record`: a whole reconcile as a file.
 
 use std::path::{Path, PathBuf};
 
@@ -17,38 +17,38 @@ use crate::recording::{
 
 /// Arguments of `ostler record`.
 ///
-/// A recording is written to standard output, or to a file. It has in it what the component was told and what it
-/// said, and no secret: of plugins that may read Secrets no values are recorded.
+/// A recording is written to standard output or to a file. It contains the inputs and outputs of the component's host
+/// calls but no secrets: for plugins with access to Secrets no values are recorded.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  recorded, or listed\n  1  no such object, or no host")]
 pub struct Record {
-    /// The object: `team/platform`. Without it the recordings that the host has kept are listed.
+    /// The object: `team/platform`. Without it, the host's recordings are listed.
     #[arg(value_name = "KIND/NAME")]
     object: Option<String>,
-    /// Its namespace; needed where the name is not enough.
+    /// Namespace of the object; required if the name is ambiguous.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Take the last recording there is, instead of waiting for the next reconcile.
+    /// Take the latest recording instead of waiting for the next reconcile.
     #[arg(long, conflicts_with_all = ["now", "count"])]
     last: bool,
-    /// Have it reconciled now.
+    /// Reconcile the object now.
     #[arg(long)]
     now: bool,
-    /// Reconciles to record.
+    /// Number of reconciles to record.
     #[arg(long, default_value_t = 1)]
     count: usize,
-    /// Where to write it; with a --count of several `r.json` becomes `r-1.json`, `r-2.json` …
+    /// File to write to; with a --count above 1, `r.json` becomes `r-1.json`, `r-2.json` …
     #[arg(long)]
     file: Option<PathBuf>,
     #[command(flatten)]
     server: Server,
-    /// How the list looks; a recording is always JSON.
+    /// Output format of the list; a recording is always JSON.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
 impl Record {
-    /// Asks, and writes.
+    /// Queries the host and writes the recordings.
     pub async fn run(self) -> anyhow::Result<()> {
         let Some(object) = &self.object else {
             return self.list().await;
@@ -60,14 +60,12 @@ impl Record {
         }
         let count = self.count.to_string();
         query.push(("count", &count));
-        let method = match self.now {
-            true => Method::POST,
-            false => Method::GET,
-        };
+        let method = if self.now { Method::POST } else { Method::GET };
         let mut recordings = self.server.lines(method, "/record", &query).await?;
-        match self.now {
-            true => eprintln!("waiting for the reconcile of {object}"),
-            false => eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once"),
+        if self.now {
+            eprintln!("waiting for the reconcile of {object}")
+        } else {
+            eprintln!("waiting for the next reconcile of {object}; --now has it reconciled at once")
         }
         for number in 1..=self.count {
             let Some(recording) = recordings.next().await? else {
@@ -110,7 +108,7 @@ impl Record {
     }
 }
 
-/// `r.json` → `r-2.json`.
+/// The name of a numbered file: `r.json` → `r-2.json`.
 fn numbered(file: &Path, number: usize) -> PathBuf {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let name = match file.extension() {

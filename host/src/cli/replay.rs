@@ -1,4 +1,4 @@
-//! `ostler replay`: a recording once more, with the same build or another.
+//! `ostler replay`: replay of a recording, with the same build or another.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,20 +28,20 @@ use crate::{
     after_help = "Exit codes:\n  0  every host call and the outcome are as recorded\n  1  something differs\n  2  it can't be replayed"
 )]
 pub struct Replay {
-    /// The recording, as `ostler record` writes it.
+    /// The recording, as written by `ostler record`.
     file: PathBuf,
-    /// The component to run. Without it the one that was recorded is looked for in --plugins.
+    /// The component to run. Without it, the recorded build is searched for in --plugins.
     #[arg(long, value_name = "WASM")]
     plugin: Option<PathBuf>,
-    /// Where components are.
+    /// Directory of components.
     #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
     plugins: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// The answer for programs.
+/// The machine-readable result.
 #[derive(Serialize)]
 struct Told<'a> {
     recording: &'a str,
@@ -52,7 +52,7 @@ struct Told<'a> {
 }
 
 impl Replay {
-    /// Replays, and prints.
+    /// Replays and prints the differences.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         match self.replayed().await {
             Ok(true) => Ok(ExitCode::SUCCESS),
@@ -96,7 +96,7 @@ impl Replay {
         Ok(replayed.same)
     }
 
-    /// The component to run, and what it is called.
+    /// The component to run, and its name.
     fn component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
         let read = |path: &Path| {
             let name = path.display().to_string();
@@ -128,11 +128,12 @@ impl Replay {
     }
 }
 
-/// The answer for people.
+/// The human-readable result.
 fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
-    let build = match digest == recording.plugin.digest {
-        true => "the same build".to_owned(),
-        false => format!("build {}", digest.get(..12).unwrap_or_default()),
+    let build = if digest == recording.plugin.digest {
+        "the same build".to_owned()
+    } else {
+        format!("build {}", digest.get(..12).unwrap_or_default())
     };
     let mut out = format!(
         "{} of {} by {} {}, recorded {}, replayed with {build}: {} of {} host calls\n",
@@ -157,9 +158,10 @@ fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
         let note = "  (calls with other arguments were answered as recorded)";
         out.push_str(&format!("{}\n", shaded(note, Shade::Faint)));
     }
-    let verdict = match replayed.same {
-        true => shaded(&format!("same: {}", recording.ended), Shade::Good),
-        false => shaded(&format!("differs: {}", replayed.ended), Shade::Bad),
+    let verdict = if replayed.same {
+        shaded(&format!("same: {}", recording.ended), Shade::Good)
+    } else {
+        shaded(&format!("differs: {}", replayed.ended), Shade::Bad)
     };
     out.push_str(&verdict);
     out.push('\n');

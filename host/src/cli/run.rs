@@ -1,4 +1,4 @@
-//! `ostler run`: reconcile.
+//! `ostler run`: a host against a cluster.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -14,7 +14,7 @@ use crate::leader::{election::Timing, lease};
 /// Arguments of `ostler run`.
 #[derive(Args)]
 pub struct Run {
-    /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
+    /// Kubeconfig of the cluster. Default: `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let config = config(self.kubeconfig).await?;
         let election = self.election.settings(&config);
@@ -32,28 +32,28 @@ impl Run {
     }
 }
 
-/// Several hosts may run: one leads, the others stand by.
+/// Options of leader election: of several hosts one leads, the others stand by.
 #[derive(Args)]
 struct Election {
-    /// Lead before reconciling. Only where no other host ever runs may it be false.
+    /// Acquire the lease before reconciling. Disable it only if no other host runs.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     leader_elect: bool,
-    /// Name of the Lease; hosts of the same stand in for each other.
+    /// Name of the Lease, shared by the hosts that replace each other.
     #[arg(long, default_value = "ostler")]
     lease_name: String,
-    /// Namespace of the Lease; without it the pod's own, or the kubeconfig's.
+    /// Namespace of the Lease. Default: the pod's namespace, or that of the kubeconfig.
     #[arg(long)]
     lease_namespace: Option<String>,
-    /// Name of this process in the Lease, which no other may have; without it made of the host's name.
+    /// Unique name of this process in the Lease. Default: derived from the host name.
     #[arg(long)]
     identity: Option<String>,
-    /// Seconds after which others take over from a leader that doesn't renew its lease.
+    /// Seconds after which another host takes over a lease that is not renewed.
     #[arg(long, default_value = "15", value_parser = seconds)]
     lease_duration: Duration,
-    /// Seconds after which a leader that can't renew its lease stops.
+    /// Seconds after which a leader that cannot renew its lease stops.
     #[arg(long, default_value = "10", value_parser = seconds)]
     renew_deadline: Duration,
-    /// Seconds between attempts to get or renew the lease.
+    /// Seconds between attempts to acquire or renew the lease.
     #[arg(long, default_value = "2", value_parser = seconds)]
     retry_period: Duration,
 }

@@ -1,4 +1,4 @@
-//! `ostler status`: how a running host is.
+//! `ostler status`: the status of a running host.
 
 use clap::Args;
 
@@ -19,14 +19,14 @@ pub struct Status {
 }
 
 impl Status {
-    /// Asks, and prints.
+    /// Queries the host and prints its status.
     pub async fn run(self) -> anyhow::Result<()> {
         let told: Told = self.ask.get("/status", &[]).await?;
         self.ask.show(&told, text)
     }
 }
 
-/// The answer for people: what there is, then what is wrong.
+/// The status as text: counts first, then failures.
 fn text(told: &Told) -> String {
     let (total, ready) = told
         .objects
@@ -126,7 +126,7 @@ fn text(told: &Told) -> String {
     out
 }
 
-/// What serves beside it.
+/// The canary build that serves a part of the objects.
 fn beside(plugin: &Plugin) -> String {
     let Some(canary) = &plugin.canary else {
         return String::new();
@@ -144,7 +144,7 @@ fn beside(plugin: &Plugin) -> String {
     }
 }
 
-/// What is wrong with a plugin.
+/// The problems of a plugin.
 fn trouble(plugin: &Plugin) -> String {
     if plugin.message.is_empty() && plugin.trapping > 0 {
         return format!("{} objects trap", plugin.trapping);
@@ -162,8 +162,9 @@ fn trouble(plugin: &Plugin) -> String {
 }
 
 fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
-    match rows.is_empty() {
-        true => String::new(),
-        false => section(title, &table(header, rows)),
+    if rows.is_empty() {
+        String::new()
+    } else {
+        section(title, &table(header, rows))
     }
 }

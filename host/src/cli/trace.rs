@@ -1,4 +1,4 @@
-//! `ostler trace`: what an object's reconciles do, as they do it.
+//! `ostler trace`: the host calls of an object's reconciles, live.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::recording::trace::Line;
 pub struct Trace {
     #[command(flatten)]
     object: Object,
-    /// End after so many reconciles; without it when interrupted.
+    /// Number of reconciles to show. Without it, the trace runs until it is interrupted.
     #[arg(long)]
     count: Option<usize>,
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Follows, and prints.
+    /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
         let mut lines = self.ask.server.lines(Method::GET, "/trace", &query).await?;
@@ -49,7 +49,7 @@ impl Trace {
     }
 }
 
-/// A line for people.
+/// A line as text.
 fn text(line: &Line) -> String {
     match line {
         Line::Start {
@@ -89,9 +89,10 @@ fn text(line: &Line) -> String {
             result,
             ..
         } => {
-            let shade = match result.starts_with("error") {
-                true => Shade::Bad,
-                false => Shade::Plain,
+            let shade = if result.starts_with("error") {
+                Shade::Bad
+            } else {
+                Shade::Plain
             };
             let arrow = if result.is_empty() { "" } else { " → " };
             format!(

@@ -1,4 +1,4 @@
-//! `ostler plugin build`: a component of a folder.
+//! `ostler plugin build`: the component of a project folder.
 
 use std::path::{Path, PathBuf};
 
@@ -17,19 +17,19 @@ pub struct Build {
     /// The plugin's folder.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Where to write the component; target/NAME.wasm without it.
+    /// File to write the component to. Default: target/NAME.wasm.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Install what is missing for it, where the machine's package manager has it.
+    /// Install missing build tools with the machine's package manager.
     #[arg(long)]
     install: bool,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
 impl Build {
-    /// Builds, and prints what came of it.
+    /// Builds the component and prints the result.
     pub async fn run(self) -> anyhow::Result<()> {
         let options = Options {
             out: self.out,
@@ -59,7 +59,7 @@ impl Build {
     }
 }
 
-/// Builds the component of a folder, and sees that it fits this host.
+/// Builds the component of a folder and checks that this host can run it.
 pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
     ostler_builder::detect(folder)?;
     project::asks(folder)?;

@@ -1,4 +1,4 @@
-//! `ostler plugin dev`: what is saved is built and serves.
+//! `ostler plugin dev`: builds and serves a plugin whenever a file is saved.
 
 use std::{
     ffi::OsStr,
@@ -32,17 +32,17 @@ use crate::{
     kube::key::ObjectRef,
 };
 
-/// A save is several events; this long after the last of them it is looked at.
-const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How long what a new build changes may take to be done.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long reconciles have to end.
-const GRACE: Duration = Duration::from_secs(5);
-/// What is built or installed into, never written by the author.
+/// Debounce interval: a save causes several events.
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for a new build to reconcile all objects.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for running reconciles to end.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// Folders that tools write to, never the author.
 const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
 /// Files that builds write.
-const LOCKS: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
-const SOURCES: [&str; 13] = [
+const LOCK_FILES: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
+const GENERATED_FOLDERS: [&str; 13] = [
     "rs", "toml", "js", "mjs", "ts", "py", "go", "mod", "json", "yaml", "yml", "wit", "txt",
 ];
 
@@ -53,16 +53,16 @@ pub struct Dev {
     /// The plugin's folder.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// A cluster to develop against, with the plugin's CRDs and samples applied to it; an API server of its own without.
+    /// Kubeconfig of a cluster; the plugin's CRDs and samples are applied to it. Default: an embedded API server.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The plugin's configuration.
+    /// File with the plugin's configuration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of the admin server, which `ostler status` and `ostler explain` ask.
+    /// Address of the admin server, for `ostler status` and `ostler explain`.
     #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
     admin: SocketAddr,
-    /// How what happens is told: a table, or a line of JSON each.
+    /// Output format of events: table rows or JSON lines.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -74,7 +74,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("{text:?} is no address such as 127.0.0.1:8081"))
 }
 
-/// What a saved file is of.
+/// The role of a saved file in the project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Saved {
     source: bool,
@@ -83,7 +83,7 @@ struct Saved {
 }
 
 impl Saved {
-    /// Of a path under the folder.
+    /// The role of a path below the project folder.
     fn of(path: &Path) -> Self {
         let nothing = Self::default();
         let names: Vec<_> = path.iter().filter_map(OsStr::to_str).collect();
@@ -96,7 +96,7 @@ impl Saved {
             .and_then(OsStr::to_str)
             .unwrap_or_default();
         match names[0] {
-            _ if LOCKS.contains(file) || !SOURCES.contains(&extension) => nothing,
+            _ if LOCK_FILES.contains(file) || !GENERATED_FOLDERS.contains(&extension) => nothing,
             "crds" => Self {
                 crds: true,
                 ..nothing
@@ -125,7 +125,7 @@ impl Saved {
     }
 }
 
-/// Follows the files of a folder.
+/// Watches the files of a folder.
 struct Files {
     folder: PathBuf,
     watcher: RecommendedWatcher,
@@ -138,7 +138,7 @@ impl Files {
         let (sender, events) = unbounded_channel();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let written = AccessKind::Close(AccessMode::Write);
-            // That a file was read is no news, and builds read them all.
+            // Access events are ignored: builds read all files.
             let read = |kind| matches!(kind, EventKind::Access(how) if how != written);
             if let Ok(event) = event
                 && !read(event.kind)
@@ -158,11 +158,11 @@ impl Files {
         Ok(files)
     }
 
-    /// Folders of sources whole; those that builds write into have thousands.
+    /// Watches source folders recursively. Build folders are left out: they contain thousands of files.
     fn take_in(&mut self, path: &Path) {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or(".");
         if path.is_dir() && !name.starts_with('.') && !NOT_SOURCES.contains(&name) {
-            // One that is gone again has nothing to tell.
+            // The folder may have been deleted since.
             let _ = self.watcher.watch(path, RecursiveMode::Recursive);
         }
     }
@@ -181,13 +181,13 @@ impl Files {
         saved
     }
 
-    /// Waits until something was saved, and nothing more for a moment.
+    /// Waits for a save, and until no further event comes for a moment.
     async fn next(&mut self) -> Saved {
         let mut saved = Saved::default();
         loop {
             let event = match saved.any() {
                 false => self.events.recv().await,
-                true => match tokio::time::timeout(DEBOUNCE, self.events.recv()).await {
+                true => match tokio::time::timeout(DEBOUNCE_INTERVAL, self.events.recv()).await {
                     Ok(event) => event,
                     Err(_) => return saved,
                 },
@@ -200,7 +200,7 @@ impl Files {
     }
 }
 
-/// What happened: a row of the table.
+/// An event: a row of the table.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -214,7 +214,7 @@ struct Row {
     message: String,
 }
 
-const HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
+const TABLE_HEADER: &str = "TIME      WHAT        BUILD      SWAP       SIZE  RECONCILES  ERRORS";
 
 impl Row {
     fn of(what: &'static str, message: impl Into<String>) -> Self {
@@ -249,12 +249,12 @@ impl Row {
 }
 
 impl Dev {
-    /// Runs until a signal, or an error, ends it.
+    /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read(&self.folder)?;
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Before the first build: what is saved meanwhile is not missed.
+        // Before the first build, so that a save during it is not missed.
         let mut files = Files::follow(&self.folder)?;
         let mut stage = Stage::set(self.kubeconfig.clone()).await?;
         stage.define(&project.crds).await?;
@@ -281,11 +281,11 @@ impl Dev {
             failed = working => failed,
         };
         let _ = std::fs::remove_file(self.facts());
-        stage.end(GRACE).await;
+        stage.end(GRACE_PERIOD).await;
         ended
     }
 
-    /// What programs find this by.
+    /// The file that programs find this process by.
     fn facts(&self) -> PathBuf {
         self.folder.join(".ostler/dev.json")
     }
@@ -308,14 +308,14 @@ impl Dev {
         match self.output {
             Output::Json => println!("{facts}"),
             Output::Table => println!(
-                "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{HEADER}",
+                "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{TABLE_HEADER}",
                 kubeconfig.display()
             ),
         }
         Ok(())
     }
 
-    /// Does what was saved ask for. Only what can't be helped is an error; the rest is told.
+    /// Handles saved files. Only unrecoverable failures are errors; the others are printed as events.
     async fn take(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
         let project = match Project::read(&self.folder) {
             Ok(project) => project,
@@ -375,7 +375,7 @@ impl Dev {
         let offered = stage.offer(project, &built.name, self.config.as_deref(), &wasm);
         let mut row = match offered.await {
             Ok(report) => {
-                // The component has the last word on its name.
+                // The name in the component takes precedence.
                 if report.name != built.name {
                     stage.grant(project, &report.name)?;
                 }
@@ -403,7 +403,7 @@ impl Dev {
     }
 }
 
-/// What comes of a build that does not serve.
+/// The event of a build that does not serve.
 fn goes_on(stage: &Stage) -> &'static str {
     match stage.serving() {
         Ok(_) => "the build before goes on serving",
@@ -423,7 +423,7 @@ fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
         .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
 }
 
-/// Waits until the build that serves has been through every object, and notes what that was.
+/// Waits until the serving build has reconciled every object, and reports the number of reconciles.
 async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
     let Ok(plugin) = stage.serving() else {
         return Ok(());
@@ -447,7 +447,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
         }
         host.services().router.idle()
     };
-    if !until(PATIENCE, through).await {
+    if !until(SETTLE_TIMEOUT, through).await {
         row.message = "still at work".into();
     }
     let now = done(stage)?;
@@ -531,7 +531,7 @@ mod tests {
         let mut stage = Stage::set(None).await.unwrap();
         stage.start().await.unwrap();
         assert_eq!(goes_on(&stage), "mend it and save");
-        stage.end(GRACE).await;
+        stage.end(GRACE_PERIOD).await;
     }
 
     #[test]
@@ -554,13 +554,13 @@ mod tests {
             ("ERRORS", "1"),
         ] {
             let end = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
-            let under = HEADER.find(column).map(|at| at + column.len());
+            let under = TABLE_HEADER.find(column).map(|at| at + column.len());
             let found = text
                 .match_indices(value)
                 .any(|(at, _)| Some(at + value.len()) == under);
             assert!(
                 found,
-                "{column} ends at {under:?}, {value} at {:?}:\n{HEADER}\n{text}",
+                "{column} ends at {under:?}, {value} at {:?}:\n{TABLE_HEADER}\n{text}",
                 end(&text, value)
             );
         }

@@ -1,4 +1,4 @@
-//! `ostler plugin inspect`: what a component is.
+//! `ostler plugin inspect`: metadata, permissions and sizes of a component.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -29,32 +29,32 @@ pub struct Inspect {
     /// The component.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// What a component is.
+/// The description of a component.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Inspection {
     file: String,
     bytes: usize,
-    /// Empty when this host can run it; otherwise why it can't.
+    /// Reason why this host cannot run it; empty if it can.
     unfit: String,
     name: String,
     version: String,
     kinds: Vec<Kind>,
     max_concurrent: u32,
-    /// Functions it may call, by interface.
+    /// Imported functions, by interface.
     capabilities: BTreeMap<String, Vec<String>>,
     wasi: bool,
     hooks: bool,
-    /// What it asks for; none without a manifest.
+    /// Requested permissions; `None` without a manifest.
     asks: Option<Value>,
     /// The JSON schema of its configuration.
     config_schema: Option<Value>,
-    /// Bytes by what they are.
+    /// Sizes in bytes, by section.
     sections: BTreeMap<String, usize>,
 }
 
@@ -67,7 +67,7 @@ struct Kind {
 }
 
 impl Inspect {
-    /// Looks, and prints.
+    /// Inspects the component and prints the description.
     pub async fn run(self) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading {file}"))?;
@@ -111,10 +111,10 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     found
 }
 
-/// Asks the component itself, where it can do nothing.
+/// Calls the component's `describe` without any capability.
 async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     let limits = Limits::default();
-    // Of room for one call a component with several modules takes more.
+    // A component with several modules needs more than the slots of one call.
     let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
     let plugin = load(&engine.into(), wasm, None, &Grants::default(), &limits).await?;
     found.name = plugin.name().to_string();
@@ -129,7 +129,7 @@ async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// What it imports of the contract and of WASI, function by function.
+/// Imports from the contract and WASI, function by function.
 fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let DecodedWasm::Component(resolve, world) = decode(wasm)? else {
         bail!("no component");
@@ -142,7 +142,7 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         let functions: Vec<_> = resolve.interfaces[*id].functions.keys().cloned().collect();
         let name = resolve.id_of(*id).unwrap_or_default();
         let name = name.strip_prefix("ostler:plugin/").unwrap_or(&name);
-        // The one with types only.
+        // An interface with types only.
         if !functions.is_empty() {
             let name = name.split('@').next().unwrap_or(name).to_owned();
             all.insert(name, functions);
@@ -151,7 +151,7 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     Ok(all)
 }
 
-/// Bytes by what they are. What is around the modules (types, imports, how they are linked) is one.
+/// Sizes in bytes, by section. Everything around the modules (types, imports, linking) is one entry.
 fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     let mut counted = 0;
@@ -169,11 +169,12 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     Ok(found)
 }
 
-/// The answer for people.
+/// The description as text.
 fn text(found: &Inspection) -> String {
-    let fit = match found.unfit.is_empty() {
-        true => ("yes".to_owned(), Shade::Good),
-        false => (format!("no: {}", found.unfit), Shade::Bad),
+    let fit = if found.unfit.is_empty() {
+        ("yes".to_owned(), Shade::Good)
+    } else {
+        (format!("no: {}", found.unfit), Shade::Bad)
     };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
     let mut rows = vec![
@@ -229,7 +230,7 @@ fn text(found: &Inspection) -> String {
     out
 }
 
-/// Asks as they were written, one per line.
+/// Requested permissions as declared, one per line.
 fn asks_text(asks: &Value) -> String {
     let mut out = String::new();
     for (what, value) in asks.as_object().into_iter().flatten() {
@@ -238,16 +239,14 @@ fn asks_text(asks: &Value) -> String {
             value => out.push_str(&format!("{what}: {value}\n")),
         }
     }
-    match out.is_empty() {
-        true => "nothing\n".into(),
-        false => out,
-    }
+    if out.is_empty() { "nothing\n".into() } else { out }
 }
 
 fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
-    match rows.is_empty() {
-        true => String::new(),
-        false => section(title, &table(header, rows)),
+    if rows.is_empty() {
+        String::new()
+    } else {
+        section(title, &table(header, rows))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `ostler plugin new`: the beginning of a plugin.
+//! `ostler plugin new`: project templates.
 
 use std::{
     fmt, fs,
@@ -13,24 +13,24 @@ use clap::{Args, ValueEnum};
 #[derive(Args)]
 #[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
 pub struct New {
-    /// Its name: letters a-z, digits and dashes.
+    /// Name of the plugin: letters a-z, digits and dashes.
     #[arg(value_parser = name)]
     name: String,
-    /// What it reconciles, as in Greeting.v1alpha1.example.dev.
+    /// Kind to reconcile, such as Greeting.v1alpha1.example.dev.
     #[arg(long, value_name = "KIND.VERSION.GROUP")]
     kind: Kind,
-    /// What it is written in.
+    /// Programming language.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Where to make it; a folder of its name without it.
+    /// Folder to create. Default: the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// The SDK, or a checkout of Ostler that has it; found where this is run, or `ostler` is, in a checkout.
+    /// Folder of the SDK or of an Ostler checkout. Default: the checkout of the working directory or of `ostler` itself.
     #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
 
-/// What there are templates for.
+/// Languages with templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Language {
     /// A crate.
@@ -45,7 +45,7 @@ enum Language {
 }
 
 impl Language {
-    /// Its own files, the first of them the source.
+    /// Files of the language's template, the source first.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Rust => &[
@@ -69,7 +69,7 @@ impl Language {
     }
 }
 
-/// A kind, as kubectl writes it.
+/// A kind in kubectl's notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     kind: String,
@@ -124,7 +124,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// `v1`, `v2beta3`.
+/// Returns true for an API version such as `v1` or `v2beta3`.
 fn is_version(text: &str) -> bool {
     let number =
         |text: &str| !text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
@@ -147,7 +147,7 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// A DNS label that is also a package's name.
+/// Returns true for a DNS label that is also a valid package name.
 fn name(text: &str) -> Result<String, String> {
     if is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Ok(text.into());
@@ -158,7 +158,7 @@ fn name(text: &str) -> Result<String, String> {
     )
 }
 
-/// The plural of a kind, as English mostly has it.
+/// The plural of a kind by the regular English rules.
 fn plural(kind: &str) -> String {
     let kind = kind.to_lowercase();
     let vowel = |c: char| "aeiou".contains(c);
@@ -169,8 +169,8 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// What projects of all languages have.
-const SHARED: &[(&str, &str)] = &[
+/// Files of projects in all languages.
+const SHARED_FILES: &[(&str, &str)] = &[
     ("plugin.yaml", include_str!("templates/shared/plugin.yaml")),
     (
         "crds/<<group>>_<<plural>>.yaml",
@@ -194,7 +194,7 @@ impl New {
                 folder.display()
             );
         }
-        // The others' is in `ostler` itself.
+        // The other SDKs are embedded in `ostler`.
         let sdk = match self.language {
             Language::Rust => Some(Sdk::find(self.sdk.as_deref(), &folder)?),
             _ => None,
@@ -220,7 +220,7 @@ impl New {
         Ok(())
     }
 
-    /// Paths and texts.
+    /// The paths and contents of all files.
     fn files(&self, sdk: &str) -> Vec<(String, String)> {
         let Kind { kind, version, group } = &self.kind;
         let (singular, plural) = (kind.to_lowercase(), plural(kind));
@@ -237,10 +237,10 @@ impl New {
                 .replace("<<source>>", source)
                 .replace("<<sdk>>", sdk)
         };
-        let files = own.iter().chain(SHARED);
+        let files = own.iter().chain(SHARED_FILES);
         let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
         if self.language == Language::Rust {
-            // A test of the project holds it to this.
+            // A test of the project compares the CRD with this.
             let crds = files.iter_mut().filter(|(path, _)| path.starts_with("crds/"));
             crds.for_each(|(_, text)| text.insert_str(0, "# Generated from the Rust types.\n"));
         }
@@ -248,7 +248,7 @@ impl New {
     }
 }
 
-/// Where the SDK is: in a checkout, since it is not published.
+/// Location of the SDK: a checkout, since it is not published.
 struct Sdk(PathBuf);
 
 impl Sdk {
@@ -267,7 +267,7 @@ impl Sdk {
         found.context("no SDK: it is not on crates.io yet; give --sdk CHECKOUT, a checkout of Ostler")
     }
 
-    /// The SDK in this folder, or in the checkout this folder is.
+    /// The SDK in a folder, or in the checkout that contains the folder.
     fn at(folder: &Path) -> Option<Self> {
         let candidates = [folder.to_owned(), folder.join("plugins/sdk")];
         let is_sdk = |folder: &PathBuf| {
@@ -277,7 +277,7 @@ impl Sdk {
         candidates.into_iter().find(is_sdk)?.canonicalize().ok().map(Self)
     }
 
-    /// Its line in Cargo.toml: relative where the project is in the same checkout.
+    /// The dependency in Cargo.toml: a relative path if the project is in the same checkout.
     fn dependency(&self, folder: &Path) -> anyhow::Result<String> {
         let path = match self.checkout() {
             Some(root) => relative(root, folder, &self.0)?,
@@ -297,7 +297,7 @@ impl Sdk {
             .filter(|root| root.join("Cargo.lock").is_file())
     }
 
-    /// Begins with the versions that the SDK is tested with: they are what is there already.
+    /// Copies the SDK's lock file: its versions are tested and already downloaded.
     fn lock(&self, folder: &Path) -> anyhow::Result<()> {
         if let Some(root) = self.checkout() {
             fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
@@ -307,10 +307,10 @@ impl Sdk {
     }
 }
 
-/// The way from a folder that is to be made to another, when both are under a root.
+/// The relative path from a folder to be created to another one, if both are below a root.
 fn relative(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
     let absolute = std::path::absolute(folder)?;
-    // What is not there yet can't be canonicalized, but what it will be in can.
+    // The folder does not exist yet, so its parent is canonicalized.
     let there = absolute.ancestors().find(|a| a.exists()).context("no root")?;
     let from = there
         .canonicalize()?

@@ -1,4 +1,4 @@
-//! A plugin's folder, beside its source: what it asks for, its kinds, the objects it is tried with.
+//! A plugin's project folder: requested permissions, CRDs and samples.
 
 use std::{
     io::ErrorKind,
@@ -14,17 +14,17 @@ use crate::{
     policy::{grants::Grants, manifest::Manifest},
 };
 
-/// A plugin's folder.
+/// A plugin's project folder.
 pub struct Project {
-    /// Where it is.
+    /// Path of the folder.
     pub folder: PathBuf,
-    /// What it is written in.
+    /// Programming language.
     pub language: Language,
-    /// What it asks for.
+    /// Requested permissions.
     pub asks: Value,
-    /// The kinds it brings.
+    /// CustomResourceDefinitions.
     pub crds: Vec<Document>,
-    /// Objects to try it with.
+    /// Sample objects.
     pub samples: Vec<Document>,
 }
 
@@ -38,7 +38,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// What a pointer finds, when it is text.
+    /// The string at a JSON pointer; empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.object
             .pointer(pointer)
@@ -46,12 +46,12 @@ impl Document {
             .unwrap_or_default()
     }
 
-    /// Its kind.
+    /// The object's kind.
     pub fn gvk(&self) -> Gvk {
         Gvk::from_api_version(self.text("/apiVersion"), self.text("/kind"))
     }
 
-    /// The kinds it defines, when it is a CRD.
+    /// The kinds that a CRD_YAML defines.
     pub fn defines(&self) -> Vec<Gvk> {
         let versions = self.object["spec"]["versions"].as_array().into_iter().flatten();
         let served = versions.filter(|v| v["served"] != false);
@@ -62,7 +62,7 @@ impl Document {
 }
 
 impl Project {
-    /// Reads a folder. Errors name the file, the field and what to do.
+    /// Reads a folder. Errors name the file, the field and the remedy.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let language = ostler_builder::detect(folder)?;
         let crds = documents(&folder.join("crds"))?;
@@ -85,13 +85,13 @@ impl Project {
         })
     }
 
-    /// What it asks for, granted.
+    /// Grants with all requested permissions.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
         Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
-    /// An error unless every kind that the component reconciles is defined here.
+    /// Fails unless the folder defines every kind that the component reconciles.
     pub fn defines(&self, kinds: &[Gvk]) -> anyhow::Result<()> {
         let defined: Vec<_> = self.crds.iter().flat_map(Document::defines).collect();
         let Some(missing) = kinds.iter().find(|k| !defined.contains(k)) else {
@@ -100,7 +100,7 @@ impl Project {
         let crds = self.folder.join("crds");
         if defined.is_empty() {
             bail!(
-                "{}: no CRD: the plugin reconciles {missing}, which must be defined there",
+                "{}: no CRD_YAML: the plugin reconciles {missing}, which must be defined there",
                 crds.display()
             );
         }
@@ -118,7 +118,7 @@ impl Project {
     }
 }
 
-/// What a folder's `plugin.yaml` asks for.
+/// The permissions that a folder's `plugin.yaml` requests.
 pub fn asks(folder: &Path) -> anyhow::Result<Value> {
     let file = folder.join(manifest::FILE);
     let text = match std::fs::read_to_string(&file) {
@@ -134,7 +134,7 @@ pub fn asks(folder: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(&manifest.asks)?)
 }
 
-/// The objects of a folder's files, in order of their names.
+/// The objects of a folder's files, in the order of file names.
 fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -196,7 +196,7 @@ mod tests {
         (folder, project)
     }
 
-    const CRD: &str = "kind: CustomResourceDefinition
+    const CRD_YAML: &str = "kind: CustomResourceDefinition
 apiVersion: apiextensions.k8s.io/v1
 metadata: {name: xs.a.dev}
 spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {name: v0, served: false}]}
@@ -252,7 +252,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let files = [
             ("Cargo.toml", ""),
             ("plugin.yaml", "asks: {}"),
-            ("crds/x.yaml", CRD),
+            ("crds/x.yaml", CRD_YAML),
         ];
         let (_folder, project_with) = project(&files);
         let with = project_with.unwrap();

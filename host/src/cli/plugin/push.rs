@@ -1,4 +1,4 @@
-//! `ostler plugin push`: a component into an OCI registry.
+//! `ostler plugin push`: upload of a component to an OCI registry.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -31,19 +31,19 @@ use crate::{
 pub struct Push {
     /// The component.
     file: PathBuf,
-    /// Where to: REGISTRY/REPOSITORY:TAG.
+    /// Reference to push to: REGISTRY/REPOSITORY:TAG.
     reference: Reference,
     /// Sign it with this private key (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
     #[arg(long, value_name = "KEY")]
     sign: Option<PathBuf>,
     #[command(flatten)]
     registry: Registry,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// What was pushed.
+/// The pushed artifact.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
@@ -52,13 +52,13 @@ struct Told {
     name: String,
     version: String,
     size: u64,
-    /// The registry had it already.
+    /// True if the registry already had the artifact.
     existed: bool,
     signed_by: Option<Fingerprint>,
 }
 
 impl Push {
-    /// Pushes.
+    /// Pushes the component and prints its reference.
     pub async fn run(self) -> anyhow::Result<()> {
         if self.reference.digest().is_some() {
             bail!(
@@ -66,7 +66,7 @@ impl Push {
                 self.reference
             );
         }
-        // All that can be wrong without the registry comes first.
+        // Local checks come before the first request.
         let key = self.sign.as_ref().map(|path| {
             SigningKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
         });
@@ -123,7 +123,7 @@ impl Push {
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
             Output::Table => {
-                // What scripts go on with is alone on stdout.
+                // Standard output has only the reference, for scripts.
                 eprintln!(
                     "{} {}, {:.1} KB{}{}",
                     told.name,
@@ -141,7 +141,7 @@ impl Push {
     }
 }
 
-/// A bar on a terminal; elsewhere it shows nothing.
+/// A progress bar, hidden unless standard error is a terminal.
 fn bar(bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("Pushing {bar:30} {bytes}/{total_bytes}");
     let bar = ProgressBar::new(bytes);

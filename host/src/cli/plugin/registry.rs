@@ -1,4 +1,4 @@
-//! What commands that talk to a registry share.
+//! Arguments of commands that use a registry.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use clap::Args;
 
 use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 
-/// How a registry is reached.
+/// Connection to a registry.
 #[derive(Args)]
 pub struct Registry {
-    /// File with the credentials, as `docker login` writes it [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    /// File with credentials in the format of `docker login` [default: config.json in $DOCKER_CONFIG or ~/.docker].
     #[arg(long, value_name = "FILE")]
     docker_config: Option<PathBuf>,
-    /// Speak plain HTTP with the registry; with one on this machine it is always so.
+    /// Use plain HTTP. Registries on the loopback interface always use it.
     #[arg(long)]
     plain_http: bool,
 }
 
 impl Registry {
-    /// A store that keeps nothing, and who we are in the reference's registry.
+    /// A store without cache, and the credentials for the reference's registry.
     pub fn open(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
         let plain = self.plain_http.then(|| reference.registry().to_owned());
         let store = ComponentStore::new(None, PullLimits::default())
@@ -32,7 +32,7 @@ impl Registry {
     }
 }
 
-/// The text of a key's file.
+/// The content of a key file.
 pub fn text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("reading the key {}", path.display()))
 }

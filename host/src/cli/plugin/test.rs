@@ -1,4 +1,4 @@
-//! `ostler plugin test`: what must hold of every plugin, and the author's own tests.
+//! `ostler plugin test`: checks that hold for every plugin, and the author's own tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,26 +37,26 @@ pub struct Test {
     /// The plugin's folder.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Leave the author's own tests out (cargo test, node --test, pytest, go test).
+    /// Skip the author's own tests (cargo test, node --test, pytest, go test).
     #[arg(long)]
     skip_native: bool,
-    /// The plugin's configuration.
+    /// File with the plugin's configuration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Seconds that a sample may take to be Ready, or to be gone.
+    /// Seconds for a sample to become Ready or to be deleted.
     #[arg(long, default_value = "60", value_parser = seconds)]
     timeout: Duration,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// What was looked at, and what came of it.
+/// A check and its result.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
     result: Verdict,
-    /// How long it took.
+    /// Duration of the check.
     ms: f64,
     message: String,
 }
@@ -69,7 +69,7 @@ enum Verdict {
     Skipped,
 }
 
-/// The checks so far. After one that failed the others are skipped: they would fail for its sake.
+/// The checks so far. After a failure the others are skipped: they would fail for the same reason.
 #[derive(Default)]
 struct Checks(Vec<Check>);
 
@@ -133,7 +133,7 @@ impl Checks {
 }
 
 impl Test {
-    /// Makes the checks, and prints what came of them.
+    /// Runs the checks and prints their results.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read(&self.folder)?;
         let mut checks = Checks::default();
@@ -192,14 +192,14 @@ impl Test {
         stage.define(&project.crds).await?;
         stage.start().await?;
         let report = stage.offer(project, name, self.config.as_deref(), wasm).await?;
-        // The component has the last word on its name.
+        // The name in the component takes precedence.
         if report.name != name {
             stage.grant(project, &report.name)?;
         }
         Ok((stage, format!("{} {}", report.name, report.version)))
     }
 
-    /// Applies the samples, and waits until those of the plugin's kinds are Ready.
+    /// Applies the samples and waits until those of the plugin's kinds are Ready.
     async fn samples(
         &self,
         stage: &Stage,
@@ -214,7 +214,7 @@ impl Test {
                 project.folder.join("samples").display()
             );
         }
-        // What they may need comes first.
+        // Objects of other kinds come first: samples may refer to them.
         for other in project.samples.iter().filter(|d| !of_ours(d)) {
             stage.apply(other).await?;
         }
@@ -240,7 +240,7 @@ impl Test {
         Ok((keys, message))
     }
 
-    /// Reconciles everything once more: where nothing has changed nothing may be written.
+    /// Reconciles everything again: without changes nothing may be written.
     async fn again(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
         let host = stage.host()?;
         let facts = |key: &ObjectRef| {
@@ -269,7 +269,7 @@ impl Test {
         Ok(((), "0 writes".into()))
     }
 
-    /// Deletes the samples: they go, and with them what belongs to them.
+    /// Deletes the samples; they and their dependents must disappear.
     async fn deleted(
         &self,
         stage: &Stage,
@@ -325,7 +325,7 @@ impl Test {
     }
 }
 
-/// The kinds it asks to write.
+/// The kinds that the plugin requests to write.
 async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
     let mut kinds = Vec::new();
     for ask in project.asks["kubernetes"].as_array().into_iter().flatten() {
@@ -341,7 +341,7 @@ async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
         }
         let group = ask["group"].as_str().unwrap_or_default();
         for kind in words("kinds") {
-            // A pattern, or a kind that is not there.
+            // A pattern, or an unknown kind.
             if let Ok(gvk) = stage.preferred(group, &kind).await
                 && stage.list(&gvk).await.is_ok()
             {
@@ -352,7 +352,7 @@ async fn written(stage: &Stage, project: &Project) -> Vec<Gvk> {
     kinds
 }
 
-/// The kinds, as the component says them; the CRDs must agree.
+/// The kinds that the component declares; the CRDs must define them.
 fn defined(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
     let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
     project.defines(&kinds)?;
@@ -360,7 +360,7 @@ fn defined(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String
     Ok((kinds, names.join(", ")))
 }
 
-/// Runs the author's own tests, in the way of the language.
+/// Runs the author's own tests with the language's test runner.
 async fn native(project: &Project) -> anyhow::Result<((), String)> {
     let Some(command) = runner(&project.folder, project.language)? else {
         return Ok(((), "there are none".into()));
@@ -387,7 +387,7 @@ async fn native(project: &Project) -> anyhow::Result<((), String)> {
     )
 }
 
-/// What runs the tests of a folder, where it has some.
+/// The command that runs the tests of a folder; `None` without tests.
 fn runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
     let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
     let (program, arguments): (_, &[&str]) = match language {
