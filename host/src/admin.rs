@@ -45,7 +45,7 @@ impl Admin {
         let bound = listener.local_addr()?;
         let routes = Router::new()
             .route("/healthz", get(async || "ok"))
-            .route("/readyz", get(ready))
+            .route("/readyz", get(get_readiness))
             .route(
                 "/objects",
                 get(async |State(admin): State<Self>| Json(admin.stats.all_objects())),
@@ -73,7 +73,7 @@ impl Admin {
 }
 
 /// Ready when caches are synced; says which are not.
-async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
+async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     if is_synced(&admin.services) {
         return (StatusCode::OK, "ok".into());
     }

@@ -98,7 +98,7 @@ impl Command {
     }
 
     /// The exit code of an error.
-    fn failure(&self) -> ExitCode {
+    fn failure_code(&self) -> ExitCode {
         match self {
             // As with `kubectl diff`, 1 stands for a plan with changes.
             Self::Plan(_) => ExitCode::from(2),
@@ -135,7 +135,7 @@ struct Common {
     #[arg(long, default_value_t = 600)]
     deletion_deadline: u64,
     /// Seconds for running reconciles to end after SIGTERM or SIGINT. A second signal ends the process at once.
-    #[arg(long, default_value = "25", value_parser = seconds)]
+    #[arg(long, default_value = "25", value_parser = parse_seconds)]
     grace_period: Duration,
     /// Directory for compiled code; only this user may have write access. Components are then compiled in a separate
     /// process.
@@ -162,7 +162,7 @@ struct Common {
 }
 
 /// Parses seconds, with an optional fraction.
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
     Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
@@ -179,7 +179,7 @@ pub fn main() -> ExitCode {
         complain(panic);
     }));
     let cli = Cli::parse();
-    let failure = cli.command.failure();
+    let failure = cli.command.failure_code();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -195,7 +195,7 @@ pub fn main() -> ExitCode {
         .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
-        let ended = runtime.block_on(run(cli.command));
+        let ended = runtime.block_on(run_command(cli.command));
         // Before the runtime ends, since it exports the last traces.
         drop(telemetry);
         ended
@@ -211,7 +211,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<ExitCode> {
+async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
@@ -237,7 +237,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 /// The grants of a file; without a file there are none.
-fn grants(file: Option<&Path>) -> anyhow::Result<Grants> {
+fn read_grants(file: Option<&Path>) -> anyhow::Result<Grants> {
     let Some(path) = file else {
         return Ok(Grants::default());
     };
@@ -252,7 +252,7 @@ async fn serve(
     common: Common,
     election: Option<lease::Settings>,
 ) -> anyhow::Result<()> {
-    let grants = grants(common.grants.as_deref())?;
+    let grants = read_grants(common.grants.as_deref())?;
     let settings = Settings {
         plugins: common.plugins,
         plugin_selector: common.plugin_selector,
@@ -284,7 +284,7 @@ async fn serve(
     // Before the host starts, so that an early signal is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
-    let address = admin(&host, common.workers.max(1))
+    let address = admin_server(&host, common.workers.max(1))
         .serve(common.admin)
         .await
         .with_context(|| format!("the admin address {}", common.admin))?;
@@ -309,7 +309,7 @@ async fn serve(
 }
 
 /// The admin server of a host.
-fn admin(host: &Host, workers: u32) -> Admin {
+fn admin_server(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),

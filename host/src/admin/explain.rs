@@ -179,21 +179,24 @@ impl Admin {
             // Of what serves: an object of that name may still be loading its own.
             let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
             let report = reports.into_iter().find(ours);
-            held(p.suspended, &report.unwrap_or_default().hooks)
+            pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
-        let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
+        let found = reads
+            .into_iter()
+            .map(|d| self.find_dependency(d, &scopes))
+            .collect();
         let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
-            ..explanation(&key, &object, facts, turn, plugin, held, found)
+            ..build_explanation(&key, &object, facts, turn, plugin, held, found)
         })
     }
 
     /// The current state of the target of a read, from the cache. No watch is started for it.
-    fn find(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
+    fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
         let services = &self.services;
         let scope = dependency.scope(&services.reach);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
@@ -235,7 +238,7 @@ enum Found {
 }
 
 /// Builds the explanation without I/O.
-fn explanation(
+fn build_explanation(
     key: &ObjectRef,
     object: &Object,
     facts: ObjectStats,
@@ -252,15 +255,18 @@ fn explanation(
         () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
         () => "NotReady",
     };
-    let mut reads: Vec<_> = found.iter().map(read).collect();
+    let mut reads: Vec<_> = found.iter().map(describe_read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
     let mut waits_for = Vec::new();
     if !facts.ready {
-        waits_for.extend(reads.iter().filter(|r| r.lacks()).cloned());
-        waits_for.extend(found.iter().flat_map(|f| lacking(f, key)));
+        waits_for.extend(reads.iter().filter(|r| r.is_missing()).cloned());
+        waits_for.extend(found.iter().flat_map(|f| list_missing(f, key)));
     }
     reads.truncate(MAX_READS);
-    let causes = turn.causes.iter().skip(turn.causes.len().saturating_sub(MAX_CAUSES));
+    let causes = turn
+        .causes
+        .iter()
+        .skip(turn.causes.len().saturating_sub(MAX_CAUSES));
     let finalizers = || object.finalizers.iter().map(ToString::to_string);
     Explanation {
         kind: key.gvk.to_string(),
@@ -272,7 +278,7 @@ fn explanation(
         waits_for,
         reads,
         follows: Vec::new(),
-        next: next(&turn, plugin.is_some(), held),
+        next: next_run(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
         holders: references::holders(object)
             .iter()
@@ -296,7 +302,7 @@ fn explanation(
 
 impl Read {
     /// Returns true for a state that a reconcile may wait for.
-    fn lacks(&self) -> bool {
+    fn is_missing(&self) -> bool {
         matches!(
             self.state,
             State::Absent | State::NotReady | State::Terminating | State::Unknown
@@ -305,18 +311,18 @@ impl Read {
 }
 
 /// The target of a read with its current state.
-fn read(found: &Found) -> Read {
+fn describe_read(found: &Found) -> Read {
     match found {
         Found::Object(key, object) => of_object(key, object.as_deref()),
         Found::List(list, objects) => Read {
-            what: name(list),
+            what: describe_list(list),
             state: State::List(objects.len()),
             why: String::new(),
         },
         Found::Unknown(dependency, why) => Read {
             what: match dependency {
                 Dependency::Object(key, _) => key.to_string(),
-                Dependency::List(list) => name(list),
+                Dependency::List(list) => describe_list(list),
             },
             state: State::Unknown,
             why: why.clone(),
@@ -325,7 +331,7 @@ fn read(found: &Found) -> Read {
 }
 
 /// Describes a list, as in `Pod in demo where app=web`.
-fn name(list: &List) -> String {
+fn describe_list(list: &List) -> String {
     let place = match &*list.namespace {
         "" => "all namespaces",
         place => place,
@@ -367,7 +373,7 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
 }
 
 /// Objects of a list that are not Ready, without the explained object itself.
-fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
+fn list_missing(found: &Found, asking: &ObjectRef) -> Vec<Read> {
     let Found::List(_, objects) = found else {
         return Vec::new();
     };
@@ -375,13 +381,13 @@ fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
         .iter()
         .filter(|(key, _)| key != asking)
         .map(|(key, object)| of_object(key, Some(object)))
-        .filter(Read::lacks)
+        .filter(Read::is_missing)
         .take(MAX_NAMED_OBJECTS)
         .collect()
 }
 
 /// End of the pause of all objects of a plugin, if there is one.
-fn held(suspended: bool, hooks: &HookState) -> Option<String> {
+fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
         _ if suspended => "when its plugin is suspended no more".into(),
         HookState::None | HookState::Done => return None,
@@ -394,7 +400,7 @@ fn held(suspended: bool, hooks: &HookState) -> Option<String> {
     })
 }
 
-fn next(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
+fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
     if let (Some(Place::Queued(_) | Place::Delayed(_)), Some(why)) = (turn.place, held) {
         return NextRun {
             place: "held".into(),
@@ -496,7 +502,7 @@ mod tests {
             reads: Vec::new(),
         };
         let facts = stats.object(&key).expect("facts");
-        let told = explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
+        let told = build_explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
         let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
             waits.collect::<Vec<_>>(),
@@ -541,7 +547,7 @@ mod tests {
             ),
             (true, HookState::Done, Some("suspended")),
         ] {
-            let told = held(suspended, &hooks);
+            let told = pause_reason(suspended, &hooks);
             let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
@@ -561,7 +567,7 @@ mod tests {
                 causes: Vec::new(),
                 reads: Vec::new(),
             };
-            let next = next(&turn, true, held(true, &HookState::None));
+            let next = next_run(&turn, true, pause_reason(true, &HookState::None));
             assert_eq!(next.place, expected);
             assert_eq!(next.in_seconds.is_none(), expected == "held");
         }

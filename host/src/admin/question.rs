@@ -33,7 +33,7 @@ impl Question {
             } else {
                 format!(
                     "there are no objects of kind `{kind}` that this host reconciles; there are {}",
-                    list(kinds)
+                    format_names(kinds)
                 )
             });
         }
@@ -52,14 +52,14 @@ impl Question {
                 let kinds = here.iter().map(|k| k.gvk.to_string()).collect();
                 Err(format!(
                     "`{kind}` is more than one kind: say which of {}",
-                    list(kinds)
+                    format_names(kinds)
                 ))
             }
             [_, ..] => {
                 let namespaces = here.iter().map(|k| k.namespace.to_string()).collect();
                 Err(format!(
                     "there is a {kind}/{name} in several namespaces: say which of {} with -n",
-                    list(namespaces)
+                    format_names(namespaces)
                 ))
             }
             [] => {
@@ -70,11 +70,11 @@ impl Question {
                 let others = match named.is_empty() {
                     false => format!(
                         "there is one in {}",
-                        list(named.iter().map(|k| k.namespace.to_string()).collect())
+                        format_names(named.iter().map(|k| k.namespace.to_string()).collect())
                     ),
                     true => format!(
                         "there are {}",
-                        list(of_kind.iter().map(|k| k.to_string()).collect())
+                        format_names(of_kind.iter().map(|k| k.to_string()).collect())
                     ),
                 };
                 Err(format!("there is no {kind}/{name}{place}; {others}"))
@@ -90,10 +90,14 @@ fn is_kind(key: &ObjectRef, kind: &str) -> bool {
     same(&gvk.kind) || same(&gvk.to_string()) || same(&format!("{}.{}", gvk.kind, gvk.group))
 }
 
-fn list(items: BTreeSet<String>) -> String {
+fn format_names(items: BTreeSet<String>) -> String {
     const MAX_SHOWN_NAMES: usize = 10;
     let more = items.len().saturating_sub(MAX_SHOWN_NAMES);
-    let mut text = items.into_iter().take(MAX_SHOWN_NAMES).collect::<Vec<_>>().join(", ");
+    let mut text = items
+        .into_iter()
+        .take(MAX_SHOWN_NAMES)
+        .collect::<Vec<_>>()
+        .join(", ");
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
     }

@@ -46,7 +46,7 @@ pub async fn recording(State(admin): State<Admin>, Query(question): Query<Questi
     });
     match found {
         Ok(finished) => Json(finished.recording()).into_response(),
-        Err(message) => refused(StatusCode::NOT_FOUND, &message),
+        Err(message) => error_response(StatusCode::NOT_FOUND, &message),
     }
 }
 
@@ -57,42 +57,46 @@ pub async fn record(
     Query(question): Query<Question>,
     Query(wish): Query<Wish>,
 ) -> Response {
-    let (key, following) = match follow(&admin, &question, Wanted::Recordings) {
+    let (key, following) = match start_following(&admin, &question, Wanted::Recordings) {
         Ok(following) => following,
         Err(refused) => return refused,
     };
     if method == Method::POST {
         admin.services.router.add(&key, Priority::High, Cause::Manual);
     }
-    stream(following, wish.count.unwrap_or(usize::MAX))
+    stream_response(following, wish.count.unwrap_or(usize::MAX))
 }
 
 /// The reconciles of an object live, one host call per line.
 pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    match follow(&admin, &question, Wanted::Lines) {
-        Ok((_, following)) => stream(following, usize::MAX),
+    match start_following(&admin, &question, Wanted::Lines) {
+        Ok((_, following)) => stream_response(following, usize::MAX),
         Err(refused) => refused,
     }
 }
 
-fn follow(admin: &Admin, question: &Question, wanted: Wanted) -> Result<(ObjectRef, Following), Response> {
+fn start_following(
+    admin: &Admin,
+    question: &Question,
+    wanted: Wanted,
+) -> Result<(ObjectRef, Following), Response> {
     let key = question
         .find(&admin.stats.keys())
-        .map_err(|message| refused(StatusCode::NOT_FOUND, &message))?;
+        .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
     if admin.services.gate.term().is_none() {
         let message = "this host stands by and reconciles nothing: ask the one that leads";
-        return Err(refused(StatusCode::CONFLICT, message));
+        return Err(error_response(StatusCode::CONFLICT, message));
     }
     let following = admin.services.tapes.follow(&key, wanted);
     Ok((key, following))
 }
 
-fn refused(status: StatusCode, message: &str) -> Response {
+fn error_response(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({ "message": message }))).into_response()
 }
 
 /// Streams events as JSON lines until the given number of recordings.
-fn stream(following: Following, count: usize) -> Response {
+fn stream_response(following: Following, count: usize) -> Response {
     let lines = futures::stream::unfold((following, count), async |(mut following, left)| {
         if left == 0 {
             return None;

@@ -90,7 +90,10 @@ impl Ask {
 impl Server {
     /// Sends a GET request and parses the response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIMEOUT).build()?;
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(REQUEST_TIMEOUT)
+            .build()?;
         let answer = self.send(&client, Method::GET, path, query).await?;
         let body = answer.bytes().await.context("the admin server's answer")?;
         serde_json::from_slice(&body)

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     ask::{Ask, Object},
-    table::{Shade, cell, section, table, why},
+    table::{Shade, cell, join_reason, section, table},
 };
 use crate::admin::explain::{Explanation, Followed, Read, State};
 
@@ -21,12 +21,12 @@ impl Explain {
     /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
         let told: Explanation = self.ask.get("/explain", &self.object.query()?).await?;
-        self.ask.show(&told, text)
+        self.ask.show(&told, format_explanation)
     }
 }
 
 /// The explanation as text, the most important facts first.
-fn text(told: &Explanation) -> String {
+fn format_explanation(told: &Explanation) -> String {
     let shade = match &*told.state {
         "Ready" => Shade::Good,
         "NotReady" => Shade::Bad,
@@ -39,14 +39,14 @@ fn text(told: &Explanation) -> String {
     };
     let because = match (told.reason.is_empty(), &*told.state) {
         (true, _) | (_, "Ready") => String::new(),
-        _ => why(&told.reason, &told.message),
+        _ => join_reason(&told.reason, &told.message),
     };
     let next = match told.next.in_seconds {
-        Some(seconds) => format!("in {}: {}", duration(seconds), told.next.why),
+        Some(seconds) => format!("in {}: {}", format_duration(seconds), told.next.why),
         None => told.next.why.clone(),
     };
     let last = match (&told.last_reconcile, told.last_ms) {
-        (Some(at), Some(ms)) => format!("{at}, took {}", duration(ms / 1000.0)),
+        (Some(at), Some(ms)) => format!("{at}, took {}", format_duration(ms / 1000.0)),
         _ => "never".into(),
     };
     let digest = told.plugin_digest.get(..12).unwrap_or_default();
@@ -56,7 +56,7 @@ fn text(told: &Explanation) -> String {
         ("Why", because, Shade::Plain),
         ("Next run", next, Shade::Plain),
         ("Last run", last, Shade::Plain),
-        ("Woken by", causes(&told.woken_by), Shade::Plain),
+        ("Woken by", format_causes(&told.woken_by), Shade::Plain),
         (
             "Reconciles",
             format!("{} ({} failures in a row)", told.reconciles, told.attempts),
@@ -76,7 +76,7 @@ fn text(told: &Explanation) -> String {
         .into_iter()
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
-    out.push_str(&reads("Waits for", &told.waits_for));
+    out.push_str(&format_reads("Waits for", &told.waits_for));
     for (title, objects) in [("Held by", &told.holders), ("Holds", &told.holds)] {
         if !objects.is_empty() {
             let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
@@ -90,11 +90,11 @@ fn text(told: &Explanation) -> String {
             &table(&[], rows),
         ));
     }
-    out.push_str(&reads("Reads, and is woken by", &told.reads));
+    out.push_str(&format_reads("Reads, and is woken by", &told.reads));
     if !told.follows.is_empty() {
         out.push_str(&section(
             "Follows",
-            &table(&[], told.follows.iter().map(followed)),
+            &table(&[], told.follows.iter().map(stream_row)),
         ));
     }
     if !told.errors.is_empty() {
@@ -102,7 +102,7 @@ fn text(told: &Explanation) -> String {
             vec![
                 cell(&e.at, Shade::Faint),
                 cell(format!("×{}", e.count), Shade::Faint),
-                cell(why(&e.reason, &e.message), Shade::Bad),
+                cell(join_reason(&e.reason, &e.message), Shade::Bad),
             ]
         });
         out.push_str(&section("Last errors", &table(&[], rows)));
@@ -110,7 +110,7 @@ fn text(told: &Explanation) -> String {
     out
 }
 
-fn reads(title: &str, reads: &[Read]) -> String {
+fn format_reads(title: &str, reads: &[Read]) -> String {
     if reads.is_empty() {
         return String::new();
     }
@@ -133,7 +133,7 @@ fn reads(title: &str, reads: &[Read]) -> String {
     section(title, &table(&[], rows))
 }
 
-fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
+fn stream_row(stream: &Followed) -> Vec<comfy_table::Cell> {
     let shade = match &*stream.state {
         "open" => Shade::Good,
         "ended" => Shade::Plain,
@@ -160,7 +160,7 @@ fn followed(stream: &Followed) -> Vec<comfy_table::Cell> {
 }
 
 /// Formats causes; equal neighbours are shown once with their number.
-fn causes(causes: &[String]) -> String {
+fn format_causes(causes: &[String]) -> String {
     let runs = causes.chunk_by(|a, b| a == b);
     let words = runs.map(|run| match run.len() {
         1 => run[0].clone(),
@@ -170,7 +170,7 @@ fn causes(causes: &[String]) -> String {
 }
 
 /// Formats a duration with a suitable unit.
-fn duration(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.001 => format!("{:.0} µs", s * 1e6),
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
@@ -232,7 +232,7 @@ mod tests {
                 count: 2,
             }],
         };
-        let text = text(&told);
+        let text = format_explanation(&told);
         let places: Vec<_> = [
             "Team.v1alpha1.concourse-ci.org demo/platform",
             "InstanceNotReady: ci is not there",

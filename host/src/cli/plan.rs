@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{config, grants, table::colours};
+use super::{config, read_grants, table::supports_colours};
 use crate::{
     host::Settings,
     plan::{Report, Wish, plan},
@@ -79,7 +79,7 @@ impl Plan {
         let config = config(self.kubeconfig).await?;
         let mut files = Vec::new();
         for path in &self.files {
-            read(path, &mut files)?;
+            read_objects(path, &mut files)?;
         }
         let wish = Wish {
             objects: self.objects,
@@ -96,7 +96,7 @@ impl Plan {
             plugins: self.plugins,
             plugin_selector: self.plugin_selector,
             plain_http: self.plain_http,
-            grants: grants(self.grants.as_deref())?,
+            grants: read_grants(self.grants.as_deref())?,
             network: self.networks,
             workers: 1,
             cache: self.cache.map(|directory| Cache {
@@ -108,7 +108,7 @@ impl Plan {
         let report = plan(kube::Client::try_from(config)?, settings, &wish).await?;
         let text = match self.output {
             Output::Json => serde_json::to_string_pretty(&report)? + "\n",
-            Output::Diff => painted(&report),
+            Output::Diff => coloured_text(&report),
         };
         match std::io::stdout().write_all(text.as_bytes()) {
             // The reader has closed the pipe.
@@ -120,9 +120,9 @@ impl Plan {
 }
 
 /// The text, coloured on a terminal.
-fn painted(report: &Report) -> String {
+fn coloured_text(report: &Report) -> String {
     let text = report.text();
-    if !colours() {
+    if !supports_colours() {
         return text;
     }
     let paint = |line: &str| {
@@ -140,7 +140,7 @@ fn painted(report: &Report) -> String {
 }
 
 /// Reads the objects of a file, or of all files of a directory.
-fn read(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::Result<()> {
+fn read_objects(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::Result<()> {
     let name = path.display().to_string();
     if path.is_dir() {
         let entries = std::fs::read_dir(path).with_context(|| name.clone())?;
@@ -151,7 +151,7 @@ fn read(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::R
         });
         paths.sort();
         anyhow::ensure!(!paths.is_empty(), "{name}: no .yaml, .yml or .json file is in it");
-        return paths.iter().try_for_each(|path| read(path, objects));
+        return paths.iter().try_for_each(|path| read_objects(path, objects));
     }
     let text = match &*name {
         "-" => {

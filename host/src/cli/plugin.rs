@@ -78,6 +78,6 @@ impl Plugin {
 }
 
 /// Formats a size in bytes.
-fn kilobytes(bytes: usize) -> String {
+fn format_kilobytes(bytes: usize) -> String {
     format!("{:.1} KB", bytes as f64 / 1000.0)
 }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ask::Output,
-    table::{Shade, shaded},
+    table::{Shade, shade_text},
 };
 use crate::{
     contract::inspection,
@@ -54,7 +54,7 @@ struct Told<'a> {
 impl Replay {
     /// Replays and prints the differences.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.replayed().await {
+        match self.replay().await {
             Ok(true) => Ok(ExitCode::SUCCESS),
             Ok(false) => Ok(ExitCode::from(1)),
             Err(why) => {
@@ -64,11 +64,11 @@ impl Replay {
         }
     }
 
-    async fn replayed(&self) -> Result<bool, String> {
+    async fn replay(&self) -> Result<bool, String> {
         let file = self.file.display().to_string();
         let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
         let recording = Arc::new(Recording::parse(&text, &file)?);
-        let (name, wasm) = self.component(&recording)?;
+        let (name, wasm) = self.find_component(&recording)?;
         let digest = encode_hex(&Sha256::digest(&wasm));
         let inspection = inspection::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
         let limits = recording.limits().map_err(|e| format!("{file}: {e}"))?;
@@ -79,7 +79,7 @@ impl Replay {
             .await
             .map_err(|e| format!("{file}: {e}"))?;
         match self.output {
-            Output::Table => print!("{}", shown(&recording, &digest, &replayed)),
+            Output::Table => print!("{}", format_result(&recording, &digest, &replayed)),
             Output::Json => {
                 let told = Told {
                     recording: &recording.metadata.name,
@@ -97,7 +97,7 @@ impl Replay {
     }
 
     /// The component to run, and its name.
-    fn component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
+    fn find_component(&self, recording: &Recording) -> Result<(String, Vec<u8>), String> {
         let read = |path: &Path| {
             let name = path.display().to_string();
             let wasm = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
@@ -129,7 +129,7 @@ impl Replay {
 }
 
 /// The human-readable result.
-fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
+fn format_result(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
     let build = if digest == recording.plugin.digest {
         "the same build".to_owned()
     } else {
@@ -151,17 +151,17 @@ fn shown(recording: &Recording, digest: &str, replayed: &Replayed) -> String {
             other if other.of_effects() => Shade::Waiting,
             _ => Shade::Faint,
         };
-        out.push_str(&format!("  {}\n", shaded(&difference.to_string(), shade)));
+        out.push_str(&format!("  {}\n", shade_text(&difference.to_string(), shade)));
     }
     let went_on = |d: &Difference| matches!(d, Difference::Arguments { .. });
     if replayed.differences.iter().any(went_on) {
         let note = "  (calls with other arguments were answered as recorded)";
-        out.push_str(&format!("{}\n", shaded(note, Shade::Faint)));
+        out.push_str(&format!("{}\n", shade_text(note, Shade::Faint)));
     }
     let verdict = if replayed.same {
-        shaded(&format!("same: {}", recording.ended), Shade::Good)
+        shade_text(&format!("same: {}", recording.ended), Shade::Good)
     } else {
-        shaded(&format!("differs: {}", replayed.ended), Shade::Bad)
+        shade_text(&format!("differs: {}", replayed.ended), Shade::Bad)
     };
     out.push_str(&verdict);
     out.push('\n');

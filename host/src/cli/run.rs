@@ -8,7 +8,7 @@ use std::{
 
 use clap::{ArgAction, Args};
 
-use super::{Common, config, seconds, serve};
+use super::{Common, config, parse_seconds, serve};
 use crate::leader::{election::Timing, lease};
 
 /// Arguments of `ostler run`.
@@ -48,13 +48,13 @@ struct Election {
     #[arg(long)]
     identity: Option<String>,
     /// Seconds after which another host takes over a lease that is not renewed.
-    #[arg(long, default_value = "15", value_parser = seconds)]
+    #[arg(long, default_value = "15", value_parser = parse_seconds)]
     lease_duration: Duration,
     /// Seconds after which a leader that cannot renew its lease stops.
-    #[arg(long, default_value = "10", value_parser = seconds)]
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
     renew_deadline: Duration,
     /// Seconds between attempts to acquire or renew the lease.
-    #[arg(long, default_value = "2", value_parser = seconds)]
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
     retry_period: Duration,
 }
 

@@ -38,13 +38,13 @@ impl Shade {
 pub fn cell(text: impl ToString, shade: Shade) -> Cell {
     let cell = Cell::new(text);
     match shade.colour() {
-        Some(colour) if colours() => cell.fg(colour),
+        Some(colour) if supports_colours() => cell.fg(colour),
         _ => cell,
     }
 }
 
 /// Coloured text outside of tables.
-pub fn shaded(text: &str, shade: Shade) -> String {
+pub fn shade_text(text: &str, shade: Shade) -> String {
     let code = match shade {
         Shade::Good => "32",
         Shade::Waiting => "33",
@@ -52,7 +52,7 @@ pub fn shaded(text: &str, shade: Shade) -> String {
         Shade::Faint => "90",
         Shade::Plain => return text.to_owned(),
     };
-    if colours() && !text.is_empty() {
+    if supports_colours() && !text.is_empty() {
         format!("\x1b[{code}m{text}\x1b[0m")
     } else {
         text.to_owned()
@@ -87,13 +87,13 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Stri
 pub fn section(title: &str, body: &str) -> String {
     match body.is_empty() {
         true => String::new(),
-        false if colours() => format!("\n\x1b[1m{title}\x1b[0m\n{body}"),
+        false if supports_colours() => format!("\n\x1b[1m{title}\x1b[0m\n{body}"),
         false => format!("\n{title}\n{body}"),
     }
 }
 
 /// Reason and message as one text.
-pub fn why(reason: &str, message: &str) -> String {
+pub fn join_reason(reason: &str, message: &str) -> String {
     match (reason, message) {
         ("", "") => "no Ready condition yet".into(),
         (reason, "") => reason.into(),
@@ -103,6 +103,6 @@ pub fn why(reason: &str, message: &str) -> String {
 }
 
 /// Returns true if standard output supports colours.
-pub fn colours() -> bool {
+pub fn supports_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

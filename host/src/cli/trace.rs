@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use super::{
     ask::{Ask, Object, Output},
-    table::{Shade, shaded},
+    table::{Shade, shade_text},
 };
 use crate::recording::trace::Line;
 
@@ -42,7 +42,7 @@ impl Trace {
             left -= usize::from(matches!(line, Line::End { .. }));
             match self.ask.output {
                 Output::Json => println!("{}", serde_json::to_string(&line)?),
-                Output::Table => println!("{}", text(&line)),
+                Output::Table => println!("{}", format_line(&line)),
             }
         }
         Ok(())
@@ -50,7 +50,7 @@ impl Trace {
 }
 
 /// A line as text.
-fn text(line: &Line) -> String {
+fn format_line(line: &Line) -> String {
     match line {
         Line::Start {
             reconcile,
@@ -70,8 +70,8 @@ fn text(line: &Line) -> String {
             };
             format!(
                 "{} {function} {object} {}",
-                shaded(at, Shade::Faint),
-                shaded(
+                shade_text(at, Shade::Faint),
+                shade_text(
                     &format!(
                         "({plugin} {version} {digest}, reconcile {reconcile}, woken by {}{attempt})",
                         causes.join(", ")
@@ -97,9 +97,12 @@ fn text(line: &Line) -> String {
             let arrow = if result.is_empty() { "" } else { " → " };
             format!(
                 "{number:>4} {} {} {function} {arguments}{arrow}{}",
-                shaded(&format!("{:>9}", milliseconds(*at_microseconds)), Shade::Faint),
-                format_args!("{:>9}", milliseconds(*took_microseconds)),
-                shaded(result, shade)
+                shade_text(
+                    &format!("{:>9}", format_milliseconds(*at_microseconds)),
+                    Shade::Faint
+                ),
+                format_args!("{:>9}", format_milliseconds(*took_microseconds)),
+                shade_text(result, shade)
             )
         }
         Line::End {
@@ -111,24 +114,24 @@ fn text(line: &Line) -> String {
         } => {
             format!(
                 "     {ended} {}",
-                shaded(
+                shade_text(
                     &format!(
                         "({calls} host call{}, took {}, computed {})",
                         if *calls == 1 { "" } else { "s" },
-                        milliseconds(*took_microseconds),
-                        milliseconds(*cpu_microseconds)
+                        format_milliseconds(*took_microseconds),
+                        format_milliseconds(*cpu_microseconds)
                     ),
                     Shade::Faint
                 )
             )
         }
-        Line::Lost { lines } => shaded(
+        Line::Lost { lines } => shade_text(
             &format!("     {lines} lines are missing: they came too fast"),
             Shade::Bad,
         ),
     }
 }
 
-fn milliseconds(micros: u64) -> String {
+fn format_milliseconds(micros: u64) -> String {
     format!("{:.2} ms", Duration::from_micros(micros).as_secs_f64() * 1000.0)
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use ostler_builder::{Built, Options, progress::Step};
 use serde_json::json;
 
-use super::{kilobytes, project};
+use super::{format_kilobytes, project};
 use crate::{cli::ask::Output, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
@@ -52,7 +52,11 @@ impl Build {
             ),
             Output::Table => {
                 let note = if built.changed { "" } else { " (unchanged)" };
-                println!("{:>9}  {}{note}", kilobytes(built.bytes), built.path.display());
+                println!(
+                    "{:>9}  {}{note}",
+                    format_kilobytes(built.bytes),
+                    built.path.display()
+                );
             }
         }
         Ok(())
@@ -62,7 +66,7 @@ impl Build {
 /// Builds the component of a folder and checks that this host can run it.
 pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
     ostler_builder::detect(folder)?;
-    project::asks(folder)?;
+    project::read_asks(folder)?;
     let owned = folder.to_owned();
     let built = tokio::task::spawn_blocking(move || {
         let step = Step::new("Building");

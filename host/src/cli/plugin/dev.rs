@@ -23,12 +23,12 @@ use tokio::{
 
 use super::{
     build::build,
-    kilobytes,
+    format_kilobytes,
     project::Project,
-    stage::{Stage, until},
+    stage::{Stage, wait_until},
 };
 use crate::{
-    cli::{ask::Output, table::why},
+    cli::{ask::Output, table::join_reason},
     kube::key::ObjectRef,
 };
 
@@ -42,7 +42,7 @@ const GRACE_PERIOD: Duration = Duration::from_secs(5);
 const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
 /// Files that builds write.
 const LOCK_FILES: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
-const GENERATED_FOLDERS: [&str; 13] = [
+const SOURCE_EXTENSIONS: [&str; 13] = [
     "rs", "toml", "js", "mjs", "ts", "py", "go", "mod", "json", "yaml", "yml", "wit", "txt",
 ];
 
@@ -60,14 +60,14 @@ pub struct Dev {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address of the admin server, for `ostler status` and `ostler explain`.
-    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
+    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = parse_address)]
     admin: SocketAddr,
     /// Output format of events: table rows or JSON lines.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let address = text.trim_start_matches("http://").trim_end_matches('/');
     address
         .parse()
@@ -96,7 +96,7 @@ impl Saved {
             .and_then(OsStr::to_str)
             .unwrap_or_default();
         match names[0] {
-            _ if LOCK_FILES.contains(file) || !GENERATED_FOLDERS.contains(&extension) => nothing,
+            _ if LOCK_FILES.contains(file) || !SOURCE_EXTENSIONS.contains(&extension) => nothing,
             "crds" => Self {
                 crds: true,
                 ..nothing
@@ -167,7 +167,7 @@ impl Files {
         }
     }
 
-    fn saved(&mut self, event: &notify::Event) -> Saved {
+    fn classify_event(&mut self, event: &notify::Event) -> Saved {
         let mut saved = Saved::default();
         for path in &event.paths {
             let Ok(under) = path.strip_prefix(&self.folder) else {
@@ -193,7 +193,7 @@ impl Files {
                 },
             };
             match event {
-                Some(event) => saved = saved.and(self.saved(&event)),
+                Some(event) => saved = saved.and(self.classify_event(&event)),
                 None => std::future::pending().await,
             }
         }
@@ -239,7 +239,7 @@ impl Row {
             self.what,
             or_none(self.build_ms.map(|ms| format!("{:.1} s", ms / 1000.0))),
             or_none(self.swap_ms.map(|ms| format!("{ms:.0} ms"))),
-            or_none(self.bytes.map(kilobytes)),
+            or_none(self.bytes.map(format_kilobytes)),
             self.reconciles,
             self.errors,
             self.message,
@@ -260,10 +260,12 @@ impl Dev {
         stage.define(&project.crds).await?;
         stage.start().await?;
         let workers = 4;
-        let address = crate::cli::admin(stage.host()?, workers).serve(self.admin).await;
+        let address = crate::cli::admin_server(stage.host()?, workers)
+            .serve(self.admin)
+            .await;
         let address =
             address.with_context(|| format!("the admin address {}: try --admin 127.0.0.1:0", self.admin))?;
-        self.tell(&stage, address)?;
+        self.write_ready_file(&stage, address)?;
         let working = async {
             let mut saved = Saved {
                 source: true,
@@ -271,7 +273,7 @@ impl Dev {
                 samples: true,
             };
             loop {
-                self.take(&stage, saved).await?;
+                self.handle_save(&stage, saved).await?;
                 saved = files.next().await;
             }
         };
@@ -280,17 +282,17 @@ impl Dev {
             _ = interrupt.recv() => Ok(()),
             failed = working => failed,
         };
-        let _ = std::fs::remove_file(self.facts());
+        let _ = std::fs::remove_file(self.ready_file());
         stage.end(GRACE_PERIOD).await;
         ended
     }
 
     /// The file that programs find this process by.
-    fn facts(&self) -> PathBuf {
+    fn ready_file(&self) -> PathBuf {
         self.folder.join(".ostler/dev.json")
     }
 
-    fn tell(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
+    fn write_ready_file(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
@@ -304,7 +306,7 @@ impl Dev {
             "kubeconfig": kubeconfig,
             "pid": std::process::id(),
         });
-        ostler_builder::replace(&self.facts(), facts.to_string().as_bytes())?;
+        ostler_builder::replace(&self.ready_file(), facts.to_string().as_bytes())?;
         match self.output {
             Output::Json => println!("{facts}"),
             Output::Table => println!(
@@ -316,18 +318,18 @@ impl Dev {
     }
 
     /// Handles saved files. Only unrecoverable failures are errors; the others are printed as events.
-    async fn take(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
+    async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<()> {
         let project = match Project::read(&self.folder) {
             Ok(project) => project,
             Err(e) => {
-                self.print(&Row::of("wrong", format!("{e:#}")));
+                self.print_row(&Row::of("wrong", format!("{e:#}")));
                 return Ok(());
             }
         };
         if saved.crds {
             match stage.define(&project.crds).await {
-                Ok(()) => self.print(&Row::of("defined", "crds/")),
-                Err(e) => self.print(&Row::of("refused", format!("{e:#}"))),
+                Ok(()) => self.print_row(&Row::of("defined", "crds/")),
+                Err(e) => self.print_row(&Row::of("refused", format!("{e:#}"))),
             }
         }
         if saved.samples {
@@ -335,22 +337,22 @@ impl Dev {
         }
         if saved.source {
             let row = self.rebuild(stage, &project).await?;
-            self.print(&row);
+            self.print_row(&row);
         }
         Ok(())
     }
 
     async fn try_samples(&self, stage: &Stage, project: &Project, waits: bool) -> anyhow::Result<()> {
-        let before = done(stage)?;
+        let before = count_reconciles(stage)?;
         for sample in &project.samples {
             if let Err(e) = stage.apply(sample).await {
-                self.print(&Row::of("refused", format!("{e:#}")));
+                self.print_row(&Row::of("refused", format!("{e:#}")));
             }
         }
         if waits {
             let mut row = Row::of("applied", "samples/");
-            settle(stage, before, &mut row).await?;
-            self.print(&row);
+            wait_settled(stage, before, &mut row).await?;
+            self.print_row(&row);
         }
         Ok(())
     }
@@ -362,16 +364,16 @@ impl Dev {
             Err(e) => {
                 eprintln!("{e:#}");
                 let mut row = Row::of("failed", goes_on(stage));
-                row.build_ms = Some(milliseconds(began));
+                row.build_ms = Some(elapsed_milliseconds(began));
                 return Ok(row);
             }
         };
-        let build_ms = Some(milliseconds(began));
+        let build_ms = Some(elapsed_milliseconds(began));
         for warning in &built.warnings {
             eprintln!("{warning}");
         }
         let wasm = std::fs::read(&built.path).with_context(|| format!("reading {}", built.path.display()))?;
-        let before = done(stage)?;
+        let before = count_reconciles(stage)?;
         let offered = stage.offer(project, &built.name, self.config.as_deref(), &wasm);
         let mut row = match offered.await {
             Ok(report) => {
@@ -382,7 +384,7 @@ impl Dev {
                 let kinds: Vec<_> = stage.serving()?.kinds.iter().map(|k| k.gvk.clone()).collect();
                 let mut row = Row::of("serves", "");
                 row.swap_ms = report.swapped_ms;
-                settle(stage, before, &mut row).await?;
+                wait_settled(stage, before, &mut row).await?;
                 if let Err(e) = project.defines(&kinds) {
                     row.message = format!("{e:#}");
                 }
@@ -395,7 +397,7 @@ impl Dev {
         Ok(row)
     }
 
-    fn print(&self, row: &Row) {
+    fn print_row(&self, row: &Row) {
         match self.output {
             Output::Json => println!("{}", json!(row)),
             Output::Table => println!("{}", row.text()),
@@ -411,12 +413,12 @@ fn goes_on(stage: &Stage) -> &'static str {
     }
 }
 
-fn milliseconds(since: Instant) -> f64 {
+fn elapsed_milliseconds(since: Instant) -> f64 {
     since.elapsed().as_micros() as f64 / 1000.0
 }
 
 /// Reconciles and failures so far.
-fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
+fn count_reconciles(stage: &Stage) -> anyhow::Result<(u64, u64)> {
     let facts = stage.host()?.stats().all_objects();
     Ok(facts
         .iter()
@@ -424,7 +426,7 @@ fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
 }
 
 /// Waits until the serving build has reconciled every object, and reports the number of reconciles.
-async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
+async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
     let Ok(plugin) = stage.serving() else {
         return Ok(());
     };
@@ -447,10 +449,10 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
         }
         host.services().router.idle()
     };
-    if !until(SETTLE_TIMEOUT, through).await {
+    if !wait_until(SETTLE_TIMEOUT, through).await {
         row.message = "still at work".into();
     }
-    let now = done(stage)?;
+    let now = count_reconciles(stage)?;
     (row.reconciles, row.errors) = (now.0 - before.0.min(now.0), now.1 - before.1.min(now.1));
     let stats = stage.host()?.stats();
     let not_ready = stats.list_not_ready(1);
@@ -459,7 +461,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
             "{}/{} is not Ready: {}",
             object.kind.split('.').next().unwrap_or_default(),
             object.name,
-            why(&object.reason, &object.message)
+            join_reason(&object.reason, &object.message)
         );
     }
     Ok(())

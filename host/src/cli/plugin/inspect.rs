@@ -10,7 +10,7 @@ use wasmparser::{Parser, Payload};
 use wit_component::{DecodedWasm, decode};
 use wit_parser::{WorldItem, WorldKey};
 
-use super::kilobytes;
+use super::format_kilobytes;
 use crate::{
     cli::{
         ask::Output,
@@ -71,10 +71,10 @@ impl Inspect {
     pub async fn run(self) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading {file}"))?;
-        let found = inspect(file, wasm).await;
+        let found = inspect_component(file, wasm).await;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&found)?),
-            Output::Table => print!("{}", text(&found)),
+            Output::Table => print!("{}", format_inspection(&found)),
         }
         if !found.unfit.is_empty() {
             bail!("{}: {}", found.file, found.unfit);
@@ -83,7 +83,7 @@ impl Inspect {
     }
 }
 
-async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
+async fn inspect_component(file: String, wasm: Vec<u8>) -> Inspection {
     let mut found = Inspection {
         file,
         bytes: wasm.len(),
@@ -93,8 +93,8 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         Ok(fits) => (found.wasi, found.hooks) = (fits.wasi, fits.lifecycle),
         Err(e) => found.unfit = e.to_string(),
     }
-    found.sections = sections(&wasm).unwrap_or_default();
-    found.capabilities = capabilities(&wasm).unwrap_or_default();
+    found.sections = section_sizes(&wasm).unwrap_or_default();
+    found.capabilities = list_imports(&wasm).unwrap_or_default();
     match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
             found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
@@ -104,7 +104,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
         Err(_) => {}
     }
     if found.unfit.is_empty()
-        && let Err(e) = describe(&mut found, wasm).await
+        && let Err(e) = call_describe(&mut found, wasm).await
     {
         found.unfit = e;
     }
@@ -112,7 +112,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
 }
 
 /// Calls the component's `describe` without any capability.
-async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
+async fn call_describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
     let limits = Limits::default();
     // A component with several modules needs more than the slots of one call.
     let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
@@ -130,7 +130,7 @@ async fn describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
 }
 
 /// Imports from the contract and WASI, function by function.
-fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+fn list_imports(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let DecodedWasm::Component(resolve, world) = decode(wasm)? else {
         bail!("no component");
     };
@@ -152,7 +152,7 @@ fn capabilities(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
 }
 
 /// Sizes in bytes, by section. Everything around the modules (types, imports, linking) is one entry.
-fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
+fn section_sizes(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     let mut counted = 0;
     for payload in Parser::new(0).parse_all(wasm) {
@@ -170,7 +170,7 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
 }
 
 /// The description as text.
-fn text(found: &Inspection) -> String {
+fn format_inspection(found: &Inspection) -> String {
     let fit = if found.unfit.is_empty() {
         ("yes".to_owned(), Shade::Good)
     } else {
@@ -180,7 +180,7 @@ fn text(found: &Inspection) -> String {
     let mut rows = vec![
         (
             "File",
-            format!("{} ({})", found.file, kilobytes(found.bytes)),
+            format!("{} ({})", found.file, format_kilobytes(found.bytes)),
             Shade::Plain,
         ),
         ("Runs here", fit.0, fit.1),
@@ -207,14 +207,18 @@ fn text(found: &Inspection) -> String {
         let finalizer = k.finalizer.as_deref().unwrap_or_default();
         plain(&[&k.kind, finalizer, k.selector.as_deref().unwrap_or_default()])
     });
-    out.push_str(&filled(
+    out.push_str(&optional_section(
         "Reconciles",
         &["KIND", "FINALIZER", "SELECTOR"],
         kinds.collect(),
     ));
     let can = found.capabilities.iter();
     let can = can.map(|(name, functions)| plain(&[name, &functions.join(", ")]));
-    out.push_str(&filled("Calls", &["INTERFACE", "FUNCTIONS"], can.collect()));
+    out.push_str(&optional_section(
+        "Calls",
+        &["INTERFACE", "FUNCTIONS"],
+        can.collect(),
+    ));
     let asks = found.asks.as_ref().map(asks_text);
     out.push_str(&section(
         "Asks for",
@@ -225,8 +229,8 @@ fn text(found: &Inspection) -> String {
     sizes.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
     let sizes = sizes
         .into_iter()
-        .map(|(name, bytes)| plain(&[name, &kilobytes(*bytes)]));
-    out.push_str(&filled("Bytes", &["WHAT", "SIZE"], sizes.collect()));
+        .map(|(name, bytes)| plain(&[name, &format_kilobytes(*bytes)]));
+    out.push_str(&optional_section("Bytes", &["WHAT", "SIZE"], sizes.collect()));
     out
 }
 
@@ -242,7 +246,7 @@ fn asks_text(asks: &Value) -> String {
     if out.is_empty() { "nothing\n".into() } else { out }
 }
 
-fn filled(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
+fn optional_section(title: &str, header: &[&str], rows: Vec<Vec<comfy_table::Cell>>) -> String {
     if rows.is_empty() {
         String::new()
     } else {
@@ -258,9 +262,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_can_t_run_is_told_why() {
-        let found = inspect("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
+        let found = inspect_component("x.wasm".into(), b"#!/bin/sh".to_vec()).await;
         assert!(found.unfit.starts_with("not WebAssembly"), "{}", found.unfit);
-        let text = text(&found);
+        let text = format_inspection(&found);
         assert!(
             text.contains("x.wasm") && text.contains("no: not WebAssembly"),
             "{text}"
@@ -275,7 +279,7 @@ mod tests {
             "ostler:manifest",
             br#"{"asks":{"events":true}}"#,
         );
-        let found = sections(&component).unwrap();
+        let found = section_sizes(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");
         assert_eq!(asks_text(&json!({"events": true})), "events: true\n");

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 #[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
 pub struct New {
     /// Name of the plugin: letters a-z, digits and dashes.
-    #[arg(value_parser = name)]
+    #[arg(value_parser = parse_name)]
     name: String,
     /// Kind to reconcile, such as Greeting.v1alpha1.example.dev.
     #[arg(long, value_name = "KIND.VERSION.GROUP")]
@@ -148,7 +148,7 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Returns true for a DNS label that is also a valid package name.
-fn name(text: &str) -> Result<String, String> {
+fn parse_name(text: &str) -> Result<String, String> {
     if is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Ok(text.into());
     }
@@ -159,7 +159,7 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// The plural of a kind by the regular English rules.
-fn plural(kind: &str) -> String {
+fn plural_of(kind: &str) -> String {
     let kind = kind.to_lowercase();
     let vowel = |c: char| "aeiou".contains(c);
     match kind.strip_suffix('y') {
@@ -209,7 +209,7 @@ impl New {
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         if let Some(sdk) = sdk {
-            sdk.lock(&folder)?;
+            sdk.copy_lock_file(&folder)?;
         }
         let shown = folder.display();
         println!("{shown}: a plugin that reconciles {}", self.kind);
@@ -223,7 +223,7 @@ impl New {
     /// The paths and contents of all files.
     fn files(&self, sdk: &str) -> Vec<(String, String)> {
         let Kind { kind, version, group } = &self.kind;
-        let (singular, plural) = (kind.to_lowercase(), plural(kind));
+        let (singular, plural) = (kind.to_lowercase(), plural_of(kind));
         let own = self.language.files();
         let source = own[0].0;
         let fill = |text: &str| {
@@ -280,7 +280,7 @@ impl Sdk {
     /// The dependency in Cargo.toml: a relative path if the project is in the same checkout.
     fn dependency(&self, folder: &Path) -> anyhow::Result<String> {
         let path = match self.checkout() {
-            Some(root) => relative(root, folder, &self.0)?,
+            Some(root) => relative_path(root, folder, &self.0)?,
             None => None,
         };
         let path = path.unwrap_or_else(|| self.0.clone());
@@ -298,7 +298,7 @@ impl Sdk {
     }
 
     /// Copies the SDK's lock file: its versions are tested and already downloaded.
-    fn lock(&self, folder: &Path) -> anyhow::Result<()> {
+    fn copy_lock_file(&self, folder: &Path) -> anyhow::Result<()> {
         if let Some(root) = self.checkout() {
             fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
                 .with_context(|| format!("writing {}", folder.join("Cargo.lock").display()))?;
@@ -308,7 +308,7 @@ impl Sdk {
 }
 
 /// The relative path from a folder to be created to another one, if both are below a root.
-fn relative(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
+fn relative_path(root: &Path, folder: &Path, other: &Path) -> anyhow::Result<Option<PathBuf>> {
     let absolute = std::path::absolute(folder)?;
     // The folder does not exist yet, so its parent is canonicalized.
     let there = absolute.ancestors().find(|a| a.exists()).context("no root")?;
@@ -351,14 +351,14 @@ mod tests {
 
     #[test]
     fn a_name_is_one_of_a_package() {
-        assert_eq!(name("my-plugin2"), Ok("my-plugin2".into()));
+        assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
             assert!(name(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn plurals() {
+    fn kind_has_regular_english_plural() {
         for (kind, expected) in [
             ("Greeting", "greetings"),
             ("Policy", "policies"),
@@ -366,7 +366,7 @@ mod tests {
             ("Ingress", "ingresses"),
             ("Box", "boxes"),
         ] {
-            assert_eq!(plural(kind), expected);
+            assert_eq!(plural_of(kind), expected);
         }
     }
 

@@ -65,7 +65,7 @@ impl Project {
     /// Reads a folder. Errors name the file, the field and the remedy.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let language = ostler_builder::detect(folder)?;
-        let crds = documents(&folder.join("crds"))?;
+        let crds = read_documents(&folder.join("crds"))?;
         if let Some(other) = crds
             .iter()
             .find(|d| d.text("/kind") != "CustomResourceDefinition")
@@ -79,9 +79,9 @@ impl Project {
         Ok(Self {
             folder: folder.to_owned(),
             language,
-            asks: asks(folder)?,
+            asks: read_asks(folder)?,
             crds,
-            samples: documents(&folder.join("samples"))?,
+            samples: read_documents(&folder.join("samples"))?,
         })
     }
 
@@ -100,7 +100,7 @@ impl Project {
         let crds = self.folder.join("crds");
         if defined.is_empty() {
             bail!(
-                "{}: no CRD_YAML: the plugin reconciles {missing}, which must be defined there",
+                "{}: no CRD: the plugin reconciles {missing}, which must be defined there",
                 crds.display()
             );
         }
@@ -119,7 +119,7 @@ impl Project {
 }
 
 /// The permissions that a folder's `plugin.yaml` requests.
-pub fn asks(folder: &Path) -> anyhow::Result<Value> {
+pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
     let file = folder.join(manifest::FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
@@ -135,7 +135,7 @@ pub fn asks(folder: &Path) -> anyhow::Result<Value> {
 }
 
 /// The objects of a folder's files, in the order of file names.
-fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
+fn read_documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -156,12 +156,12 @@ fn documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
     let mut all = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        all.extend(parse(&file, &text)?);
+        all.extend(parse_documents(&file, &text)?);
     }
     Ok(all)
 }
 
-fn parse(file: &Path, text: &str) -> anyhow::Result<Vec<Document>> {
+fn parse_documents(file: &Path, text: &str) -> anyhow::Result<Vec<Document>> {
     let objects: Vec<Value> =
         serde_saphyr::from_multiple(text).with_context(|| format!("{} is not YAML", file.display()))?;
     let mut documents = Vec::new();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     super::ask::Output,
-    registry::{Registry, text},
+    registry::{Registry, read_text},
 };
 use crate::{
     contract::{inspection, limits::Limits},
@@ -68,7 +68,7 @@ impl Push {
         }
         // Local checks come before the first request.
         let key = self.sign.as_ref().map(|path| {
-            SigningKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+            SigningKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
         });
         let key = key.transpose()?;
         let file = self.file.display();
@@ -91,7 +91,7 @@ impl Push {
         };
 
         let (store, auth) = self.registry.open(&self.reference)?;
-        let bar = bar(wasm.len() as u64);
+        let bar = progress_bar(wasm.len() as u64);
         let telling = bar.clone();
         let pushed = store
             .push_component(
@@ -142,7 +142,7 @@ impl Push {
 }
 
 /// A progress bar, hidden unless standard error is a terminal.
-fn bar(bytes: u64) -> ProgressBar {
+fn progress_bar(bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("Pushing {bar:30} {bytes}/{total_bytes}");
     let bar = ProgressBar::new(bytes);
     match style {

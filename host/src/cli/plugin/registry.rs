@@ -33,6 +33,6 @@ impl Registry {
 }
 
 /// The content of a key file.
-pub fn text(path: &Path) -> anyhow::Result<String> {
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("reading the key {}", path.display()))
 }

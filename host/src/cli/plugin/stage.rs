@@ -82,7 +82,7 @@ impl Stage {
             match self.cluster.resource(&gvk).await {
                 Ok(resource) => break resource,
                 // A new kind is served a moment after its CRD was applied.
-                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.patience(&gvk) => {
+                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.wait_limit(&gvk) => {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 Err(e) => return Err(e).with_context(|| format!("{file}: {gvk}")),
@@ -112,7 +112,7 @@ impl Stage {
     }
 
     /// Time to wait for a kind: none for kinds that no CRD of this run can define.
-    fn patience(&self, gvk: &Gvk) -> Duration {
+    fn wait_limit(&self, gvk: &Gvk) -> Duration {
         if gvk.group.contains('.') {
             ESTABLISH_TIMEOUT
         } else {
@@ -144,7 +144,7 @@ impl Stage {
         }
         for gvk in crds.iter().flat_map(Document::defines) {
             let served = async || self.cluster.resource(&gvk).await.is_ok();
-            if !until(ESTABLISH_TIMEOUT, served).await {
+            if !wait_until(ESTABLISH_TIMEOUT, served).await {
                 bail!("{gvk} is not served {ESTABLISH_TIMEOUT:?} after its CRD was applied");
             }
         }
@@ -194,7 +194,7 @@ impl Stage {
     }
 
     /// Configures the plugin by a file. Returns whether that changed.
-    fn configure(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
+    fn write_config(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
         let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
         ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)
     }
@@ -258,14 +258,16 @@ impl Stage {
         let mut news = ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
         news |= self.grant(project, plugin)?;
         if let Some(config) = config {
-            news |= self.configure(plugin, config)?;
+            news |= self.write_config(plugin, config)?;
         }
         let digest = encode_hex(&Sha256::digest(wasm));
         let began = Instant::now();
         loop {
-            match report()?.and_then(|report| verdict(report, &digest, refused, news)) {
+            match report()?.and_then(|report| decide_result(report, &digest, refused, news)) {
                 Some(verdict) => return verdict.map_err(|why| anyhow::anyhow!(why)),
-                None if began.elapsed() > SERVE_TIMEOUT => bail!("the new build does not serve after {SERVE_TIMEOUT:?}"),
+                None if began.elapsed() > SERVE_TIMEOUT => {
+                    bail!("the new build does not serve after {SERVE_TIMEOUT:?}")
+                }
                 None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
@@ -280,13 +282,13 @@ impl Stage {
     /// Waits until the host is idle; returns false after the timeout.
     pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
         let router = self.host()?.services().router.clone();
-        Ok(until(limit, async || router.idle()).await)
+        Ok(wait_until(limit, async || router.idle()).await)
     }
 }
 
 /// What has become of the build with this digest; none while that is open. `refused` is how many had been refused
 /// before, `news` whether there was anything new to look at since: if not, what was said of it holds.
-fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
+fn decide_result(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
     match report.state {
         LoadState::Serving if report.digest == digest => Some(Ok(report)),
         LoadState::RolledBack if report.bad == digest => Some(Err(report.message)),
@@ -298,7 +300,7 @@ fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Res
 }
 
 /// Waits until a condition holds; returns false after the timeout.
-pub async fn until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+pub async fn wait_until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     while !holds().await {
         if began.elapsed() > limit {
@@ -310,7 +312,7 @@ pub async fn until(limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> boo
 }
 
 /// Readiness of an object at its current generation, with the message of the condition.
-pub fn ready(object: &Value) -> (bool, String) {
+pub fn check_ready(object: &Value) -> (bool, String) {
     let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     let Some(ready) = conditions.into_iter().find(|c| c["type"] == "Ready") else {
         return (false, "no Ready condition yet".into());
@@ -318,7 +320,7 @@ pub fn ready(object: &Value) -> (bool, String) {
     let text = |field: &str| ready[field].as_str().unwrap_or_default();
     let current = ready["observedGeneration"].is_null()
         || ready["observedGeneration"] == object["metadata"]["generation"];
-    let said = crate::cli::table::why(text("reason"), text("message"));
+    let said = crate::cli::table::join_reason(text("reason"), text("message"));
     (text("status") == "True" && current, said)
 }
 
@@ -337,7 +339,7 @@ mod tests {
                 refused,
                 ..Report::default()
             };
-            verdict(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
+            decide_result(report, "b", 1, news).map(|verdict| verdict.map(|report| report.digest))
         };
         let refused = Some(Err("why".to_owned()));
         for (state, digest, count, news, expected) in [

@@ -12,7 +12,7 @@ use super::{
         ask::Output,
         table::{Shade, cell, table},
     },
-    registry::{Registry, text},
+    registry::{Registry, read_text},
 };
 use crate::{
     contract::inspection::{self, Inspection},
@@ -82,7 +82,7 @@ impl Verify {
     /// Verifies the component and prints the result; a failed check is an error.
     pub async fn run(self) -> anyhow::Result<()> {
         let read = |path: &PathBuf| {
-            PublicKey::from_pem(&text(path)?).with_context(|| format!("the key {}", path.display()))
+            PublicKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
@@ -93,9 +93,9 @@ impl Verify {
         };
         let path = Path::new(&self.subject);
         let subject = if path.is_file() {
-            self.file(path, &policy)?
+            self.verify_file(path, &policy)?
         } else {
-            self.pulled(policy).await?
+            self.verify_reference(policy).await?
         };
         let contract = inspection::inspect(&subject.wasm);
         let mut problems: Vec<_> = subject.problem.into_iter().collect();
@@ -119,7 +119,7 @@ impl Verify {
         };
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),
-            Output::Table => print!("{}", shown(&told)),
+            Output::Table => print!("{}", format_result(&told)),
         }
         if told.verified {
             Ok(())
@@ -128,7 +128,7 @@ impl Verify {
         }
     }
 
-    fn file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
+    fn verify_file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
         let name = path.display().to_string();
         let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
         let (mut signers, mut problem) = (Vec::new(), None);
@@ -166,7 +166,7 @@ impl Verify {
         })
     }
 
-    async fn pulled(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
+    async fn verify_reference(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
         let reference: Reference = self
             .subject
             .parse()
@@ -188,7 +188,7 @@ impl Verify {
 }
 
 /// The result as text.
-fn shown(told: &Told) -> String {
+fn format_result(told: &Told) -> String {
     let list = |items: &[String]| match items {
         [] => "nothing".to_owned(),
         items => items.join("\n"),
