@@ -30,7 +30,7 @@ use crate::{
     },
     recording::Tapes,
     rollout::{PluginObjects, Reloader},
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
@@ -124,10 +124,8 @@ impl Host {
         self.services.gate.drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
-            warn!(
-                "{} reconciles abandoned: they have not ended within {grace:?}",
-                self.workers.len()
-            );
+            let reconciles = self.workers.len();
+            warn!(reconciles, grace_period = ?grace, "abandoning unfinished reconciles");
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
@@ -137,7 +135,7 @@ impl Host {
             if campaign.resign(RELEASE_TIMEOUT).await {
                 info!("lease released");
             } else {
-                warn!("lease not released: it expires by itself");
+                warn!("releasing lease failed, it will expire");
             }
         }
     }
@@ -218,7 +216,7 @@ fn build_services(
         recorder: Recorder::default(),
         upstreams: build_upstreams(&gate, &router, network),
         streams,
-        memo: Memo::default(),
+        object_cache: ObjectCache::default(),
         tapes: Arc::new(Tapes::new(settings.record.clone())),
         metrics,
         gate,
@@ -354,7 +352,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
         }
         services.streams.close_all();
         services.effects.forget_all();
-        services.memo.clear();
+        services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
         }
@@ -366,7 +364,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = DISCOVERY_BACKOFF.initial;
     while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
-        debug!("the kind Upstream is not watched yet: {e}");
+        debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }

@@ -234,7 +234,7 @@ impl Controller {
                         Ok(None) => router.forget(&key),
                         // The next leader reconciles it; this host does if it leads again.
                         Err(Deposed) => {
-                            debug!(object = %key, "abandoned: {Deposed}");
+                            debug!(object = %key, error = %Deposed, "abandoning reconcile");
                             self.stats.abandon_reconcile(&key);
                             let again = Next::Yield(router.now(), Cause::Retry);
                             router.done(&key, again, None);
@@ -331,7 +331,7 @@ impl Controller {
             return Some(end);
         }
         self.stats.forget(key);
-        self.services.memo.forget(key);
+        self.services.object_cache.forget(key);
         self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
         self.loops.lock().forget(key);
@@ -365,9 +365,9 @@ impl Controller {
             // case that the event was handled before.
             Err(e) => {
                 if e.code() != 409 {
-                    complain!(e, object = %key, "finalizer not written: {e}");
+                    complain!(e, object = %key, error = %e, "writing finalizers failed");
                     self.stats
-                        .record_error(key, "FinalizerNotWritten", &e.to_string());
+                        .record_error(key, "FinalizerUpdateFailed", &e.to_string());
                 }
                 Err(ReconcileOutcome::retry())
             }
@@ -384,7 +384,7 @@ impl Controller {
             format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
         let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
         let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Yield,
+            resolution: reconciler::Resolution::Wait,
             reason: "Paused".into(),
             message: note,
             conditions: vec![paused],

@@ -33,10 +33,10 @@ pub struct Server {
 /// Identity of an object.
 #[derive(Args)]
 pub struct Object {
-    /// The object: `team/platform`, or `Team.concourse-ci.org/platform` for an ambiguous kind.
+    /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
-    /// Namespace of the object; required if the name is ambiguous.
+    /// Namespace of the object. Required if the name is ambiguous.
     #[arg(short, long)]
     pub namespace: Option<String>,
 }
@@ -62,9 +62,9 @@ pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<
 /// Output format of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Human-readable.
+    /// Human-readable text.
     Table,
-    /// Machine-readable.
+    /// JSON for programs.
     Json,
 }
 

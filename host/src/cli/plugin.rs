@@ -24,23 +24,23 @@ use crate::observe::telemetry::LogFormat;
 /// The commands.
 #[derive(Subcommand)]
 pub enum Plugin {
-    /// Create a plugin project that builds, with a kind, a sample and a test.
+    /// Create a plugin project with a kind, a sample and a test.
     #[cfg(feature = "dev")]
     New(new::New),
-    /// Build a plugin's component.
+    /// Build the component of a plugin.
     #[cfg(feature = "dev")]
     Build(build::Build),
-    /// Run a plugin's own tests, then test its component in a host with an embedded API server.
+    /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
     #[cfg(feature = "dev")]
     Test(test::Test),
-    /// Build and run a plugin, and rebuild and replace it whenever a file is saved.
+    /// Develop a plugin: build and run it, and rebuild and reload it whenever a file changes.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Show a component's name, kinds, requested permissions, imports and sizes.
+    /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
     Inspect(inspect::Inspect),
-    /// Push a component to an OCI registry, and sign it.
+    /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
-    /// Verify a component's digest, its signatures, and that this host can run it.
+    /// Verify a component: its digest, its signatures, and whether this host can run it.
     Verify(verify::Verify),
 }
 

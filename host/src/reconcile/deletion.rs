@@ -67,7 +67,7 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "finalizer removed");
+                info!(object = %key, "cleanup finished");
                 ReconcileOutcome::settled()
             }
             Err(end) => end,
@@ -80,7 +80,7 @@ impl Controller {
             GuestResult::Failure(failure) => (failure, None),
             GuestResult::Outcome(outcome) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Terminating".into(),
                     message: "Cleanup in progress".into(),
                     conditions: outcome.conditions,

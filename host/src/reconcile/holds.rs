@@ -54,7 +54,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                complain!(e, object = %key, "held objects not written: {e}");
+                complain!(e, object = %key, error = %e, "recording held objects failed");
                 Err(ReconcileOutcome::retry())
             }
         }
@@ -83,10 +83,10 @@ impl Controller {
                 Ok(sent) => {
                     self.stats
                         .add_counts(holder, super::count_writes(u64::from(sent)));
-                    info!(object = %object, holder = %holder, "let go");
+                    info!(object = %object, holder = %holder, "hold released");
                 }
                 Err(e) => {
-                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
+                    complain!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
                     return Err(ReconcileOutcome::retry());
                 }
             }
@@ -122,7 +122,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    complain!(e, object = %key, holder = %holder, "holder can't be read: {e}");
+                    complain!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
                     return Some(ReconcileOutcome::retry());
                 }
             }
@@ -138,7 +138,7 @@ impl Controller {
         match plugin {
             Some(plugin) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Held".into(),
                     message: note.clone(),
                     conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],
@@ -192,7 +192,7 @@ impl Controller {
         }
         let by = holder.object.as_ref().unwrap_or(key);
         effects.mark(key, by, &holder.uid, false).await?;
-        info!(object = %key, holder = %holder, forced, "let go");
+        info!(object = %key, holder = %holder, forced, "hold released");
         Ok(true)
     }
 }

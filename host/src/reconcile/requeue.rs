@@ -74,14 +74,14 @@ impl Controller {
 
     /// The requeue that the component asks for.
     pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Next<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER_PERCENT, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll_interval);
+        let settings = plugin.terms.grants.reconcile();
+        let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
+        let interval = settings.interval.unwrap_or(self.settings.poll_interval);
         let router = &self.services.router;
         let after = |wait: Duration, cause| Next::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {
             GuestResult::Outcome(outcome) => match outcome.next {
-                reconciler::Next::Settled => Next::Settled,
+                reconciler::Next::AwaitChange => Next::Settled,
                 reconciler::Next::Poll(ms) => after(
                     add_jitter(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
@@ -96,11 +96,11 @@ impl Controller {
             },
             GuestResult::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Next::Yield(
+                reconciler::Resolution::Wait => Next::Yield(
                     router.now() + add_jitter(self.settings.wait_interval, jitter),
                     Cause::Retry,
                 ),
-                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
+                reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Next::Park,
                 reconciler::Resolution::Throttled(ms) => Next::Yield(
                     router.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
                     Cause::Retry,

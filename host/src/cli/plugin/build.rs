@@ -12,15 +12,15 @@ use crate::{cli::ask::Output, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 it is built, 1 it is not (and why), 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  built\n  1  error\n  2  invalid arguments")]
 pub struct Build {
-    /// The plugin's folder.
+    /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// File to write the component to. Default: target/NAME.wasm.
+    /// File to write the component to. Defaults to target/NAME.wasm.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Install missing build tools with the machine's package manager.
+    /// Install missing build tools with the package manager of the system.
     #[arg(long)]
     install: bool,
     /// Output format.

@@ -11,21 +11,22 @@ use clap::{Args, ValueEnum};
 
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  created\n  1  error\n  2  invalid arguments")]
 pub struct New {
     /// Name of the plugin: letters a-z, digits and dashes.
     #[arg(value_parser = parse_name)]
     name: String,
-    /// Kind to reconcile, such as Greeting.v1alpha1.example.dev.
+    /// Kind that the plugin reconciles, such as Greeting.v1alpha1.example.dev.
     #[arg(long, value_name = "KIND.VERSION.GROUP")]
     kind: Kind,
     /// Programming language.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Folder to create. Default: the name of the plugin.
+    /// Directory to create. Defaults to the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Folder of the SDK or of an Ostler checkout. Default: the checkout of the working directory or of `ostler` itself.
+    /// Directory of the SDK or of an Ostler checkout. Defaults to the checkout that contains the working directory or the
+    /// `ostler` program.
     #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
     sdk: Option<PathBuf>,
 }

@@ -10,10 +10,11 @@ use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 /// Connection to a registry.
 #[derive(Args)]
 pub struct Registry {
-    /// File with credentials in the format of `docker login` [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    /// File with registry credentials, as written by `docker login`. Defaults to config.json in $DOCKER_CONFIG or
+    /// ~/.docker.
     #[arg(long, value_name = "FILE")]
     docker_config: Option<PathBuf>,
-    /// Use plain HTTP. Registries on the loopback interface always use it.
+    /// Use plain HTTP for the registry. Registries on the loopback interface always use plain HTTP.
     #[arg(long)]
     plain_http: bool,
 }

@@ -29,16 +29,16 @@ use crate::{
                         asked for."
 )]
 pub struct Verify {
-    /// Reference (REGISTRY/REPOSITORY@sha256:…, or with a tag) or file.
+    /// Registry reference (REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG) or file.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
-    /// Public key that must have signed it (PEM, ECDSA P-256 or Ed25519); repeatable, one of them is enough.
+    /// Trusted public key (PEM, ECDSA P-256 or Ed25519). May be repeated: one valid signature is enough.
     #[arg(long = "key", value_name = "COSIGN.PUB")]
     keys: Vec<PathBuf>,
-    /// Require a signature by every key.
+    /// Require a valid signature by every key.
     #[arg(long, requires = "keys")]
-    all: bool,
-    /// Signature of a FILE in base64, as written by `cosign sign-blob`.
+    require_all: bool,
+    /// Signature of the file in base64, as written by `cosign sign-blob`.
     #[arg(long, value_name = "FILE", requires = "keys")]
     signature: Option<PathBuf>,
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Verify {
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
-        let policy = match (asked, self.all) {
+        let policy = match (asked, self.require_all) {
             (false, _) => SignaturePolicy::none(),
             (true, false) => SignaturePolicy::any_of(keys),
             (true, true) => SignaturePolicy::all_of(keys),
@@ -150,7 +150,7 @@ impl Verify {
                 .filter(|key| key.verify_message(&wasm, &signature));
             signers.extend(signed.map(|key| key.fingerprint().clone()));
             // A file has one signature, so at most one of several keys has made it.
-            if signers.is_empty() || (self.all && signers.len() < policy.keys.len()) {
+            if signers.is_empty() || (self.require_all && signers.len() < policy.keys.len()) {
                 problem = Some(format!(
                     "{} is not its signature by the keys given",
                     file.display()
