@@ -354,7 +354,7 @@ mod tests {
     fn a_name_is_one_of_a_package() {
         assert_eq!(parse_name("my-plugin2"), Ok("my-plugin2".into()));
         for wrong in ["", "2nd", "My", "a_b", "a-", "-a", "a.b", &"a".repeat(64)] {
-            assert!(name(wrong).is_err(), "{wrong}");
+            assert!(parse_name(wrong).is_err(), "{wrong}");
         }
     }
 
