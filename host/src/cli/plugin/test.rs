@@ -427,7 +427,7 @@ mod tests {
             Some(1)
         );
         let failed = checks
-            .make::<u8>("two", async { bail!("it does not hold") })
+            .run_check::<u8>("two", async { bail!("it does not hold") })
             .await;
         assert_eq!(failed, None);
         assert_eq!(
