@@ -116,10 +116,10 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
-    let (objects, bytes) = admin.services.store.size();
+    let size = admin.services.store.size();
     Json(json!({
-        "objects": objects,
-        "bytes": bytes,
+        "objects": size.objects,
+        "bytes": size.bytes,
         "watches": admin.services.informers.scopes().len(),
     }))
 }

@@ -7,7 +7,7 @@ use ostler::testing::{
     object::Object,
     scope::{Form, Scope},
     selector::{FieldSelector, Selector},
-    store::{Origin, Put, Query, Store},
+    store::{Source, Put, Query, Store},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -38,8 +38,8 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
     for i in 0..OBJECTS {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
         assert!(matches!(
-            store.put(&key, object, Form::Whole, Origin::Watched),
-            Put::News(_)
+            store.put(&key, object, Form::Whole, Source::Watch),
+            Put::Changed(_)
         ));
     }
     // One index by label, one by field.

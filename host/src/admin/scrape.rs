@@ -301,21 +301,21 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
         rereads.get_or_create(&labels).inc_by(gate.rereads());
     }
-    let (objects, bytes) = services.store.size();
+    let size = services.store.size();
     register(
         r,
         "ostler_store_objects",
         "Objects in the store",
         Gauge::<i64>::default(),
     )
-    .set(signed(objects));
+    .set(signed(size.objects));
     register(
         r,
         "ostler_store_bytes",
         "Bytes of JSON in the store",
         Gauge::<i64>::default(),
     )
-    .set(signed(bytes));
+    .set(signed(size.bytes));
     streams(r, &services.streams);
     limits(r, scraped.registry);
     let watches = register(

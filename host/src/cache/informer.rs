@@ -23,7 +23,7 @@ use tracing::debug;
 pub use self::ingest::Listener;
 use self::ingest::{Intake, Seen};
 use crate::{
-    cache::store::{Origin, Store},
+    cache::store::{Source, Store},
     client::api::{ApiError, As, Cluster, complain},
     kube::{
         key::ObjectRef,
@@ -161,7 +161,7 @@ impl Informers {
         }
         drop(running);
         for change in untold {
-            (self.listener)(change, Origin::Listed);
+            (self.listener)(change, Source::Relist);
         }
         gone
     }
@@ -297,8 +297,8 @@ impl Informer {
         let mut token = String::new();
         let mut streaming = true;
         let origin = match *self.synced.borrow() {
-            Synced::Yes => Origin::Listed,
-            _ => Origin::Initial,
+            Synced::Yes => Source::Relist,
+            _ => Source::InitialList,
         };
         loop {
             let page = self
@@ -336,7 +336,7 @@ impl Informer {
     async fn stream(
         &self,
         path: &str,
-        origin: Origin,
+        origin: Source,
         seen: &mut HashSet<ObjectRef>,
     ) -> Result<Option<String>, ApiError> {
         let query = format!(
@@ -379,7 +379,7 @@ impl Informer {
         };
         let mut version = from.to_owned();
         while let Some(line) = lines.next().await {
-            match self.intake.event(line, Origin::Watched)? {
+            match self.intake.event(line, Source::Watch)? {
                 Seen::Object(_, newer) | Seen::Bookmark(newer, _) => version = newer,
                 Seen::TooOld => return Ok(None),
             }

@@ -1,4 +1,4 @@
-//! What a watch covers, and what of its objects is kept.
+//! Scopes: the part of a cluster that one watch covers, and the part of each object that is kept.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,16 +8,16 @@ use crate::kube::{
     selector::Selector,
 };
 
-/// What of an object is kept.
+/// The part of each object that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
-    /// All of it, but `managedFields`.
+    /// The whole object without `managedFields`.
     Whole,
-    /// Its metadata: for kinds of which nobody reads more.
+    /// Metadata only, for kinds of which no plugin reads more.
     Metadata,
 }
 
-/// What one watch covers: objects of a kind in a cluster, by namespace and label.
+/// The coverage of one watch: objects of a kind in a cluster, by namespace and label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// The kind.
@@ -28,12 +28,12 @@ pub struct Scope {
     pub namespace: Arc<str>,
     /// The labels; none for all.
     pub selector: Option<Selector>,
-    /// What is kept.
+    /// The part of each object that is kept.
     pub form: Form,
 }
 
 impl Scope {
-    /// Whether everything in `other` is in this one, too, and as much of it.
+    /// Returns true if this scope includes every object of `other`, and at least as much of each.
     pub fn covers(&self, other: &Self) -> bool {
         self.gvk == other.gvk
             && self.cluster == other.cluster
@@ -42,14 +42,14 @@ impl Scope {
             && self.form <= other.form
     }
 
-    /// Whether an object of the kind and cluster belongs here.
+    /// Returns true if an object of the scope's kind and cluster belongs to the scope.
     pub fn has(&self, key: &ObjectRef, labels: &Labels) -> bool {
         (self.namespace.is_empty() || self.namespace == key.namespace)
             && self.selector.as_ref().is_none_or(|s| s.matches(labels))
     }
 }
 
-/// How far the host may look: which watch serves a read.
+/// The namespaces that the host is confined to, which decide the watch that serves a read.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// Namespaces the host is confined to, in order; empty for all.
@@ -57,7 +57,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Confined to these namespaces; free when there are none.
+    /// Confines the host to these namespaces; an empty list means all of them.
     pub fn new(namespaces: &[String]) -> Self {
         let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
         Self {
@@ -65,7 +65,7 @@ impl Reach {
         }
     }
 
-    /// Where to look for what is in a namespace (empty: anywhere): there, or in each one of a confined host.
+    /// The namespaces to read for a namespace (empty: all): itself, or each namespace of a confined host.
     pub fn within(&self, namespace: &str) -> Vec<Arc<str>> {
         match (namespace, self.namespaces.as_slice()) {
             ("", [_, ..]) => self.namespaces.clone(),
@@ -73,7 +73,7 @@ impl Reach {
         }
     }
 
-    /// The scopes of all objects of a kind that the host may see.
+    /// The scopes that together cover all objects of a kind that the host may see.
     pub fn everywhere(&self, gvk: &Gvk, selector: Option<&Selector>, form: Form) -> Vec<Scope> {
         let namespaces = self.within("");
         let scope = |namespace: &Arc<str>| self.of(gvk, &"".into(), namespace, selector, form);
@@ -86,7 +86,7 @@ impl Reach {
     }
 
     /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
-    /// namespace somebody asked for, and a confined host watches nothing cluster-wide.
+    /// requested namespace, and a confined host watches nothing cluster-wide.
     pub fn of(
         &self,
         gvk: &Gvk,
@@ -96,7 +96,7 @@ impl Reach {
         form: Form,
     ) -> Scope {
         let secret = gvk.is_secret();
-        // Labels narrow: what is selected is less than a namespace, and a namespace of it less still.
+        // A label selector makes the watch cheap enough to keep it per namespace.
         let narrow = secret || !self.namespaces.is_empty() || selector.is_some();
         Scope {
             gvk: gvk.clone(),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wider_covers_the_narrower() {
+    fn wide_scope_covers_narrow_one_and_not_the_reverse() {
         use Form::{Metadata, Whole};
         let all = scope("", None, Whole);
         for (wide, narrow, covered) in [

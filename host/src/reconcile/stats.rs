@@ -469,7 +469,7 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Origin, kube::scope::Reach};
+    use crate::{cache::store::Source, kube::scope::Reach};
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -485,13 +485,13 @@ mod tests {
         let ledger = Ledger::new(store.clone());
         let (key, first) = object(1, "False");
         store.open(&Reach::default().object(&key, Form::Whole));
-        store.put(&key, first, Form::Whole, Origin::Watched);
+        store.put(&key, first, Form::Whole, Source::Watch);
         ledger.reconciled(&key, &"p".into(), "digest");
         ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
         assert_eq!(ledger.not_ready(10).len(), 1);
         // Somebody else's status write, not looked at yet.
-        store.put(&key, object(2, "True").1, Form::Whole, Origin::Watched);
+        store.put(&key, object(2, "True").1, Form::Whole, Source::Watch);
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
         let facts = ledger.of(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());

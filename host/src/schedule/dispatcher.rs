@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    cache::store::{Change, Origin},
+    cache::store::{Change, Source},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
@@ -224,7 +224,7 @@ impl Router {
     }
 
     /// Wakes whom a change concerns. `by` is who made it: its own write does not wake it.
-    pub fn changed(&self, change: &Change, origin: Origin, by: Option<&ObjectRef>) {
+    pub fn changed(&self, change: &Change, origin: Source, by: Option<&ObjectRef>) {
         let now = self.now();
         let mut inner = self.inner.lock().expect("lock");
         // A list may show an own write and somebody else's before it as one.
@@ -237,7 +237,7 @@ impl Router {
         };
         if intended && by != Some(&change.key) {
             let (priority, cause) = match origin {
-                Origin::Initial => (Priority::Low, Cause::Start),
+                Source::InitialList => (Priority::Low, Cause::Start),
                 _ if asked_for(change) => (Priority::High, Cause::Manual),
                 _ => (Priority::High, Cause::Change),
             };
@@ -466,7 +466,7 @@ mod tests {
             router.reads(&by, Dependency::Object(child.clone(), Form::Whole));
             let writing = router.writing(&child, &by);
             for version in &seen {
-                router.changed(&change(*version), Origin::Watched, None);
+                router.changed(&change(*version), Source::Watch, None);
             }
             assert!(router.pop().is_err(), "held until the answer is there");
             writing.done(7);

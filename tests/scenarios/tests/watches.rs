@@ -157,7 +157,7 @@ async fn many_objects_are_streamed(mut lab: Lab) {
     lab.apply_probe("p", json!([wide]), json!([])).await;
     lab.wait_seen("p", &["m597,m598,m599"]).await;
     let services = lab.host().services();
-    assert!(services.store.size().0 >= 600);
+    assert!(services.store.size().objects >= 600);
     lab.delete(&config_map(), "m598").await;
     lab.wait_seen("p", &["m597,m599"]).await;
 }

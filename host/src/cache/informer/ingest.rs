@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 use tracing::warn;
 
 use crate::{
-    cache::store::{Change, Origin, Put, Query, Store},
+    cache::store::{Change, Source, Put, Query, Store},
     client::api::{ApiError, parse, status_error},
     kube::{key::ObjectRef, object::Object, scope::Scope},
 };
 
 /// Told of each change, in order per object. Must not block.
-pub type Listener = Arc<dyn Fn(Change, Origin) + Send + Sync>;
+pub type Listener = Arc<dyn Fn(Change, Source) + Send + Sync>;
 
 /// Takes in what one informer brings.
 pub(super) struct Intake {
@@ -53,7 +53,7 @@ struct EventMeta {
 
 impl Intake {
     /// Takes one event in.
-    pub(super) fn event(&self, line: &[u8], origin: Origin) -> Result<Seen, ApiError> {
+    pub(super) fn event(&self, line: &[u8], origin: Source) -> Result<Seen, ApiError> {
         let event: Event = parse(line)?;
         let json = event.object.get();
         #[derive(Deserialize)]
@@ -87,14 +87,14 @@ impl Intake {
     }
 
     /// Takes an object in. One that can't be read is skipped and said so; its neighbours go on.
-    pub(super) fn put(&self, json: &str, origin: Origin) -> Option<ObjectRef> {
+    pub(super) fn put(&self, json: &str, origin: Source) -> Option<ObjectRef> {
         match Object::parse(&self.scope.gvk, json.as_bytes()) {
             Ok((key, object)) => {
                 let key = key.in_cluster(&self.scope.cluster);
                 let change = match self.store.put(&key, object, self.scope.form, origin) {
-                    Put::News(change) => Some(change),
-                    Put::Known | Put::Stray(_) => None,
-                    Put::Overtaken(newer) => Some(Change {
+                    Put::Changed(change) => Some(change),
+                    Put::Unchanged | Put::Unwatched(_) => None,
+                    Put::Superseded(newer) => Some(Change {
                         key: key.clone(),
                         old: Some(newer.clone()),
                         new: Some(newer),
@@ -111,7 +111,7 @@ impl Intake {
     }
 
     /// A list is done, as of a version: what it did not have has gone while nobody watched.
-    pub(super) fn listed(&self, seen: &HashSet<ObjectRef>, gone: u64, complete: u64, origin: Origin) {
+    pub(super) fn listed(&self, seen: &HashSet<ObjectRef>, gone: u64, complete: u64, origin: Source) {
         self.store.listed(&self.scope, complete);
         for (key, object) in self.store.list(&self.scope, &Query::default()) {
             if !seen.contains(&key) {
@@ -120,7 +120,7 @@ impl Intake {
         }
     }
 
-    fn tell(&self, change: Option<Change>, origin: Origin) {
+    fn tell(&self, change: Option<Change>, origin: Source) {
         if let Some(change) = change {
             (self.listener)(change, origin);
         }

@@ -25,7 +25,7 @@ use self::{
 };
 use super::{Lines, ingest::Intake};
 use crate::{
-    cache::store::{Origin, Query, Store},
+    cache::store::{Source, Query, Store},
     client::api::Cluster,
     effect::writer::Effects,
     kube::{
@@ -95,8 +95,8 @@ impl Watch {
     /// Takes in what comes next.
     fn deliver(&mut self, server: &Server) {
         let origin = match self.first {
-            true => Origin::Initial,
-            false => Origin::Listed,
+            true => Source::InitialList,
+            false => Source::Relist,
         };
         if let Some((version, left, seen)) = &mut self.list {
             match left.pop_front() {
@@ -114,7 +114,7 @@ impl Watch {
         };
         self.at = version;
         if let Some(event) = event {
-            let taken = self.intake.event(event.to_string().as_bytes(), Origin::Watched);
+            let taken = self.intake.event(event.to_string().as_bytes(), Source::Watch);
             assert!(taken.is_ok(), "{event}");
         }
     }
@@ -272,7 +272,7 @@ impl Test {
             What::Close if self.world.reading == Reading::Metadata && self.watches.len() == 3 => {
                 let closed = self.watches.remove(1).intake;
                 for change in self.world.store.close(&closed.scope) {
-                    (closed.listener)(change, Origin::Listed);
+                    (closed.listener)(change, Source::Relist);
                 }
             }
             What::Close => {}

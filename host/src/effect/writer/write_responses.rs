@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    cache::store::{Origin, Put, Store},
+    cache::store::{Source, Put, Store},
     client::api::ApiError,
     kube::{key::ObjectRef, object::Object, scope::Form},
     schedule::dispatcher::{Router, Writing},
@@ -42,8 +42,8 @@ impl Answers {
     /// An object as it was just read: news to whoever it concerns.
     pub(super) fn learn(&self, key: &ObjectRef, answer: &[u8]) -> Result<(), ApiError> {
         let (key, object) = parse(key, answer)?;
-        if let Put::News(change) = self.store.put(&key, object, Form::Whole, Origin::Answered) {
-            self.router.changed(&change, Origin::Answered, None);
+        if let Put::Changed(change) = self.store.put(&key, object, Form::Whole, Source::WriteResponse) {
+            self.router.changed(&change, Source::WriteResponse, None);
         }
         Ok(())
     }
@@ -56,17 +56,17 @@ impl Awaiting<'_> {
         let Answers { store, router } = self.answers;
         let (key, object) = parse(self.key, answer)?;
         let version = object.resource_version;
-        let kept = match store.put(&key, object, Form::Whole, Origin::Answered) {
-            Put::News(change) => {
+        let kept = match store.put(&key, object, Form::Whole, Source::WriteResponse) {
+            Put::Changed(change) => {
                 // Somebody has deleted the one before.
                 ours &= !change.replaced();
-                router.changed(&change, Origin::Answered, Some(self.by).filter(|_| ours));
+                router.changed(&change, Source::WriteResponse, Some(self.by).filter(|_| ours));
                 change.new
             }
             // The watch was faster, or has something newer still.
-            Put::Known => store.get(&key, Form::Whole),
-            Put::Overtaken(newer) => Some(newer),
-            Put::Stray(object) => Some(object),
+            Put::Unchanged => store.get(&key, Form::Whole),
+            Put::Superseded(newer) => Some(newer),
+            Put::Unwatched(object) => Some(object),
         };
         if ours {
             self.writing.done(version);

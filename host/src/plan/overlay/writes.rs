@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Entry, Overlay, PLANNED, key, missing, status};
 use crate::{
-    cache::store::{Origin, Put, Query},
+    cache::store::{Source, Put, Query},
     client::api::{ApiError, Cluster, Layer, Target, Write, parse},
     kube::{key::ObjectRef, object::Object, scope::Form},
     plan::merge::{bare, deleting, delta, follow, held, merge, patched, same, set},
@@ -382,7 +382,7 @@ impl Overlay {
             let scopes = world.informers.scopes().into_iter();
             for (scope, _) in scopes.filter(|(scope, _)| scope.gvk == key.gvk) {
                 if let Some(change) = world.store.remove(&scope, &key, &object.uid, u64::MAX) {
-                    world.router.changed(&change, Origin::Answered, None);
+                    world.router.changed(&change, Source::WriteResponse, None);
                 }
             }
             return;
@@ -392,8 +392,8 @@ impl Overlay {
             true => Form::Whole,
             false => Form::Metadata,
         };
-        if let Put::News(change) = world.store.put(&key, object, form, Origin::Answered) {
-            world.router.changed(&change, Origin::Answered, by);
+        if let Put::Changed(change) = world.store.put(&key, object, form, Source::WriteResponse) {
+            world.router.changed(&change, Source::WriteResponse, by);
         }
     }
 }

@@ -7,7 +7,7 @@ use tracing::{Span, field::Empty, instrument};
 
 use super::{Call, Named, Services, segment};
 use crate::{
-    cache::store::Query,
+    cache::store::{NamespacedName, Query},
     client::access_review::Read,
     contract::{
         bindings::{
@@ -231,7 +231,12 @@ impl Call {
     ) -> Result<Found, Error> {
         let after = match token.map(|token| token.split_once('/').ok_or_else(foreign)) {
             None => None,
-            Some(last) => last.map(|(namespace, name)| Some((Arc::from(namespace), Arc::from(name))))?,
+            Some(last) => last.map(|(namespace, name)| {
+                Some(NamespacedName {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                })
+            })?,
         };
         let mut found = Vec::new();
         for list in lists {

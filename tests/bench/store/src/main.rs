@@ -8,7 +8,7 @@ use ostler::testing::{
     key::Gvk,
     object::Object,
     scope::{Form, Scope},
-    store::{Origin, Put, Store},
+    store::{Source, Put, Store},
 };
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -43,15 +43,15 @@ fn main() -> Result<()> {
         }
         let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
         if !matches!(
-            store.put(&key, parsed, Form::Whole, Origin::Watched),
-            Put::News(_)
+            store.put(&key, parsed, Form::Whole, Source::Watch),
+            Put::Changed(_)
         ) {
             bail!("object {i} was not taken in");
         }
     }
     let change = region.change();
-    if store.size().0 != n {
-        bail!("the store has {} of {n} objects", store.size().0);
+    if store.size().objects != n {
+        bail!("the store has {} of {n} objects", store.size().objects);
     }
     // What was reallocated is told as a difference.
     let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
