@@ -78,7 +78,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     let scopes = admin.services.informers.scopes();
     let waiting: Vec<_> = scopes
         .iter()
-        .filter(|(_, s)| *s != crate::cache::informer::Synced::Yes)
+        .filter(|(_, s)| *s != crate::cache::informer::SyncState::Synced)
         .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
         .collect();
     (

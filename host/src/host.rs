@@ -9,17 +9,17 @@ use tracing::{debug, info, warn};
 pub use crate::settings::Settings;
 use crate::{
     cache::{
-        informer::{Informers, Synced},
+        informer::{Informers, SyncState},
         store::{Query, Store},
     },
-    client::{access_review::Reviewer, api::Cluster, fence::Gate},
-    effect::{events::Recorder, writer::Effects},
+    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::{Form, Reach},
+        scope::{NamespaceScope, Projection},
     },
-    leader::lease::Campaign,
+    leader::lease::LeaderElector,
     observe::metrics::Metrics,
     plugin::{self, Registry},
     policy::network::Network,
@@ -32,8 +32,8 @@ use crate::{
     rollout::{Objects, Reloader},
     sandbox::{capabilities::Services, object_cache::Memo},
     schedule::{
-        dispatcher::{Cause, Router},
-        queue::{Config as QueueConfig, Priority, Queue},
+        dispatcher::{Cause, Dispatcher},
+        queue::{Priority, Queue},
     },
     upstream::{self, Clients, Streams},
 };
@@ -45,7 +45,7 @@ pub struct Host {
     ledger: Arc<Ledger>,
     tasks: JoinSet<anyhow::Result<()>>,
     workers: JoinSet<()>,
-    campaign: Option<Campaign>,
+    campaign: Option<LeaderElector>,
 }
 
 impl Host {
@@ -55,22 +55,24 @@ impl Host {
         let settings = Arc::new(settings);
         let metrics = Arc::new(Metrics::default());
         let gate = match settings.election {
-            Some(_) => Gate::shut(),
-            None => Gate::default(),
+            Some(_) => WriteFence::closed(),
+            None => WriteFence::default(),
         };
-        let cluster = Cluster::new(client)
-            .counted(metrics.rest(), &settings.api_server)
-            .gated(gate.clone());
+        let cluster = ApiClient::new(client)
+            .with_metrics(metrics.rest(), &settings.api_server)
+            .with_fence(gate.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
-        let queue = Queue::new(QueueConfig::new(first, longest, crate::kube::time::unique()));
-        let reach = Reach::new(&settings.namespaces);
-        let router = Arc::new(Router::new(queue, reach.clone()));
+        let queue = Queue::new(first, longest);
+        let reach = NamespaceScope::new(&settings.namespaces);
+        // The host writes the status of Upstreams itself while their dependants use them.
+        let router = Dispatcher::new(queue, reach.clone()).wake_on_recovery_only(upstream::kind());
+        let router = Arc::new(router);
         let ledger = Arc::new(Ledger::new(store.clone()));
         let waking = router.clone();
         let streams = Streams::new(gate.clone(), move |object, stream| {
             let cause = Cause::Event(stream.to_string().into());
-            waking.add(object, Priority::Normal, cause);
+            waking.enqueue(object, Priority::Normal, cause);
         });
         let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
         let registry = Arc::new(Registry::default());
@@ -79,7 +81,7 @@ impl Host {
             cluster.clone(),
             store.clone(),
             Arc::new(move |change, origin| {
-                if change.new.is_some() && listening.reconciles(&change.key.gvk) {
+                if change.new.is_some() && listening.has_reconciler(&change.key.gvk) {
                     seeing.seen(&change.key);
                 }
                 let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
@@ -87,7 +89,7 @@ impl Host {
                     governing.look_again();
                 }
                 closing.changed(&change.key, change.new.as_deref());
-                listening.changed(&change, origin, None);
+                listening.on_change(&change, origin, None);
             }),
         ));
         let network = Network::default();
@@ -98,23 +100,23 @@ impl Host {
             .within(network.clone())
             .telling(move |namespace, name| {
                 let key = ObjectRef::new(upstream::kind(), namespace, name);
-                telling.add(&key, Priority::Normal, Cause::Traffic);
+                telling.enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
             });
         let services = Arc::new(Services {
             store: store.clone(),
-            router: router.clone(),
+            dispatcher: router.clone(),
             informers: informers.clone(),
-            reviewer: Reviewer::new(cluster.clone()),
-            effects: Arc::new(Effects::new(cluster, store, router.clone())),
-            recorder: Recorder::default(),
+            reviewer: AccessReviewer::new(cluster.clone()),
+            writer: Arc::new(ApiWriter::new(cluster, store, router.clone())),
+            recorder: EventRecorder::default(),
             upstreams,
             streams,
             memo: Memo::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics,
-            gate: gate.clone(),
+            fence: gate.clone(),
             lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
-            reach: reach.clone(),
+            namespaces: reach.clone(),
         });
         let at_once = settings.workers + RESERVE;
         let controller = Controller::new(
@@ -167,8 +169,8 @@ impl Host {
             let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
             loop {
                 sweep.tick().await;
-                let needed = letting_go.router.scopes();
-                letting_go.informers.retain(&needed, linger);
+                let needed = letting_go.dispatcher.scopes();
+                letting_go.informers.stop_unneeded(&needed, linger);
                 letting_go.upstreams.sweep();
             }
         });
@@ -186,7 +188,7 @@ impl Host {
             ledger,
             tasks,
             workers,
-            campaign: campaign.map(|c| Campaign::start(c, gate)).transpose()?,
+            campaign: campaign.map(|c| LeaderElector::start(c, gate)).transpose()?,
         };
         tokio::select! {
             _ = looking => Ok(host),
@@ -201,7 +203,7 @@ impl Host {
     pub async fn failed(&mut self) -> anyhow::Error {
         let campaigning = async {
             match &mut self.campaign {
-                Some(campaign) => campaign.failed().await,
+                Some(campaign) => campaign.wait_failure().await,
                 None => std::future::pending().await,
             }
         };
@@ -223,7 +225,7 @@ impl Host {
     /// Ends in order: nothing is begun any more, what runs is asked to end early and gets this long, and then
     /// another may lead. What hasn't ended by then is abandoned, as a crash would; nothing is lost by that.
     pub async fn drain(mut self, grace: Duration) {
-        self.services.gate.drain();
+        self.services.fence.start_drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
             warn!(
@@ -233,10 +235,10 @@ impl Host {
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
-        self.services.gate.close();
+        self.services.fence.close();
         self.services.streams.clear();
         if let Some(campaign) = self.campaign {
-            match campaign.resign(RELEASE).await {
+            match campaign.release(RELEASE).await {
                 true => info!("the lease is released"),
                 false => warn!("the lease is not released: it expires by itself"),
             }
@@ -260,7 +262,7 @@ impl Host {
 
     /// Everything that woke an object so far, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
-        self.services.router.causes(key)
+        self.services.dispatcher.causes(key)
     }
 
     /// Whether every informer has had everything once.
@@ -278,13 +280,13 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// When this host leads no more: others will change what it remembers, so that it looks at everything again when
 /// it leads again.
 async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
-    while let Some(term) = services.gate.opened().await {
+    while let Some(term) = services.fence.wait_open().await {
         tokio::select! {
-            () = services.gate.ended(term) => {}
-            () = services.gate.drained() => return,
+            () = services.fence.wait_term_end(term) => {}
+            () = services.fence.wait_drain() => return,
         }
         services.streams.clear();
-        services.effects.forget_all();
+        services.writer.forget_all();
         services.memo.clear();
         for plugin in registry.serving() {
             requeue(&services, &plugin, Cause::Start);
@@ -296,32 +298,43 @@ async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
 /// Reconciles Upstreams from when their kind is served on: where nobody uses any their CRD may be missing.
 async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
-    while let Err(e) = services.effects.resource(&upstream::kind()).await {
+    while let Err(e) = services.writer.discover_resource(&upstream::kind()).await {
         debug!("Upstreams are not followed yet: {e}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }
-    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
+    let scopes = services
+        .namespaces
+        .kind_scopes(&upstream::kind(), None, Projection::Full);
     let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
-    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    services
+        .dispatcher
+        .assign_kinds(&lane, &[upstream::kind()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
 /// Queues all Upstreams, those included that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::kind()) {
+    if !services.dispatcher.has_reconciler(&upstream::kind()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
-        let (serving, _) = services.informers.ensure(&scope);
+    for scope in services
+        .namespaces
+        .kind_scopes(&upstream::kind(), None, Projection::Full)
+    {
+        let (serving, _) = services.informers.ensure_informer(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
-            services.router.add(&key, Priority::Low, cause.clone());
+            services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }
 }
 
 /// Whether every informer has had everything once.
 pub fn synced(services: &Services) -> bool {
-    services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
+    services
+        .informers
+        .scopes()
+        .iter()
+        .all(|(_, s)| *s == SyncState::Synced)
 }

@@ -33,11 +33,11 @@ pub use self::{
 };
 use crate::{
     cache::{informer::Informers, store::Store},
-    client::{access_review::Reviewer, api::Cluster, fence::Gate},
-    effect::{events::Recorder, writer::Effects},
+    client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::ObjectRef,
-        scope::{Form, Reach},
+        scope::{NamespaceScope, Projection},
     },
     observe::metrics::Metrics,
     policy::network::Network,
@@ -45,11 +45,11 @@ use crate::{
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::Memo},
     schedule::{
-        dispatcher::{Cause, Router},
-        queue::{Config as QueueConfig, Priority, Queue, Work},
+        dispatcher::{Cause, Dispatcher},
+        queue::{Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{Clients, Streams},
+    upstream::{self, Clients, Streams},
 };
 
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
@@ -99,7 +99,7 @@ fn now() -> Timestamp {
 /// The host that a plan is made with.
 struct World {
     settings: Arc<Settings>,
-    cluster: Cluster,
+    cluster: ApiClient,
     overlay: Arc<Overlay>,
     services: Arc<Services>,
     controller: Controller,
@@ -110,15 +110,18 @@ impl World {
         let settings = Arc::new(settings);
         let overlay = Arc::new(Overlay::default());
         // Never opened: no write gets out, whatever is wrong before it.
-        let sealed = Gate::shut();
+        let sealed = WriteFence::closed();
         // A review is a POST that changes nothing, and says what a plugin's account may see.
-        let reviewer = Reviewer::new(Cluster::new(client.clone()));
-        let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
+        let reviewer = AccessReviewer::new(ApiClient::new(client.clone()));
+        let cluster = ApiClient::new(client)
+            .with_fence(sealed.clone())
+            .with_interceptor(overlay.clone());
         let store = Arc::new(Store::default());
         let (first, longest) = settings.backoff;
-        let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(first, longest, 1));
-        let router = Arc::new(Router::new(queue, reach.clone()));
+        let reach = NamespaceScope::new(&settings.namespaces);
+        let queue = Queue::new(first, longest);
+        let router = Dispatcher::new(queue, reach.clone()).wake_on_recovery_only(upstream::kind());
+        let router = Arc::new(router);
         let ledger = Arc::new(Ledger::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
@@ -127,11 +130,11 @@ impl World {
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
-            router: router.clone(),
+            dispatcher: router.clone(),
             informers: Arc::new(informers),
             reviewer,
-            effects: Arc::new(Effects::new(cluster.clone(), store, router)),
-            recorder: Recorder::default(),
+            writer: Arc::new(ApiWriter::new(cluster.clone(), store, router)),
+            recorder: EventRecorder::default(),
             upstreams: Clients::default()
                 .gated(sealed)
                 .within(network)
@@ -140,9 +143,9 @@ impl World {
             memo: Memo::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
-            gate: Gate::default(),
+            fence: WriteFence::default(),
             lease: None,
-            reach,
+            namespaces: reach,
         });
         overlay.tell(&services);
         let at_once = settings.workers;
@@ -166,7 +169,9 @@ impl World {
         let chosen = self.choose(wish, &intended, &mut report.notes).await?;
         self.hooks(&chosen, &mut report.notes).await;
         for key in &chosen {
-            self.services.router.add(key, Priority::Normal, Cause::Start);
+            self.services
+                .dispatcher
+                .enqueue(key, Priority::Normal, Cause::Start);
         }
         report.objects = self.run(&mut report.notes).await;
         Ok(report)
@@ -187,7 +192,7 @@ impl World {
 
     /// Reconciles until nothing is woken any more.
     async fn run(&self, notes: &mut Vec<String>) -> Vec<Looked> {
-        let router = &self.services.router;
+        let router = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut looked = BTreeMap::new();
         while let Ok(work) = router.pop() {
@@ -210,20 +215,25 @@ impl World {
 
     /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
     async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<Looked> {
-        let Services { router, store, .. } = &*self.services;
+        let Services {
+            dispatcher, store, ..
+        } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.step(work).await;
         let ran = self.overlay.end(&reads);
         if step == Step::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
-            if let Err(e) = self.services.effects.read(None, key, key).await {
+            if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, "not read again: {e}");
             }
-            router.add(key, Priority::Normal, Cause::Retry);
+            dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
         }
-        let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
+        let ready = store
+            .get(key, Projection::Full)
+            .map(|o| o.readiness())
+            .unwrap_or_default();
         let facts = self.controller.ledger.of(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {

@@ -28,9 +28,9 @@ use crate::{
         limits::Limits,
     },
     kube::{
-        hash::hex,
+        hash::encode_hex,
         key::Gvk,
-        scope::{Form, Reach, Scope},
+        scope::{NamespaceScope, Projection, Scope},
         selector::Selector,
     },
     policy::{
@@ -93,8 +93,8 @@ pub struct Kind {
 
 impl Kind {
     /// The watches of its objects: one, or one in each namespace of a confined host.
-    pub fn scopes(&self, reach: &Reach) -> Vec<Scope> {
-        reach.everywhere(&self.gvk, self.selector.as_ref(), Form::Whole)
+    pub fn scopes(&self, reach: &NamespaceScope) -> Vec<Scope> {
+        reach.kind_scopes(&self.gvk, self.selector.as_ref(), Projection::Full)
     }
 }
 
@@ -278,7 +278,7 @@ pub async fn load(
     let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
-    let digest = hex(&Sha256::digest(&wasm));
+    let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
@@ -379,7 +379,7 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for kind in &descriptor.kinds {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
-        gvk.check()
+        gvk.validate()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
         if *gvk.group == *"ostler.dev" {
             return Err(format!(

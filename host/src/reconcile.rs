@@ -27,11 +27,12 @@ use tracing::{Instrument, debug, field::Empty, trace_span};
 use self::requeue::{JITTER, jittered};
 use crate::{
     client::{
-        api::{ApiError, complain},
-        fence::Deposed,
+        api::{ApiError, warn_api_error},
+        fence::NotLeader,
     },
     contract::{bindings::reconciler, limits::MOST_MEMORY},
-    kube::{key::ObjectRef, object::Object, references, scope::Form},
+    effect::events::{EventDraft, EventType},
+    kube::{key::ObjectRef, object::Object, references, scope::Projection},
     observe::{metrics::Ended, telemetry::SPANS},
     plugin::{Plugin, Registry},
     reconcile::{lifecycle::Hooks, stats::Ledger},
@@ -39,8 +40,8 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
-        hot_loop::Loops,
-        queue::{Next, Work},
+        hot_loop::LoopDetector,
+        queue::{Requeue, Work},
     },
     settings::Settings,
     upstream::StreamKey,
@@ -74,7 +75,7 @@ pub struct Controller {
     /// Intervals and limits.
     pub settings: Arc<Settings>,
     /// Who keeps changing what it reads.
-    pub loops: Mutex<Loops>,
+    pub loops: Mutex<LoopDetector>,
     /// What is known of each object between its reconciles.
     pub notes: Mutex<HashMap<ObjectRef, Notes>>,
 }
@@ -92,7 +93,7 @@ pub struct Notes {
 
 /// How a reconcile ended, for the queue.
 struct End {
-    next: Next<Cause>,
+    next: Requeue<Cause>,
     /// What it read; none where it did not come to that, and what it read before counts on.
     reads: Option<Vec<Dependency>>,
     /// The event streams it follows; none where what it followed before counts on.
@@ -102,7 +103,7 @@ struct End {
 impl End {
     fn settled() -> Self {
         Self {
-            next: Next::Settled,
+            next: Requeue::AwaitChange,
             reads: Some(Vec::new()),
             follows: Some(HashSet::new()),
         }
@@ -110,7 +111,7 @@ impl End {
 
     fn retry() -> Self {
         Self {
-            next: Next::Retry(Cause::Retry),
+            next: Requeue::Retry(Cause::Retry),
             reads: None,
             follows: None,
         }
@@ -119,7 +120,7 @@ impl End {
     /// Waits for a change, and looks again at this time at the latest.
     fn wait(until: Duration, cause: Cause) -> Self {
         Self {
-            next: Next::Yield(until, cause),
+            next: Requeue::Wait(until, cause),
             reads: None,
             follows: None,
         }
@@ -127,10 +128,10 @@ impl End {
 
     fn ended(&self) -> Ended {
         match self.next {
-            Next::Settled => Ended::Success,
-            Next::At(..) | Next::Yield(..) => Ended::RequeueAfter,
-            Next::Retry(_) => Ended::Error,
-            Next::Park => Ended::TerminalError,
+            Requeue::AwaitChange => Ended::Success,
+            Requeue::At(..) | Requeue::Wait(..) => Ended::RequeueAfter,
+            Requeue::Retry(_) => Ended::Error,
+            Requeue::Terminal => Ended::TerminalError,
         }
     }
 }
@@ -198,15 +199,17 @@ impl Controller {
 
     /// Takes work from the queue while this host leads, until it is drained.
     pub async fn work(self: Arc<Self>) {
-        let Services { router, gate, .. } = &*self.services;
-        while let Some(term) = gate.opened().await {
-            match router.pop() {
+        let Services {
+            dispatcher, fence, ..
+        } = &*self.services;
+        while let Some(term) = fence.wait_open().await {
+            match dispatcher.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
                     let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
                     let reconcile = self.reconcile(&work).instrument(span.clone());
-                    let ended = gate.during(term, reconcile).await;
+                    let ended = fence.run_in_term(term, reconcile).await;
                     if let Ok(end) = &ended {
                         let how = end.as_ref().map_or(Ended::Success, End::ended);
                         running.ended(how);
@@ -220,15 +223,15 @@ impl Controller {
                             if let Some(follows) = &end.follows {
                                 self.services.streams.retain(&key, follows);
                             }
-                            router.done(&key, end.next, end.reads);
+                            dispatcher.done(&key, end.next, end.reads);
                         }
-                        Ok(None) => router.forget(&key),
+                        Ok(None) => dispatcher.forget(&key),
                         // Somebody else's from here on; ours again if we lead again.
-                        Err(Deposed) => {
-                            debug!(object = %key, "abandoned: {Deposed}");
+                        Err(NotLeader) => {
+                            debug!(object = %key, "abandoned: {NotLeader}");
                             self.ledger.abandoned(&key);
-                            let again = Next::Yield(router.now(), Cause::Retry);
-                            router.done(&key, again, None);
+                            let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
+                            dispatcher.done(&key, again, None);
                         }
                     }
                     // A worker that always finds work must not keep the watches of its thread waiting.
@@ -242,10 +245,10 @@ impl Controller {
                         }
                     };
                     tokio::select! {
-                        () = router.work.notified() => {}
+                        () = dispatcher.work.notified() => {}
                         () = wait => {}
-                        () = gate.drained() => {}
-                        () = gate.ended(term) => {}
+                        () = fence.wait_drain() => {}
+                        () = fence.wait_term_end(term) => {}
                     }
                 }
             }
@@ -261,7 +264,7 @@ impl Controller {
         if *work.lane == *plugin::LANE {
             return self.plugin(work).await;
         }
-        let object = self.services.store.get(key, Form::Whole);
+        let object = self.services.store.get(key, Projection::Full);
         let plugin = match &object {
             Some(object) => self.registry.of_object(&key.gvk, object),
             None => self.registry.of_kind(&key.gvk),
@@ -274,7 +277,7 @@ impl Controller {
         };
         if !self.hooks.done(&plugin) {
             // A new build, whose objects are about to be held.
-            let again = self.services.router.now() + SOON;
+            let again = self.services.dispatcher.now() + SOON;
             return Some(End::wait(again, Cause::PluginChange));
         }
         if let Some(until) = self.slowed(work) {
@@ -288,8 +291,8 @@ impl Controller {
         }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
-        if object.deleting() {
-            if references::held(&object)
+        if object.is_deleting() {
+            if references::is_held(&object)
                 && let Some(end) = self.held(key, &object, Some(&plugin)).await
             {
                 return Some(end);
@@ -324,7 +327,7 @@ impl Controller {
         self.ledger.forget(key);
         self.services.memo.forget(key);
         self.services.streams.retain(key, &HashSet::new());
-        self.services.effects.forget(key);
+        self.services.writer.forget(key);
         self.loops.lock().expect("lock").forget(key);
         self.notes.lock().expect("lock").remove(key);
         None
@@ -333,7 +336,7 @@ impl Controller {
     /// The API server says that an object is not there. Where that is so, the watch tells; where it is only that the
     /// kind is not served for a moment, nobody does.
     fn missing(&self) -> End {
-        End::wait(self.services.router.now() + MISSING, Cause::Retry)
+        End::wait(self.services.dispatcher.now() + MISSING, Cause::Retry)
     }
 
     async fn set_finalizers(
@@ -342,20 +345,16 @@ impl Controller {
         object: &Object,
         finalizers: &[Box<str>],
     ) -> Result<Arc<Object>, End> {
-        let written = self
-            .services
-            .effects
-            .set_finalizers(key, object, finalizers)
-            .await;
+        let written = self.services.writer.set_finalizers(key, object, finalizers).await;
         self.ledger.count(key, api_writes(1));
         match written {
             Ok(object) => Ok(object),
             Err(e) if e.code() == 404 => Err(self.missing()),
-            Err(ApiError::Deposed(_)) => Err(End::retry()),
+            Err(ApiError::NotLeader(_)) => Err(End::retry()),
             // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
             Err(e) => {
                 if e.code() != 409 {
-                    complain!(e, object = %key, "finalizer not written: {e}");
+                    warn_api_error!(e, object = %key, "finalizer not written: {e}");
                     self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
                 }
                 Err(End::retry())
@@ -387,21 +386,20 @@ impl Controller {
         plugin: &Plugin,
         key: &ObjectRef,
         object: &Object,
-        warning: bool,
+        event_type: EventType,
         reason: &str,
         note: &str,
     ) {
         let services = &self.services;
-        let sent = services.recorder.record(
-            &services.effects,
-            plugin.name(),
-            key,
-            object,
-            warning,
+        let draft = EventDraft {
+            component: plugin.name(),
+            event_type,
             reason,
             note,
-            None,
-        );
+        };
+        let sent = services
+            .recorder
+            .record(&services.writer, key, object, draft, None);
         if sent.await {
             self.ledger.count(key, api_writes(1));
         }

@@ -48,9 +48,9 @@ use self::{
     health::Health,
 };
 use crate::{
-    client::fence::{Deposed, Gate},
+    client::fence::{NotLeader, WriteFence},
     contract::bindings::{http, types},
-    kube::{hash::hex, key::Gvk},
+    kube::{hash::encode_hex, key::Gvk},
     policy::network::Network,
 };
 
@@ -202,7 +202,7 @@ pub enum SendError {
     TooLarge(String),
     /// Not sent.
     #[error(transparent)]
-    Deposed(#[from] Deposed),
+    NotLeader(#[from] NotLeader),
 }
 
 impl From<SendError> for types::Error {
@@ -212,7 +212,7 @@ impl From<SendError> for types::Error {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
             SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
-            SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
             SendError::TooLarge(_) => Self::Budget(text),
         }
@@ -230,7 +230,7 @@ pub struct Clients {
     former: Former,
     /// Digests of secrets are keyed: nobody can try values against them.
     salt: [u8; 32],
-    gate: Gate,
+    gate: WriteFence,
     network: Network,
     news: News,
     /// In a plan, who takes requests that may change something.
@@ -277,7 +277,7 @@ impl Default for Clients {
             clients: Mutex::default(),
             former: Former::default(),
             salt,
-            gate: Gate::default(),
+            gate: WriteFence::default(),
             network: Network::default(),
             news: Arc::new(|_, _| {}),
             instead: None,
@@ -287,7 +287,7 @@ impl Default for Clients {
 
 impl Clients {
     /// The same, with all that is not only read going through this gate.
-    pub fn gated(self, gate: Gate) -> Self {
+    pub fn gated(self, gate: WriteFence) -> Self {
         Self { gate, ..self }
     }
 
@@ -453,10 +453,12 @@ impl Clients {
             .chain_update(self.salt)
             .chain_update(value)
             .finalize();
-        hex(&Sha256::new()
-            .chain_update(inner)
-            .chain_update(self.salt)
-            .finalize()[..16])
+        encode_hex(
+            &Sha256::new()
+                .chain_update(inner)
+                .chain_update(self.salt)
+                .finalize()[..16],
+        )
     }
 }
 

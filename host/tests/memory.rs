@@ -5,9 +5,9 @@ use std::alloc::System;
 use ostler::testing::{
     key::Gvk,
     object::Object,
-    scope::{Form, Scope},
+    scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
-    store::{Source, Put, Query, Store},
+    store::{Put, Query, Source, Store},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -30,7 +30,7 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Form::Whole,
+        form: Projection::Full,
     };
     let store = Store::default();
     store.open(&scope);
@@ -38,7 +38,7 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
     for i in 0..OBJECTS {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
         assert!(matches!(
-            store.put(&key, object, Form::Whole, Source::Watch),
+            store.put(&key, object, Projection::Full, Source::Watch),
             Put::Changed(_)
         ));
     }

@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    cache::informer::Synced,
+    cache::informer::SyncState,
     contract::limits::Limit,
     observe::metrics::{
         Labels, MAX_UPSTREAMS, Metrics,
@@ -164,7 +164,7 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
         "Reconciles at the same time at most",
         Gauges::<i64>::default(),
     );
-    let (lanes, later) = scraped.services.router.lanes();
+    let (lanes, later) = scraped.services.dispatcher.lanes();
     delayed.set(signed(later));
     for LaneState {
         name,
@@ -296,7 +296,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Family::<Labels, Counter>::default(),
     );
     if let Some(name) = &services.lease {
-        let gate = &services.gate;
+        let gate = &services.fence;
         let labels = vec![("name", name.clone())];
         leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
         rereads.get_or_create(&labels).inc_by(gate.rereads());
@@ -329,9 +329,9 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     }
     for (_, synced) in services.informers.scopes() {
         let state = match synced {
-            Synced::Yes => "synced",
-            Synced::No => "listing",
-            Synced::Failed(_) => "failing",
+            SyncState::Synced => "synced",
+            SyncState::Pending => "listing",
+            SyncState::Failed(_) => "failing",
         };
         watches.get_or_create(&vec![("state", state.into())]).inc();
     }

@@ -62,7 +62,10 @@ pub async fn record(
         Err(refused) => return refused,
     };
     if method == Method::POST {
-        admin.services.router.add(&key, Priority::High, Cause::Manual);
+        admin
+            .services
+            .dispatcher
+            .enqueue(&key, Priority::High, Cause::Manual);
     }
     stream(following, wish.count.unwrap_or(usize::MAX))
 }
@@ -79,7 +82,7 @@ fn follow(admin: &Admin, question: &Question, wanted: Wanted) -> Result<(ObjectR
     let key = question
         .find(&admin.ledger.keys())
         .map_err(|message| refused(StatusCode::NOT_FOUND, &message))?;
-    if admin.services.gate.term().is_none() {
+    if admin.services.fence.term().is_none() {
         let message = "this host stands by and reconciles nothing: ask the one that leads";
         return Err(refused(StatusCode::CONFLICT, message));
     }

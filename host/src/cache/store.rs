@@ -10,11 +10,7 @@
 
 mod collection;
 
-use std::{
-    cmp::Ordering,
-    collections::HashMap,
-    sync::Arc,
-};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use parking_lot::RwLock;
 
@@ -22,7 +18,7 @@ use self::collection::{Collection, Delivery, IndexTerm, Recency, Tombstones};
 use crate::kube::{
     key::{Gvk, ObjectRef},
     object::{Dictionary, Labels, Object},
-    scope::{Form, Scope},
+    scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
 };
 
@@ -41,7 +37,7 @@ pub enum Source {
 
 impl Source {
     /// Returns true if versions in between may never be delivered.
-    pub fn skips(self) -> bool {
+    pub fn skips_versions(self) -> bool {
         matches!(self, Self::InitialList | Self::Relist)
     }
 }
@@ -59,7 +55,7 @@ pub struct Change {
 
 impl Change {
     /// Returns true if the previous object was deleted: the current one, if any, only has the same name.
-    pub fn replaced(&self) -> bool {
+    pub fn is_replacement(&self) -> bool {
         let same = |old: &Arc<Object>| self.new.as_ref().is_some_and(|new| new.uid == old.uid);
         self.old.as_ref().is_some_and(|old| !same(old))
     }
@@ -157,13 +153,18 @@ enum Novelty {
 }
 
 impl Kind {
-    fn collections_of(&mut self, form: Form) -> impl Iterator<Item = &mut Collection> {
-        self.collections.iter_mut().filter(move |c| c.scope.form == form)
+    fn collections_of(&mut self, projection: Projection) -> impl Iterator<Item = &mut Collection> {
+        self.collections
+            .iter_mut()
+            .filter(move |c| c.scope.projection == projection)
     }
 
     /// The newest version in any collection of this projection.
-    fn latest(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
-        let of_form = self.collections.iter().filter(|c| c.scope.form == form);
+    fn latest(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
+        let of_form = self
+            .collections
+            .iter()
+            .filter(|c| c.scope.projection == projection);
         let found = of_form.filter_map(|c| c.get(key));
         found.max_by_key(|o| o.resource_version).cloned()
     }
@@ -176,26 +177,33 @@ impl Kind {
 
     /// Returns true if a watch of full objects covers an object with these labels.
     fn is_watched_in_full(&self, key: &ObjectRef, labels: &Labels) -> bool {
-        let mut full = self.collections.iter().filter(|c| c.scope.form == Form::Whole);
-        full.any(|c| c.scope.has(key, labels))
+        let mut full = self
+            .collections
+            .iter()
+            .filter(|c| c.scope.projection == Projection::Full);
+        full.any(|c| c.scope.contains(key, labels))
     }
 
     /// The changes that the metadata collections show and a closed watch of full objects has not reported. That
     /// watch was the one to report them, so they would be lost with it.
     fn undelivered_changes(&self, closed: &Collection) -> Vec<Change> {
-        let metadata = || self.collections.iter().filter(|c| c.scope.form == Form::Metadata);
+        let metadata = || {
+            self.collections
+                .iter()
+                .filter(|c| c.scope.projection == Projection::Metadata)
+        };
         let covered = |key: &ObjectRef, o: &Object| self.is_watched_in_full(key, &o.labels);
         let mut undelivered = HashMap::new();
         for (key, new) in metadata().flat_map(|c| &c.objects) {
             let old = closed.get(key);
             let delivered = old.is_some_and(|old| old.resource_version >= new.resource_version);
-            if closed.scope.has(key, &new.labels) && !delivered && !covered(key, new) {
+            if closed.scope.contains(key, &new.labels) && !delivered && !covered(key, new) {
                 let (old, new, key) = (old.cloned(), Some(new.clone()), key.clone());
                 undelivered.insert(key.clone(), Change { key, old, new });
             }
         }
         for (key, old) in &closed.objects {
-            let deleted = metadata().any(|c| c.scope.has(key, &old.labels) && c.get(key).is_none());
+            let deleted = metadata().any(|c| c.scope.contains(key, &old.labels) && c.get(key).is_none());
             if deleted && !covered(key, old) {
                 let (old, new, key) = (Some(old.clone()), None, key.clone());
                 undelivered.insert(key.clone(), Change { key, old, new });
@@ -220,13 +228,13 @@ impl Kind {
         if echoed {
             self.pending_echoes.remove(key);
         }
-        echoed && novelty == Novelty::Cached && source.skips()
+        echoed && novelty == Novelty::Cached && source.skips_versions()
     }
 }
 
 impl Store {
     /// Creates the collection that a watch will fill.
-    pub fn open(&self, scope: &Scope) {
+    pub fn open_collection(&self, scope: &Scope) {
         let mut kinds = self.kinds.write();
         let kind = kinds.entry(KindKey::new(&scope.cluster, &scope.gvk)).or_default();
         if kind.collections.iter().all(|c| c.scope != *scope) {
@@ -236,7 +244,7 @@ impl Store {
 
     /// Drops the collection of a watch. Returns the changes that this watch still had to report to readers of the
     /// metadata.
-    pub fn close(&self, scope: &Scope) -> Vec<Change> {
+    pub fn close_collection(&self, scope: &Scope) -> Vec<Change> {
         let mut kinds = self.kinds.write();
         let id = KindKey::new(&scope.cluster, &scope.gvk);
         let Some(kind) = kinds.get_mut(&id) else {
@@ -251,16 +259,16 @@ impl Store {
             return Vec::new();
         }
         let pending = std::mem::take(&mut kind.pending_echoes).into_iter();
-        let still_cached = pending.filter(|(key, _)| kind.latest(key, Form::Whole).is_some());
+        let still_cached = pending.filter(|(key, _)| kind.latest(key, Projection::Full).is_some());
         kind.pending_echoes = still_cached.collect();
-        match scope.form {
-            Form::Whole => kind.undelivered_changes(&closed),
-            Form::Metadata => Vec::new(),
+        match scope.projection {
+            Projection::Full => kind.undelivered_changes(&closed),
+            Projection::Metadata => Vec::new(),
         }
     }
 
     /// Records the version up to which the list of a watch was complete.
-    pub fn listed(&self, scope: &Scope, version: u64) {
+    pub fn complete_list(&self, scope: &Scope, version: u64) {
         let mut kinds = self.kinds.write();
         let kind = kinds.get_mut(&KindKey::new(&scope.cluster, &scope.gvk));
         let collections = kind.into_iter().flat_map(|kind| &mut kind.collections);
@@ -270,8 +278,8 @@ impl Store {
     }
 
     /// Puts an object into every collection that covers it, unless this or a newer version is cached.
-    pub fn put(&self, key: &ObjectRef, mut object: Object, form: Form, source: Source) -> Put {
-        let sample = self.compress(key, &mut object, form);
+    pub fn put(&self, key: &ObjectRef, mut object: Object, projection: Projection, source: Source) -> Put {
+        let sample = self.compress(key, &mut object, projection);
         let object = Arc::new(object);
         let mut kinds = self.kinds.write();
         let Some(kind) = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk)) else {
@@ -285,9 +293,10 @@ impl Store {
         if kind.tombstones.contains(&object.uid, version) {
             return Put::Unchanged;
         }
-        let latest = kind.latest(key, form);
+        let latest = kind.latest(key, projection);
         // A watch of full objects reports the change if there is one.
-        let reported_in_full = form == Form::Metadata && kind.is_watched_in_full(key, &object.labels);
+        let reported_in_full =
+            projection == Projection::Metadata && kind.is_watched_in_full(key, &object.labels);
         let recency = match &latest {
             Some(latest) if latest.resource_version > version => Recency::Superseded,
             _ => Recency::Newest,
@@ -297,12 +306,12 @@ impl Store {
             _ => Delivery::Informer,
         };
         let mut covered = latest.is_some();
-        for collection in kind.collections_of(form) {
+        for collection in kind.collections_of(projection) {
             covered |= collection.put(key, &object, recency, delivery);
         }
-        if form == Form::Whole && covered {
+        if projection == Projection::Full && covered {
             // Also update the metadata-only collections: the reconciler that this wakes may read from them.
-            for collection in kind.collections_of(Form::Metadata) {
+            for collection in kind.collections_of(Projection::Metadata) {
                 collection.put(key, &object, Recency::Newest, Delivery::OutOfBand);
             }
         }
@@ -339,7 +348,7 @@ impl Store {
 
     /// Compresses an object that is likely to be cached. Runs before the write lock is taken, so that readers do not
     /// wait for it. Returns the plain text of an object that the dictionary should be trained with.
-    fn compress(&self, key: &ObjectRef, object: &mut Object, form: Form) -> Option<Box<[u8]>> {
+    fn compress(&self, key: &ObjectRef, object: &mut Object, projection: Projection) -> Option<Box<[u8]>> {
         // A dictionary outlives its samples, so no Secret may become one.
         if key.gvk.is_secret() {
             return None;
@@ -348,7 +357,7 @@ impl Store {
             let kinds = self.kinds.read();
             let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
             let is_cached = |o: Arc<Object>| o.resource_version >= object.resource_version;
-            if kind.latest(key, form).is_some_and(is_cached) {
+            if kind.latest(key, projection).is_some_and(is_cached) {
                 return None;
             }
             kind.dictionary.clone()
@@ -366,19 +375,19 @@ impl Store {
         let mut old = None;
         let is_gone = |o: &&Arc<Object>| *o.uid == *uid && o.resource_version <= version;
         for collection in kind
-            .collections_of(scope.form)
+            .collections_of(scope.projection)
             .filter(|c| deleted || c.scope == *scope)
         {
             if collection.get(key).filter(is_gone).is_some() {
                 old = collection.remove(key).or(old);
             }
-            if !deleted || scope.form == Form::Metadata {
+            if !deleted || scope.projection == Projection::Metadata {
                 collection.departed.insert(uid, version);
             }
         }
-        if scope.form == Form::Whole && deleted && old.is_some() {
+        if scope.projection == Projection::Full && deleted && old.is_some() {
             // Also update the metadata-only collections: the reconciler that this wakes may read from them.
-            for collection in kind.collections_of(Form::Metadata) {
+            for collection in kind.collections_of(Projection::Metadata) {
                 if collection.get(key).filter(is_gone).is_some() {
                     collection.remove(key);
                 }
@@ -388,19 +397,19 @@ impl Store {
         // had the object.
         let none = Labels::default();
         let labels = old.as_ref().map_or(&none, |o| &o.labels);
-        if scope.form == Form::Metadata && kind.is_watched_in_full(key, labels) {
+        if scope.projection == Projection::Metadata && kind.is_watched_in_full(key, labels) {
             // Its relist may have come a little earlier than this one.
             let reported = old
                 .as_ref()
                 .is_some_and(|o| kind.tombstones.contains(uid, o.resource_version));
-            if reported || kind.latest(key, Form::Whole).is_some() {
+            if reported || kind.latest(key, Projection::Full).is_some() {
                 return None;
             }
         } else if deleted {
             kind.tombstones.insert(uid, version);
         }
         // Another scope still has the object.
-        if kind.latest(key, scope.form).is_some() {
+        if kind.latest(key, scope.projection).is_some() {
             return None;
         }
         kind.pending_echoes.remove(key);
@@ -412,24 +421,26 @@ impl Store {
     }
 
     /// Returns one object: in full if any watch has it so, otherwise in this projection.
-    pub fn get(&self, key: &ObjectRef, form: Form) -> Option<Arc<Object>> {
+    pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
         let kinds = self.kinds.read();
         let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
-        let full = kind.latest(key, Form::Whole);
-        full.or_else(|| kind.latest(key, form))
+        let full = kind.latest(key, Projection::Full);
+        full.or_else(|| kind.latest(key, projection))
     }
 
     /// Replaces a key by the cached copy of it, so that all users share one allocation.
-    pub fn named(&self, key: ObjectRef) -> ObjectRef {
+    pub fn share_key(&self, key: ObjectRef) -> ObjectRef {
         let kinds = self.kinds.read();
         let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk));
-        kind.and_then(|kind| kind.cached_key(&key)).cloned().unwrap_or(key)
+        kind.and_then(|kind| kind.cached_key(&key))
+            .cloned()
+            .unwrap_or(key)
     }
 
     /// Lists objects of a watched scope, in order of namespace and name.
     pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
-        let label = query.labels.and_then(Selector::equality);
-        let field = || query.fields.and_then(FieldSelector::equality);
+        let label = query.labels.and_then(Selector::equality_term);
+        let field = || query.fields.and_then(FieldSelector::equality_term);
         let term = match label {
             Some((key, value)) => Some((IndexTerm::Label(key.into()), value)),
             None => field().map(|(path, value)| (IndexTerm::Field(path.into()), value)),

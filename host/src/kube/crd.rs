@@ -28,14 +28,14 @@ pub struct Condition {
 }
 
 /// Renders a CRD as YAML, as it is checked in under `crds/`.
-pub(crate) fn yaml<K: CustomResourceExt>() -> String {
+pub(crate) fn render_yaml<K: CustomResourceExt>() -> String {
     let mut crd = serde_json::to_value(K::crd()).unwrap_or_default();
     strip_unsigned_formats(&mut crd);
     serde_saphyr::to_string(&crd).unwrap_or_default()
 }
 
 /// The schema of an object whose unknown fields the API server preserves.
-pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(crate) fn any_object_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
@@ -56,7 +56,7 @@ fn strip_unsigned_formats(value: &mut Value) {
 
 /// Fails when a file under `crds/` differs from the YAML rendered from the types.
 #[cfg(test)]
-pub(crate) fn assert_current(file: &str, yaml: &str) {
+pub(crate) fn assert_crd_current(file: &str, yaml: &str) {
     let path = format!("{}/../crds/{file}", env!("CARGO_MANIFEST_DIR"));
     let checked_in = std::fs::read_to_string(path).unwrap_or_default();
     assert_eq!(checked_in, yaml, "run: cargo xtask crds");

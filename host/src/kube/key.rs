@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// A Kubernetes kind: group (empty for the core group), version and kind. Cheap to clone, since it is part of every
 /// key.
 #[derive(Clone, Debug, Eq)]
-pub struct Gvk(Arc<Names>);
+pub struct Gvk(Arc<GvkParts>);
 
 /// An interner: one shared copy of each name that many objects have.
 struct Interner<T> {
@@ -25,7 +25,7 @@ struct Interner<T> {
     sweep_at: usize,
 }
 
-static KINDS: LazyLock<Mutex<Interner<Arc<Names>>>> = LazyLock::new(Mutex::default);
+static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
 static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
 
 impl<T> Default for Interner<T> {
@@ -55,7 +55,7 @@ impl<T: ?Sized + Eq + Hash> Interner<Arc<T>> {
 
 /// The parts of a [`Gvk`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Names {
+pub struct GvkParts {
     /// API group; empty for the core group.
     pub group: Box<str>,
     /// API version, for example `v1alpha1`.
@@ -65,8 +65,8 @@ pub struct Names {
 }
 
 impl Deref for Gvk {
-    type Target = Names;
-    fn deref(&self) -> &Names {
+    type Target = GvkParts;
+    fn deref(&self) -> &GvkParts {
         &self.0
     }
 }
@@ -102,7 +102,7 @@ impl Hash for Gvk {
 impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self(KINDS.lock().intern(Names {
+        Self(KINDS.lock().intern(GvkParts {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
@@ -120,7 +120,7 @@ impl Gvk {
 
     /// Checks that all parts are valid names, since they become part of a path at the API server. The error names
     /// the field.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn validate(&self) -> Result<(), String> {
         let plain = |text: &str, more: &[u8]| {
             let mut bytes = text.bytes();
             bytes.all(|b| b.is_ascii_alphanumeric() || more.contains(&b))
@@ -174,11 +174,11 @@ impl fmt::Display for Gvk {
 /// The name of one object: the key of the queue, the store and the dependency graph. It is one pointer and is hashed
 /// once, because there are many of them and they are looked up all the time.
 #[derive(Clone, Eq)]
-pub struct ObjectRef(Arc<Identity>);
+pub struct ObjectRef(Arc<ObjectRefParts>);
 
 /// The parts of an [`ObjectRef`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct ObjectRefParts {
     /// Its kind.
     pub gvk: Gvk,
     /// The cluster it lives in; empty for the host's own.
@@ -191,8 +191,8 @@ pub struct Identity {
 }
 
 impl Deref for ObjectRef {
-    type Target = Identity;
-    fn deref(&self) -> &Identity {
+    type Target = ObjectRefParts;
+    fn deref(&self) -> &ObjectRefParts {
         &self.0
     }
 }
@@ -234,15 +234,15 @@ impl ObjectRef {
         // Shared, so that no reference allocates its own empty string.
         static OWN_CLUSTER: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
         let namespace = NAMESPACES.lock().intern(namespace);
-        Self::of(gvk, OWN_CLUSTER.clone(), namespace, name.into())
+        Self::new_in_cluster(gvk, OWN_CLUSTER.clone(), namespace, name.into())
     }
 
     /// Names an object of a cluster.
-    pub fn of(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
+    pub fn new_in_cluster(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
         // Random per process, so that names cannot be chosen to collide.
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = SEED.hash_one((&gvk, &cluster, &namespace, &name));
-        Self(Arc::new(Identity {
+        Self(Arc::new(ObjectRefParts {
             gvk,
             cluster,
             namespace,
@@ -252,14 +252,14 @@ impl ObjectRef {
     }
 
     /// Names the object of the same kind, namespace and name in another cluster.
-    pub fn in_cluster(self, cluster: &Arc<str>) -> Self {
+    pub fn with_cluster(self, cluster: &Arc<str>) -> Self {
         if self.cluster == *cluster {
             return self;
         }
-        let Identity {
+        let ObjectRefParts {
             gvk, namespace, name, ..
         } = &*self.0;
-        Self::of(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
+        Self::new_in_cluster(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
     }
 }
 
@@ -284,9 +284,7 @@ mod tests {
     #[test]
     fn interner_shares_equal_names_and_drops_unused_ones() {
         let mut interner: Interner<Arc<str>> = Interner::default();
-        let kept: Vec<Arc<str>> = (0..100)
-            .map(|i| interner.intern(&*format!("kept-{i}")))
-            .collect();
+        let kept: Vec<Arc<str>> = (0..100).map(|i| interner.intern(&*format!("kept-{i}"))).collect();
         for i in 0..10_000 {
             interner.intern(&*format!("gone-{i}"));
         }

@@ -77,7 +77,7 @@ pub struct Object {
 /// The error for bytes that are not a Kubernetes object.
 #[derive(Debug, thiserror::Error)]
 #[error("not a Kubernetes object: {0}")]
-pub struct NotAnObject(String);
+pub struct InvalidObject(String);
 
 /// A JSON object as its entries in order, values unparsed.
 struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
@@ -107,8 +107,8 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Object {
     /// Parses an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
-    pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), NotAnObject> {
-        let wrong = |e: serde_json::Error| NotAnObject(e.to_string());
+    pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), InvalidObject> {
+        let wrong = |e: serde_json::Error| InvalidObject(e.to_string());
         let top: Entries = serde_json::from_slice(json).map_err(wrong)?;
         let mut intent = DefaultHasher::new();
         let mut out = Vec::with_capacity(json.len());
@@ -150,7 +150,7 @@ impl Object {
         }
         out.push(b'}');
         if meta.name.is_empty() {
-            return Err(NotAnObject("metadata.name is missing".into()));
+            return Err(InvalidObject("metadata.name is missing".into()));
         }
         let object = Self {
             json: out.into(),
@@ -167,12 +167,12 @@ impl Object {
     }
 
     /// Returns true once its deletion was requested.
-    pub fn deleting(&self) -> bool {
+    pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
     /// The whole object as a JSON value.
-    pub fn value(&self) -> Value {
+    pub fn to_value(&self) -> Value {
         serde_json::from_slice(&self.json.text()).expect("was parsed on the way in")
     }
 
@@ -184,7 +184,7 @@ impl Object {
 
     /// The scalar at a path of fields (`spec.nodeName`) as text, as a field selector compares it; empty when it
     /// isn't there.
-    pub fn field(&self, path: &str) -> String {
+    pub fn field_text(&self, path: &str) -> String {
         fn find_scalar(json: &str, path: &[&str]) -> Option<String> {
             let Some((first, rest)) = path.split_first() else {
                 return match json.as_bytes().first()? {
@@ -204,7 +204,7 @@ impl Object {
     }
 
     /// The value of `data[key]`: base64-decoded for a Secret, verbatim for a ConfigMap.
-    pub fn data(&self, key: &str) -> Option<Vec<u8>> {
+    pub fn data_value(&self, key: &str) -> Option<Vec<u8>> {
         use base64::Engine;
         #[derive(Deserialize)]
         struct Partial {
@@ -222,7 +222,7 @@ impl Object {
     }
 
     /// Its Ready condition, evaluated for the current generation.
-    pub fn ready(&self) -> Readiness {
+    pub fn readiness(&self) -> Readiness {
         #[derive(Deserialize)]
         struct Partial {
             #[serde(default)]
@@ -251,7 +251,7 @@ impl Object {
             None => Readiness::default(),
             Some(c) => Readiness {
                 ready: c.status == "True"
-                    && !self.deleting()
+                    && !self.is_deleting()
                     && c.observed_generation
                         .or(observed)
                         .is_none_or(|g| g == self.generation),

@@ -36,45 +36,47 @@ impl std::fmt::Display for Holder {
 }
 
 /// Name of the finalizer and annotation that a holder puts on held objects.
-pub fn mark(uid: &str) -> String {
+pub fn holder_finalizer(uid: &str) -> String {
     format!("{HELD_BY}{uid}")
 }
 
 /// Returns true if an object carries the finalizer of this holder.
-pub fn marked(object: &Object, uid: &str) -> bool {
-    let mark = mark(uid);
+pub fn is_held_by(object: &Object, uid: &str) -> bool {
+    let mark = holder_finalizer(uid);
     object.finalizers.iter().any(|f| **f == *mark)
 }
 
 /// Returns true if an object has any holder.
-pub fn held(object: &Object) -> bool {
+pub fn is_held(object: &Object) -> bool {
     object.finalizers.iter().any(|f| f.starts_with(HELD_BY))
 }
 
 /// Reads the holders of an object from its finalizers and annotations.
-pub fn holders(object: &Object) -> Vec<Holder> {
+pub fn list_holders(object: &Object) -> Vec<Holder> {
     let marks = object.finalizers.iter().filter_map(|f| f.strip_prefix(HELD_BY));
     marks
         .map(|uid| Holder {
             uid: uid.to_owned(),
-            object: object.annotation(&mark(uid)).and_then(parse_reference),
+            object: object
+                .annotation(&holder_finalizer(uid))
+                .and_then(parse_reference),
         })
         .collect()
 }
 
 /// Reads the set of objects that an object holds from its annotation.
-pub fn holds(object: &Object) -> BTreeSet<ObjectRef> {
+pub fn list_held(object: &Object) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
     text.split(", ").filter_map(parse_reference).collect()
 }
 
 /// Formats the annotation for a set of held objects.
-pub fn names(held: &BTreeSet<ObjectRef>) -> String {
-    held.iter().map(name).collect::<Vec<_>>().join(", ")
+pub fn format_holds(held: &BTreeSet<ObjectRef>) -> String {
+    held.iter().map(format_reference).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats one held object, for example `Team.v1alpha1.concourse-ci.org platform/web`.
-pub fn name(object: &ObjectRef) -> String {
+pub fn format_reference(object: &ObjectRef) -> String {
     format!("{} {}/{}", object.gvk, object.namespace, object.name)
 }
 
@@ -89,7 +91,7 @@ fn parse_reference(text: &str) -> Option<ObjectRef> {
 
 /// Finds the cycle that a new hold would close: the path from `held` along existing holds to `holder`. The objects of
 /// a cycle could never be deleted. `held_by` returns the objects that an object holds.
-pub fn circle(
+pub fn find_cycle(
     holder: &ObjectRef,
     held: &ObjectRef,
     held_by: impl Fn(&ObjectRef) -> BTreeSet<ObjectRef>,

@@ -10,9 +10,9 @@ use crate::kube::{
 
 /// The part of each object that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Form {
+pub enum Projection {
     /// The whole object without `managedFields`.
-    Whole,
+    Full,
     /// Metadata only, for kinds of which no plugin reads more.
     Metadata,
 }
@@ -29,7 +29,7 @@ pub struct Scope {
     /// The labels; none for all.
     pub selector: Option<Selector>,
     /// The part of each object that is kept.
-    pub form: Form,
+    pub projection: Projection,
 }
 
 impl Scope {
@@ -39,11 +39,11 @@ impl Scope {
             && self.cluster == other.cluster
             && (self.namespace.is_empty() || self.namespace == other.namespace)
             && (self.selector.is_none() || self.selector == other.selector)
-            && self.form <= other.form
+            && self.projection <= other.projection
     }
 
     /// Returns true if an object of the scope's kind and cluster belongs to the scope.
-    pub fn has(&self, key: &ObjectRef, labels: &Labels) -> bool {
+    pub fn contains(&self, key: &ObjectRef, labels: &Labels) -> bool {
         (self.namespace.is_empty() || self.namespace == key.namespace)
             && self.selector.as_ref().is_none_or(|s| s.matches(labels))
     }
@@ -51,12 +51,12 @@ impl Scope {
 
 /// The namespaces that the host is confined to, which decide the watch that serves a read.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct NamespaceScope {
     /// Namespaces the host is confined to, in order; empty for all.
     pub namespaces: Vec<Arc<str>>,
 }
 
-impl Reach {
+impl NamespaceScope {
     /// Confines the host to these namespaces; an empty list means all of them.
     pub fn new(namespaces: &[String]) -> Self {
         let names: BTreeSet<&str> = namespaces.iter().map(String::as_str).collect();
@@ -66,7 +66,7 @@ impl Reach {
     }
 
     /// The namespaces to read for a namespace (empty: all): itself, or each namespace of a confined host.
-    pub fn within(&self, namespace: &str) -> Vec<Arc<str>> {
+    pub fn namespaces_for(&self, namespace: &str) -> Vec<Arc<str>> {
         match (namespace, self.namespaces.as_slice()) {
             ("", [_, ..]) => self.namespaces.clone(),
             _ => vec![namespace.into()],
@@ -74,26 +74,26 @@ impl Reach {
     }
 
     /// The scopes that together cover all objects of a kind that the host may see.
-    pub fn everywhere(&self, gvk: &Gvk, selector: Option<&Selector>, form: Form) -> Vec<Scope> {
-        let namespaces = self.within("");
-        let scope = |namespace: &Arc<str>| self.of(gvk, &"".into(), namespace, selector, form);
+    pub fn kind_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
+        let namespaces = self.namespaces_for("");
+        let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
         namespaces.iter().map(scope).collect()
     }
 
     /// The scope that serves a read of one object.
-    pub fn object(&self, key: &ObjectRef, form: Form) -> Scope {
-        self.of(&key.gvk, &key.cluster, &key.namespace, None, form)
+    pub fn object_scope(&self, key: &ObjectRef, projection: Projection) -> Scope {
+        self.list_scope(&key.gvk, &key.cluster, &key.namespace, None, projection)
     }
 
     /// The scope that serves a list in one namespace (empty: all). Secrets are never watched beyond the
     /// requested namespace, and a confined host watches nothing cluster-wide.
-    pub fn of(
+    pub fn list_scope(
         &self,
         gvk: &Gvk,
         cluster: &Arc<str>,
         namespace: &str,
         selector: Option<&Selector>,
-        form: Form,
+        projection: Projection,
     ) -> Scope {
         let secret = gvk.is_secret();
         // A label selector makes the watch cheap enough to keep it per namespace.
@@ -103,7 +103,7 @@ impl Reach {
             cluster: cluster.clone(),
             namespace: if narrow { namespace.into() } else { "".into() },
             selector: selector.cloned(),
-            form,
+            projection,
         }
     }
 }
@@ -112,36 +112,28 @@ impl Reach {
 mod tests {
     use super::*;
 
-    fn scope(namespace: &str, selector: Option<&str>, form: Form) -> Scope {
+    fn scope(namespace: &str, selector: Option<&str>, projection: Projection) -> Scope {
         Scope {
             gvk: Gvk::new("", "v1", "Pod"),
             cluster: "".into(),
             namespace: namespace.into(),
             selector: selector.map(|s| Selector::parse(s).expect("a selector")),
-            form,
+            projection,
         }
     }
 
     #[test]
     fn wide_scope_covers_narrow_one_and_not_the_reverse() {
-        use Form::{Metadata, Whole};
-        let all = scope("", None, Whole);
+        use Projection::{Full, Metadata};
+        let all = scope("", None, Full);
         for (wide, narrow, covered) in [
-            (&all, scope("a", None, Whole), true),
+            (&all, scope("a", None, Full), true),
             (&all, scope("a", Some("x=1"), Metadata), true),
-            (&scope("a", None, Whole), scope("b", None, Whole), false),
-            (&scope("a", None, Whole), all.clone(), false),
-            (
-                &scope("", Some("x=1"), Whole),
-                scope("a", Some("x=1"), Whole),
-                true,
-            ),
-            (
-                &scope("", Some("x=1"), Whole),
-                scope("", Some("x=2"), Whole),
-                false,
-            ),
-            (&scope("", Some("x=1"), Whole), all.clone(), false),
+            (&scope("a", None, Full), scope("b", None, Full), false),
+            (&scope("a", None, Full), all.clone(), false),
+            (&scope("", Some("x=1"), Full), scope("a", Some("x=1"), Full), true),
+            (&scope("", Some("x=1"), Full), scope("", Some("x=2"), Full), false),
+            (&scope("", Some("x=1"), Full), all.clone(), false),
             (&scope("", None, Metadata), all.clone(), false),
         ] {
             assert_eq!(wide.covers(&narrow), covered, "{wide:?} {narrow:?}");

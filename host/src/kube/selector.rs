@@ -53,7 +53,7 @@ impl Selector {
     }
 
     /// A label and the one value it must have, if there is such a requirement. An index can answer it.
-    pub fn equality(&self) -> Option<(&str, &str)> {
+    pub fn equality_term(&self) -> Option<(&str, &str)> {
         self.0.iter().find_map(|r| match r {
             Requirement::In(key, values) if values.len() == 1 => Some((&**key, &*values[0])),
             _ => None,
@@ -118,11 +118,11 @@ impl FieldSelector {
     pub fn matches(&self, object: &Object) -> bool {
         self.0
             .iter()
-            .all(|c| (object.field(&c.path) == *c.value) == c.equal)
+            .all(|c| (object.field_text(&c.path) == *c.value) == c.equal)
     }
 
     /// A field and the value it must have, if there is such a comparison. An index can answer it.
-    pub fn equality(&self) -> Option<(&str, &str)> {
+    pub fn equality_term(&self) -> Option<(&str, &str)> {
         let mut equal = self.0.iter().filter(|c| c.equal);
         equal.next().map(|c| (&*c.path, &*c.value))
     }
@@ -208,7 +208,10 @@ fn is_label_name(text: &str) -> bool {
 fn parse_key(text: &str, part: &str) -> Result<Box<str>, ParseError> {
     let valid = match text.split_once('/') {
         Some((prefix, rest)) => {
-            !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(is_label_name) && is_label_name(rest)
+            !prefix.is_empty()
+                && prefix.len() <= 253
+                && prefix.split('.').all(is_label_name)
+                && is_label_name(rest)
         }
         None => is_label_name(text),
     };

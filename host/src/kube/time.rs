@@ -9,11 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 
 /// The current time with a resolution of one second, as in `metav1.Time`.
 pub fn now_rfc3339() -> String {
-    rfc3339(SystemTime::now())
+    format_rfc3339(SystemTime::now())
 }
 
 /// Formats a time with a resolution of one second, as in `metav1.Time`.
-pub fn rfc3339(at: SystemTime) -> String {
+pub fn format_rfc3339(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     Timestamp::from_second(i64::try_from(seconds).unwrap_or(0))
         .map_or_else(|_| String::new(), |t| t.to_string())
@@ -26,7 +26,7 @@ pub fn seconds_since(rfc3339: &str) -> Option<u64> {
 }
 
 /// Returns a number that differs between all calls in this process, and with high probability between processes.
-pub fn unique() -> u64 {
+pub fn unique_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let nanos = SystemTime::now()
         .duration_since(UNIX_EPOCH)

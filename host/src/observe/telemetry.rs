@@ -62,7 +62,7 @@ impl ReconcileId {
     pub fn next() -> Self {
         // Somewhere else at each start, so that the logs of two don't meet.
         static NEXT: LazyLock<AtomicU32> =
-            LazyLock::new(|| AtomicU32::new(crate::kube::time::unique() as u32));
+            LazyLock::new(|| AtomicU32::new(crate::kube::time::unique_id() as u32));
         // An odd multiplier: every number once before any comes again, and neighbours look different.
         Self(NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B1))
     }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{merge::same, secrets};
 use crate::{
-    client::api::{ApiError, Cluster, Collected, Layer, Target, Write, Written},
+    client::api::{ApiClient, ApiError, CollectionOverlay, Interceptor, Target, WriteRequest, WriteResponse},
     kube::{
         key::{Gvk, ObjectRef},
         object::Labels,
@@ -306,8 +306,8 @@ impl Overlay {
     }
 }
 
-impl Layer for Overlay {
-    fn read(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
+impl Interceptor for Overlay {
+    fn intercept_get(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
         let target = Target::parse(path)?;
         let path = target.object(&target.name);
         self.with(|state| {
@@ -319,7 +319,7 @@ impl Layer for Overlay {
         })
     }
 
-    fn collected(&self, path: &str) -> Option<Collected> {
+    fn overlay_collection(&self, path: &str) -> Option<CollectionOverlay> {
         let list = Target::parse(path)?;
         let selector = list.parameter("labelSelector").map(Selector::parse);
         let selector = selector.and_then(Result::ok);
@@ -333,8 +333,8 @@ impl Layer for Overlay {
             selector.as_ref().is_none_or(|s| s.matches(&labels))
         };
         self.with(|state| {
-            let entries = state.entries.values().filter(|e| list.has(&e.target));
-            let mut collected = Collected {
+            let entries = state.entries.values().filter(|e| list.contains(&e.target));
+            let mut collected = CollectionOverlay {
                 names: HashSet::new(),
                 objects: Vec::new(),
             };
@@ -348,14 +348,14 @@ impl Layer for Overlay {
         })
     }
 
-    fn passes(&self, path: &str, body: &[u8]) {
+    fn observe_response(&self, path: &str, body: &[u8]) {
         let values = secrets::values(path, body);
         if !values.is_empty() {
             self.with(|state| state.secrets.extend(values));
         }
     }
 
-    fn write<'a>(&'a self, under: &'a Cluster, write: Write<'a>) -> Written<'a> {
+    fn intercept_write<'a>(&'a self, under: &'a ApiClient, write: WriteRequest<'a>) -> WriteResponse<'a> {
         Box::pin(self.take(under, write))
     }
 }
@@ -472,7 +472,7 @@ mod tests {
         };
         let [one, other] = ["one", "other"].map(|name| ObjectRef::new(Gvk::new("g", "v1", "A"), "n", name));
         let new = key(&map("new", "x"));
-        let reads = [Dependency::Object(new, Form::Whole)];
+        let reads = [Dependency::Object(new, Projection::Full)];
         assert!(!guess(&one, false, &reads), "nothing is guessed yet");
         assert!(guess(&one, true, &[]));
         assert!(overlay.changes().iter().any(|e| e.guess));

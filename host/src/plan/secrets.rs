@@ -39,7 +39,7 @@ mod tests {
     use crate::{
         client::{
             api::{Cluster, Patch},
-            fence::Gate,
+            fence::WriteFence,
         },
         plan::Overlay,
         policy::grants::ServiceAccount,
@@ -99,12 +99,12 @@ mod tests {
     async fn whatever_passes_is_remembered() {
         let overlay = Arc::new(Overlay::default());
         let cluster = Cluster::new(kube::Client::new(tower::service_fn(answer), "default"));
-        let cluster = cluster.gated(Gate::shut()).under(overlay.clone());
+        let cluster = cluster.gated(WriteFence::closed()).under(overlay.clone());
         let account = ServiceAccount {
             namespace: "n".into(),
             name: "reader".into(),
         };
-        let account = cluster.acting(Some(&account));
+        let account = cluster.acting_as(Some(&account));
         let path = "/api/v1/namespaces/n/secrets";
         account
             .get(&format!("{path}/read-live"))

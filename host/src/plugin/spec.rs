@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     contract::limits::LimitsSpec,
-    kube::crd::{self, Condition, any_object},
+    kube::crd::{self, Condition, any_object_schema},
     policy::grants::{Grant, Pace, Permissions, ServiceAccount},
 };
 
@@ -52,7 +52,7 @@ pub struct PluginSpec {
     pub grants: Permissions,
     /// Its configuration, as the schema in its manifest says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "any_object_schema")]
     pub config: Option<Map<String, Value>>,
     /// What it may use; the host's own limits where nothing is said.
     #[serde(default)]
@@ -312,7 +312,7 @@ pub struct CanaryStatus {
 
 /// The CRD as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    crd::yaml::<PluginObject>()
+    crd::render_yaml::<PluginObject>()
 }
 
 /// What is in a ConfigMap or a Secret, as far as it is looked at here.

@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    kube::scope::Form,
+    kube::scope::Projection,
     plugin::Plugin,
     sandbox::capabilities::Services,
     schedule::{dispatcher::Cause, queue::Priority},
@@ -20,9 +20,9 @@ pub(crate) fn swapped(
     new: Option<&Arc<Plugin>>,
     before: Option<&Arc<Plugin>>,
 ) {
-    let router = &services.router;
+    let router = &services.dispatcher;
     if let Some(gone) = before.filter(|b| new.is_none_or(|n| n.name() != b.name())) {
-        router.assign(gone.name(), &[], Vec::new(), 0);
+        router.assign_kinds(gone.name(), &[], Vec::new(), 0);
         services.tapes.forget(gone.name());
     }
     let Some(plugin) = new else { return };
@@ -36,7 +36,7 @@ pub(crate) fn swapped(
     let scopes: Vec<_> = plugin
         .kinds
         .iter()
-        .flat_map(|k| k.scopes(&services.reach))
+        .flat_map(|k| k.scopes(&services.namespaces))
         .collect();
     let concurrent = [
         plugin.terms.grants.pace().concurrency.unwrap_or(0),
@@ -57,10 +57,10 @@ pub(crate) fn swapped(
             plugin.name()
         );
     }
-    router.assign(plugin.name(), &kinds, scopes, concurrent);
+    router.assign_kinds(plugin.name(), &kinds, scopes, concurrent);
     // What has hooks waits for them, and is let go by these.
     if plugin.suspended || !plugin.lifecycle {
-        router.hold(plugin.name(), plugin.suspended);
+        router.set_paused(plugin.name(), plugin.suspended);
     }
     requeue(services, plugin, cause);
     if plugin.terms.grants.holdable().next().is_some() {
@@ -73,7 +73,7 @@ pub(crate) fn swapped(
 /// must not wait for ever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
     for (group, kind) in plugin.terms.grants.holdable() {
-        let gvk = match services.effects.preferred(group, kind).await {
+        let gvk = match services.writer.discover_preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {
                 warn!(
@@ -83,24 +83,24 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
                 continue;
             }
         };
-        for scope in services.reach.everywhere(&gvk, None, Form::Metadata) {
-            services.router.also(plugin.name(), scope.clone());
-            services.informers.ensure(&scope);
+        for scope in services.namespaces.kind_scopes(&gvk, None, Projection::Metadata) {
+            services.dispatcher.add_scope(plugin.name(), scope.clone());
+            services.informers.ensure_informer(&scope);
         }
     }
 }
 
 /// Queues everything a plugin reconciles, from now on or again.
 pub(crate) fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
-    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
-        let (serving, _) = services.informers.ensure(&scope);
+    for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
+        let (serving, _) = services.informers.ensure_informer(&scope);
         let query = Query {
             namespace: &scope.namespace,
             labels: scope.selector.as_ref(),
             ..Query::default()
         };
         for (key, _) in services.store.list(&serving, &query) {
-            services.router.add(&key, Priority::Low, cause.clone());
+            services.dispatcher.enqueue(&key, Priority::Low, cause.clone());
         }
     }
 }

@@ -7,8 +7,8 @@ use tracing::{Span, debug, info, warn};
 use super::{Answer, Controller, End, activation::swapped};
 use crate::{
     client::{
-        access_review::{Read, Refusal},
-        api::complain,
+        access_review::{AccessError, ReadAccess},
+        api::warn_api_error,
     },
     contract::{bindings::reconciler, trap::Trap},
     kube::{key::ObjectRef, object::Object},
@@ -19,7 +19,7 @@ use crate::{
     sandbox::capabilities::{Call, Subject},
     schedule::{
         dispatcher::Cause,
-        queue::{Next, Priority, Work},
+        queue::{Priority, Requeue, Work},
     },
 };
 
@@ -38,7 +38,7 @@ impl Controller {
         }
         let started = Instant::now();
         self.ledger.reconciled(key, plugin.name(), &plugin.digest);
-        let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
+        let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
             object: object.json.to_vec(),
             ref_: key.into(),
@@ -120,7 +120,7 @@ impl Controller {
         End {
             next: match end.next {
                 // Nobody tells when RBAC changes.
-                Next::Park if call.forbidden => self.look_again(),
+                Requeue::Terminal if call.forbidden => self.look_again(),
                 next => next,
             },
             reads: Some(call.reads),
@@ -165,7 +165,9 @@ impl Controller {
         }
         if back.is_some() || news {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
-            self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+            self.services
+                .dispatcher
+                .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
         }
     }
 
@@ -185,15 +187,15 @@ impl Controller {
         let Some(account) = plugin.terms.grants.service_account() else {
             return Ok(());
         };
-        let read = Read::of("get", key);
-        match self.services.reviewer.may(account, read).await {
+        let read = ReadAccess::for_object("get", key);
+        match self.services.reviewer.check_access(account, read).await {
             Ok(()) => Ok(()),
-            Err(Refusal::Unknown(e)) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
+            Err(AccessError::Unavailable(e)) => {
+                warn_api_error!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
                 self.ledger.failed(key, "AccessUnknown", &e.to_string());
                 Err(End::retry())
             }
-            Err(Refusal::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
+            Err(AccessError::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
         }
     }
 
@@ -226,8 +228,8 @@ impl Controller {
         wrote: &BTreeSet<ObjectRef>,
         mut result: Answer,
     ) -> Answer {
-        let now = self.services.router.now();
-        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
+        let now = self.services.dispatcher.now();
+        let Some(with) = self.loops.lock().expect("lock").on_reconciled(key, wrote, now) else {
             return result;
         };
         self.services.metrics.plugin(plugin.name()).hot_loop();

@@ -7,7 +7,8 @@ use tracing::info;
 use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE};
 use crate::{
     contract::bindings::reconciler,
-    kube::{key::ObjectRef, object::Object, scope::Form},
+    effect::events::EventType,
+    kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::Plugin,
     reconcile::conditions,
     schedule::{dispatcher::Cause, queue::Work},
@@ -28,18 +29,20 @@ impl Controller {
         if !forced && !orphaned {
             return self.call(work, plugin, object, Some(finalizer)).await;
         }
-        let (reason, note) = if forced {
+        let (event_type, reason, note) = if forced {
             (
+                EventType::Warning,
                 "ForceDeleted",
                 format!("Let go without cleanup, as {FORCE_DELETE} asks"),
             )
         } else {
             (
+                EventType::Normal,
                 "Orphaned",
                 format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
             )
         };
-        self.event(plugin, key, object, forced, reason, &note).await;
+        self.event(plugin, key, object, event_type, reason, &note).await;
         self.release(key, object, finalizer).await
     }
 
@@ -49,7 +52,7 @@ impl Controller {
             return end;
         }
         // Letting go has written to it.
-        let newest = self.services.store.get(key, Form::Whole);
+        let newest = self.services.store.get(key, Projection::Full);
         let object = &newest
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());

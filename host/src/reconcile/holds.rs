@@ -6,13 +6,14 @@ use tracing::info;
 
 use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
 use crate::{
-    client::api::{ApiError, complain},
+    client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
+    effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{self, Holder, holders, holds},
-        scope::Form,
+        references::{self, Holder, list_held, list_holders},
+        scope::Projection,
     },
     plugin::Plugin,
     reconcile::conditions,
@@ -27,8 +28,8 @@ impl Controller {
         object: &Object,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), End> {
-        let newest = self.services.store.get(key, Form::Metadata);
-        let before = holds(
+        let newest = self.services.store.get(key, Projection::Metadata);
+        let before = list_held(
             newest
                 .as_deref()
                 .filter(|o| o.uid == object.uid)
@@ -44,7 +45,7 @@ impl Controller {
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
         self.unmark(key, &object.uid, &stale).await?;
-        let written = self.services.effects.set_holds(key, &object.uid, held).await;
+        let written = self.services.writer.set_holds(key, &object.uid, held).await;
         self.ledger.count(key, super::api_writes(1));
         match written {
             Ok(()) => {
@@ -54,7 +55,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                complain!(e, object = %key, "what it holds is not written: {e}");
+                warn_api_error!(e, object = %key, "what it holds is not written: {e}");
                 Err(End::retry())
             }
         }
@@ -74,13 +75,18 @@ impl Controller {
 
     async fn unmark(&self, holder: &ObjectRef, uid: &str, held: &BTreeSet<ObjectRef>) -> Result<(), End> {
         for object in held {
-            match self.services.effects.mark(object, holder, uid, false).await {
+            match self
+                .services
+                .writer
+                .set_hold_finalizer(object, holder, uid, false)
+                .await
+            {
                 Ok(sent) => {
                     self.ledger.count(holder, super::api_writes(u64::from(sent)));
                     info!(object = %object, holder = %holder, "let go");
                 }
                 Err(e) => {
-                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
+                    warn_api_error!(e, object = %object, holder = %holder, "not let go: {e}");
                     return Err(End::retry());
                 }
             }
@@ -90,10 +96,10 @@ impl Controller {
 
     /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
     pub(super) async fn others(&self, key: &ObjectRef) -> End {
-        let Some(object) = self.services.store.get(key, Form::Metadata) else {
+        let Some(object) = self.services.store.get(key, Projection::Metadata) else {
             return End::settled();
         };
-        if !object.deleting() || !references::held(&object) {
+        if !object.is_deleting() || !references::is_held(&object) {
             return End::settled();
         }
         self.held(key, &object, None).await.unwrap_or_else(End::settled)
@@ -109,12 +115,12 @@ impl Controller {
     ) -> Option<End> {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let mut left: Vec<Holder> = Vec::new();
-        for holder in holders(object) {
+        for holder in list_holders(object) {
             match self.freed(key, &holder, forced).await {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    warn_api_error!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
                     return Some(End::retry());
                 }
             }
@@ -145,40 +151,37 @@ impl Controller {
             }
             None => {
                 let services = &self.services;
-                let recorder = &services.recorder;
-                recorder
-                    .record(
-                        &services.effects,
-                        "ostler",
-                        key,
-                        object,
-                        true,
-                        "DeletionBlocked",
-                        &note,
-                        None,
-                    )
+                let draft = EventDraft {
+                    component: "ostler",
+                    event_type: EventType::Warning,
+                    reason: "DeletionBlocked",
+                    note: &note,
+                };
+                services
+                    .recorder
+                    .record(&services.writer, key, object, draft, None)
                     .await;
             }
         }
-        let again = self.services.router.now() + jittered(self.settings.yield_every, JITTER);
+        let again = self.services.dispatcher.now() + jittered(self.settings.yield_every, JITTER);
         Some(End::wait(again, Cause::Retry))
     }
 
     /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
     async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
-        let effects = &self.services.effects;
+        let effects = &self.services.writer;
         if !forced {
             let there = match &holder.object {
                 // Nobody can say whose mark it is: only force takes it off.
                 None => true,
-                Some(object) => effects.exists(object, &holder.uid).await?,
+                Some(object) => effects.object_exists(object, &holder.uid).await?,
             };
             if there {
                 return Ok(false);
             }
         }
         let by = holder.object.as_ref().unwrap_or(key);
-        effects.mark(key, by, &holder.uid, false).await?;
+        effects.set_hold_finalizer(key, by, &holder.uid, false).await?;
         info!(object = %key, holder = %holder, forced, "let go");
         Ok(true)
     }

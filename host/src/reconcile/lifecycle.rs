@@ -20,12 +20,12 @@ use tracing::{info, warn};
 
 use crate::{
     cache::store::Query,
-    client::{access_review::Read, api::ApiError},
+    client::{access_review::ReadAccess, api::ApiError},
     contract::{bindings::types::Error, trap::Trap},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection,
     },
     plugin::{self, Plugin, Registry},
     sandbox::{
@@ -73,7 +73,7 @@ impl Hooks {
         if !plugin.lifecycle {
             return true;
         }
-        let Some(term) = self.services.gate.term() else {
+        let Some(term) = self.services.fence.term() else {
             return false;
         };
         let done = self.done.lock().expect("lock");
@@ -92,7 +92,7 @@ impl Hooks {
             let upgraded = self.upgrade(plugin, &key).await;
             upgraded.map_err(|why| format!("upgrade of {key}: {why}"))?;
         }
-        if let Some(term) = self.services.gate.term() {
+        if let Some(term) = self.services.fence.term() {
             let done = (plugin.digest.clone(), term);
             self.done
                 .lock()
@@ -109,15 +109,15 @@ impl Hooks {
 
     /// Runs hooks while this host leads, until it is drained.
     pub async fn run(self: Arc<Self>) {
-        let gate = &self.services.gate;
-        while let Some(term) = gate.opened().await {
+        let gate = &self.services.fence;
+        while let Some(term) = gate.wait_open().await {
             let mut running = JoinSet::new();
             let mut known: HashMap<Arc<str>, (Arc<Plugin>, AbortHandle)> = HashMap::new();
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
                     let waits = plugin.suspended || !self.done(&plugin);
-                    self.services.router.hold(name, waits);
+                    self.services.dispatcher.set_paused(name, waits);
                     // The same build with another configuration is another try.
                     if known
                         .get(name)
@@ -135,8 +135,8 @@ impl Hooks {
                 }
                 tokio::select! {
                     () = self.swapped.notified() => {}
-                    () = gate.ended(term) => break false,
-                    () = gate.drained() => break true,
+                    () = gate.wait_term_end(term) => break false,
+                    () = gate.wait_drain() => break true,
                 }
             };
             // In a drain a call in flight has its time to end; without the lead it is dropped.
@@ -147,7 +147,13 @@ impl Hooks {
     async fn prepare(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
         let name = plugin.name();
         self.tell(&plugin, "pending".into());
-        if self.services.gate.during(term, self.call_all(&plugin)).await != Ok(true) {
+        if self
+            .services
+            .fence
+            .run_in_term(term, self.call_all(&plugin))
+            .await
+            != Ok(true)
+        {
             return;
         }
         info!(
@@ -158,7 +164,7 @@ impl Hooks {
         let done = (plugin.digest.clone(), term);
         self.done.lock().expect("lock").insert(name.clone(), done);
         self.tell(&plugin, "done".into());
-        self.services.router.hold(name, false);
+        self.services.dispatcher.set_paused(name, false);
     }
 
     /// Calls everything until it has succeeded; `false` when the host is drained before.
@@ -190,7 +196,7 @@ impl Hooks {
                 .buffer_unordered(CONCURRENCY);
             let mut first = None;
             while let Some((result, key)) = upgrading.next().await {
-                if self.services.gate.draining() {
+                if self.services.fence.is_draining() {
                     return false;
                 }
                 if let Err(why) = result {
@@ -209,7 +215,9 @@ impl Hooks {
     fn tell(&self, plugin: &Plugin, hooks: String) {
         self.registry.hooks(plugin.name(), hooks);
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
-        self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+        self.services
+            .dispatcher
+            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
     }
 
     /// Makes a failure known and waits; `false` when the host is drained.
@@ -224,7 +232,7 @@ impl Hooks {
         *pause = (wait * 2).min(self.backoff.1).min(LONGEST);
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
-            () = self.services.gate.drained() => false,
+            () = self.services.fence.wait_drain() => false,
         }
     }
 
@@ -232,8 +240,8 @@ impl Hooks {
     async fn stored(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut stored = Vec::new();
-        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
-            let serving = services.informers.synced(&scope, PATIENCE).await?;
+        for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.namespaces)) {
+            let serving = services.informers.wait_synced(&scope, PATIENCE).await?;
             let query = Query {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
@@ -253,14 +261,14 @@ impl Hooks {
 
     /// Upgrades one object, in the newest version there is.
     async fn upgrade(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
-        let effects = &self.services.effects;
+        let effects = &self.services.writer;
         let account = plugin.terms.grants.service_account();
         if let Some(account) = account {
-            let read = Read::of("get", key);
-            let may = self.services.reviewer.may(account, read).await;
+            let read = ReadAccess::for_object("get", key);
+            let may = self.services.reviewer.check_access(account, read).await;
             may.map_err(|e| e.to_string())?;
         }
-        let mut stored = self.services.store.get(key, Form::Whole);
+        let mut stored = self.services.store.get(key, Projection::Full);
         while let Some(object) = stored {
             let subject = Subject {
                 key: key.clone(),
@@ -274,7 +282,7 @@ impl Hooks {
             };
             let upgraded: Value =
                 serde_json::from_slice(&upgraded).map_err(|e| format!("it gave no JSON: {e}"))?;
-            let Some(patch) = metadata_patch(&object.value(), &upgraded)? else {
+            let Some(patch) = metadata_patch(&object.to_value(), &upgraded)? else {
                 return Ok(());
             };
             match effects.patch_metadata(account, key, &object, patch).await {
@@ -282,7 +290,10 @@ impl Hooks {
                 Err(e) if e.code() == 404 => return Ok(()),
                 // Somebody changed it meanwhile: what that made of it is upgraded.
                 Err(ApiError::Status { code: 409, .. }) => {
-                    stored = effects.read(account, key, key).await.map_err(|e| e.to_string())?;
+                    stored = effects
+                        .read_uncached(account, key, key)
+                        .await
+                        .map_err(|e| e.to_string())?;
                 }
                 Err(e) => return Err(e.to_string()),
             }

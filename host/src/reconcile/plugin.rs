@@ -14,7 +14,7 @@ use crate::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
         types::{Condition, TriState},
     },
-    kube::{key::ObjectRef, object::Object, scope::Form},
+    kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::{
         Plugin, Report, Summary, of_object,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
@@ -23,7 +23,7 @@ use crate::{
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -47,7 +47,7 @@ impl Controller {
     /// Writes the status of a Plugin. None when it is gone.
     pub(super) async fn plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
         let key = &work.key;
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
+        let Some(object) = self.services.store.get(key, Projection::Full) else {
             return self.gone(key).await;
         };
         let by: Arc<str> = LANE.into();
@@ -55,7 +55,7 @@ impl Controller {
         let id = of_object(&key.name);
         let report = self.registry.report(&id).unwrap_or_default();
         let serving = self.registry.serves(&id);
-        if object.deleting() {
+        if object.is_deleting() {
             return Some(self.retire(key, &object, &report, serving.as_deref()).await);
         }
         let dealt = report.generation == object.generation;
@@ -65,7 +65,7 @@ impl Controller {
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
-            return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
+            return Some(End::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry));
         }
         let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
         let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
@@ -96,7 +96,10 @@ impl Controller {
         let every = if watched { EVERY.0 } else { EVERY.1 };
         Some(match written {
             Ok(_) => End {
-                next: Next::At(self.services.router.now() + jittered(every, JITTER), Cause::Poll),
+                next: Requeue::At(
+                    self.services.dispatcher.now() + jittered(every, JITTER),
+                    Cause::Poll,
+                ),
                 ..End::settled()
             },
             Err(end) => end,
@@ -165,8 +168,8 @@ impl Controller {
                 continue;
             };
             // All of the kind: what a selector leaves out may have been reconciled before its labels changed.
-            for scope in services.reach.everywhere(&kind.gvk, None, Form::Whole) {
-                let serving = services.informers.synced(&scope, PATIENCE).await?;
+            for scope in services.namespaces.kind_scopes(&kind.gvk, None, Projection::Full) {
+                let serving = services.informers.wait_synced(&scope, PATIENCE).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
@@ -180,7 +183,7 @@ impl Controller {
                     namespace: scope.namespace,
                     labels: None,
                     fields: None,
-                    form: Form::Whole,
+                    projection: Projection::Full,
                 })));
             }
         }
@@ -210,8 +213,8 @@ impl Controller {
             .await
         {
             Ok(_) => End {
-                next: Next::Yield(
-                    self.services.router.now() + jittered(EVERY.0, JITTER),
+                next: Requeue::Wait(
+                    self.services.dispatcher.now() + jittered(EVERY.0, JITTER),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -223,7 +226,7 @@ impl Controller {
 
     /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
     async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
-        self.services.router.hold(plugin.name(), true);
+        self.services.dispatcher.set_paused(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
                 .kinds
@@ -237,14 +240,14 @@ impl Controller {
                 .cloned()
                 .collect();
             if let Err(end) = self.set_finalizers(&held, &of, &kept).await
-                && matches!(end.next, Next::Retry(_))
+                && matches!(end.next, Requeue::Retry(_))
             {
                 return end;
             }
             info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
         }
         // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
+        End::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry)
     }
 }
 

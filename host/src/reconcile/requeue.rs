@@ -9,7 +9,7 @@ use crate::{
     plugin::Plugin,
     schedule::{
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -30,13 +30,13 @@ impl Controller {
         let asked = |cause: &Cause| matches!(cause, Cause::Change | Cause::Manual | Cause::PluginChange);
         let asked = work.causes.iter().any(asked);
         let mut loops = self.loops.lock().expect("lock");
-        loops.woken(&work.key, by, asked, self.services.router.now())
+        loops.on_wake(&work.key, by, asked, self.services.dispatcher.now())
     }
 
     /// Whether an object that wants this next is slowed down because it hurries.
-    pub(super) fn hurries(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
+    pub(super) fn hurries(&self, key: &ObjectRef, next: &Requeue<Cause>) -> bool {
         self.after(next)
-            .is_some_and(|after| self.loops.lock().expect("lock").hurries(key, after))
+            .is_some_and(|after| self.loops.lock().expect("lock").is_tight_loop(key, after))
     }
 
     /// As it wants it, but not at once again and again.
@@ -44,44 +44,50 @@ impl Controller {
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
-        mut next: Next<Cause>,
+        mut next: Requeue<Cause>,
         wrote: bool,
-    ) -> Next<Cause> {
+    ) -> Requeue<Cause> {
         let after = self.after(&next);
-        let (wait, news) = self.loops.lock().expect("lock").again(key, after, wrote);
-        if let Next::At(at, _) | Next::Yield(at, _) = &mut next {
-            *at = self.services.router.now() + wait;
+        let throttled = self
+            .loops
+            .lock()
+            .expect("lock")
+            .throttle_requeue(key, after, wrote);
+        if let Requeue::At(at, _) | Requeue::Wait(at, _) = &mut next {
+            *at = self.services.dispatcher.now() + throttled.delay;
         }
-        if news {
+        if throttled.reached_maximum {
             self.services.metrics.plugin(plugin.name()).hot_loop();
         }
         next
     }
 
     /// After how long an object comes again, whatever happens; none where something has to happen first.
-    fn after(&self, next: &Next<Cause>) -> Option<Duration> {
+    fn after(&self, next: &Requeue<Cause>) -> Option<Duration> {
         match next {
-            Next::At(at, _) | Next::Yield(at, _) => Some(at.saturating_sub(self.services.router.now())),
-            Next::Settled | Next::Retry(_) | Next::Park => None,
+            Requeue::At(at, _) | Requeue::Wait(at, _) => {
+                Some(at.saturating_sub(self.services.dispatcher.now()))
+            }
+            Requeue::AwaitChange | Requeue::Retry(_) | Requeue::Terminal => None,
         }
     }
 
     /// Nobody tells of what it waits for.
-    pub(super) fn look_again(&self) -> Next<Cause> {
+    pub(super) fn look_again(&self) -> Requeue<Cause> {
         let wait = jittered(self.settings.yield_every, JITTER);
-        Next::Yield(self.services.router.now() + wait, Cause::Retry)
+        Requeue::Wait(self.services.dispatcher.now() + wait, Cause::Retry)
     }
 
     /// As the component wants it.
-    pub(super) fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
+    pub(super) fn next(&self, plugin: &Plugin, result: &Answer) -> Requeue<Cause> {
         let pace = plugin.terms.grants.pace();
         let jitter = pace.jitter.map_or(JITTER, u32::from);
         let interval = pace.poll.unwrap_or(self.settings.poll);
-        let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
+        let dispatcher = &self.services.dispatcher;
+        let after = |wait: Duration, cause| Requeue::At(dispatcher.now() + wait.max(SOONEST), cause);
         match result {
             Answer::Outcome(outcome) => match outcome.next {
-                reconciler::Next::Settled => Next::Settled,
+                reconciler::Next::Settled => Requeue::AwaitChange,
                 reconciler::Next::Poll(ms) => after(
                     jittered(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
@@ -95,14 +101,14 @@ impl Controller {
                 }
             },
             Answer::Failure(failure) => match failure.resolution {
-                reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Next::Yield(
-                    router.now() + jittered(self.settings.yield_every, jitter),
+                reconciler::Resolution::Retry => Requeue::Retry(Cause::Retry),
+                reconciler::Resolution::Yield => Requeue::Wait(
+                    dispatcher.now() + jittered(self.settings.yield_every, jitter),
                     Cause::Retry,
                 ),
-                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
-                reconciler::Resolution::Throttled(ms) => Next::Yield(
-                    router.now() + Duration::from_millis(ms).max(SOONEST),
+                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Requeue::Terminal,
+                reconciler::Resolution::Throttled(ms) => Requeue::Wait(
+                    dispatcher.now() + Duration::from_millis(ms).max(SOONEST),
                     Cause::Retry,
                 ),
             },
@@ -114,7 +120,7 @@ impl Controller {
 pub(super) fn jittered(interval: Duration, percent: u32) -> Duration {
     // What a component or a file says may be any number.
     let interval = interval.min(LONGEST);
-    interval + interval * percent.min(100) / 100 * (crate::kube::time::unique() % 1000) as u32 / 1000
+    interval + interval * percent.min(100) / 100 * (crate::kube::time::unique_id() % 1000) as u32 / 1000
 }
 
 #[cfg(test)]

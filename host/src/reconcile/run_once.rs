@@ -6,7 +6,7 @@ use crate::{
     schedule::{
         dependencies::Dependency,
         dispatcher::Cause,
-        queue::{Next, Work},
+        queue::{Requeue, Work},
     },
 };
 
@@ -29,18 +29,18 @@ impl Controller {
     /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
     /// what it read.
     pub async fn step(&self, work: &Work<ObjectRef, Cause>) -> (Step, Vec<Dependency>) {
-        let router = &self.services.router;
+        let router = &self.services.dispatcher;
         let Some(end) = self.reconcile(work).await else {
             router.forget(&work.key);
             return (Step::Gone, Vec::new());
         };
         let step = match end.next {
-            Next::Settled | Next::At(..) => Step::Done,
-            Next::Yield(..) => Step::Waits,
-            Next::Retry(_) => Step::Fails,
-            Next::Park => Step::Parked,
+            Requeue::AwaitChange | Requeue::At(..) => Step::Done,
+            Requeue::Wait(..) => Step::Waits,
+            Requeue::Retry(_) => Step::Fails,
+            Requeue::Terminal => Step::Parked,
         };
-        router.done(&work.key, Next::Settled, end.reads.clone());
+        router.done(&work.key, Requeue::AwaitChange, end.reads.clone());
         (step, end.reads.unwrap_or_default())
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::{Object, Readiness},
-        scope::Form,
+        scope::Projection,
     },
 };
 
@@ -260,7 +260,7 @@ impl Ledger {
     pub fn looked(&self, key: &ObjectRef, object: &Object) {
         let known = self.with(key, |entry| entry.version == object.resource_version);
         if !known {
-            let ready = object.ready().ready;
+            let ready = object.readiness().ready;
             let now = self.now();
             self.with(key, |entry| {
                 entry.version = object.resource_version;
@@ -300,8 +300,8 @@ impl Ledger {
     /// The facts of one object.
     pub fn of(&self, key: &ObjectRef) -> Option<Facts> {
         // Parsed before the lock is taken: reconciles wait for that.
-        let object = self.store.get(key, Form::Whole);
-        let readiness = object.map(|o| o.ready()).unwrap_or_default();
+        let object = self.store.get(key, Projection::Full);
+        let readiness = object.map(|o| o.readiness()).unwrap_or_default();
         let objects = self.objects.lock().expect("lock");
         objects.get(key).map(|entry| tell(key, entry, readiness))
     }
@@ -360,10 +360,10 @@ impl Ledger {
             objects.iter().map(known).collect()
         };
         let now = |(key, version, ready)| {
-            let object = self.store.get(&key, Form::Whole);
+            let object = self.store.get(&key, Projection::Full);
             let ready = match object {
                 Some(object) if object.resource_version == version => ready,
-                Some(object) => object.ready().ready,
+                Some(object) => object.readiness().ready,
                 None => false,
             };
             (key, ready)
@@ -391,8 +391,9 @@ impl Ledger {
 
 fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
     let ms = |micros: f64| micros / 1000.0;
-    let at =
-        |seconds: NonZero<u64>| crate::kube::time::rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
+    let at = |seconds: NonZero<u64>| {
+        crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()))
+    };
     let build = entry.build.as_ref();
     Facts {
         kind: key.gvk.kind.to_string(),
@@ -446,7 +447,7 @@ impl Entry {
 impl Kept {
     fn tell(&self) -> ErrorFact {
         ErrorFact {
-            at: crate::kube::time::rfc3339(self.at),
+            at: crate::kube::time::format_rfc3339(self.at),
             reason: self.reason.to_string(),
             message: self.message.to_string(),
             count: self.count,
@@ -469,7 +470,7 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Source, kube::scope::Reach};
+    use crate::{cache::store::Source, kube::scope::NamespaceScope};
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -484,18 +485,18 @@ mod tests {
         let store = Arc::new(Store::default());
         let ledger = Ledger::new(store.clone());
         let (key, first) = object(1, "False");
-        store.open(&Reach::default().object(&key, Form::Whole));
-        store.put(&key, first, Form::Whole, Source::Watch);
+        store.open(&NamespaceScope::default().object(&key, Projection::Full));
+        store.put(&key, first, Projection::Full, Source::Watch);
         ledger.reconciled(&key, &"p".into(), "digest");
-        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
+        ledger.looked(&key, &store.get(&key, Projection::Full).expect("there"));
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
         assert_eq!(ledger.not_ready(10).len(), 1);
         // Somebody else's status write, not looked at yet.
-        store.put(&key, object(2, "True").1, Form::Whole, Source::Watch);
+        store.put(&key, object(2, "True").1, Projection::Full, Source::Watch);
         assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
         let facts = ledger.of(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
-        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
+        ledger.looked(&key, &store.get(&key, Projection::Full).expect("there"));
         assert!(ledger.of(&key).expect("facts").ready_ms.is_some());
         assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
     }

@@ -7,16 +7,16 @@ use tracing::warn;
 
 use super::{Answer, Controller, End, Notes, api_writes};
 use crate::{
-    client::api::{ApiError, complain},
+    client::api::{ApiError, warn_api_error},
     contract::{
         bindings::reconciler,
         limits::{Limit, Limits},
     },
-    kube::{hash::digest, key::ObjectRef, object::Object},
+    kube::{hash::hash_to_u64, key::ObjectRef, object::Object},
     observe::metrics::Suppressed,
     plugin::Plugin,
     reconcile::conditions::{self, Moment},
-    schedule::queue::Next,
+    schedule::queue::Requeue,
 };
 
 impl Controller {
@@ -28,9 +28,9 @@ impl Controller {
         object: &Arc<Object>,
         result: &Answer,
     ) -> Result<bool, End> {
-        let said = digest(|hasher| result.hash(hasher));
+        let said = hash_to_u64(|hasher| result.hash(hasher));
         let version =
-            |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
+            |o: &Object| hash_to_u64(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
         let suppressed = || {
             let metrics = self.services.metrics.plugin(by);
             metrics.suppressed(Suppressed::Status);
@@ -39,7 +39,7 @@ impl Controller {
             suppressed();
             return Ok(false);
         }
-        let whole = object.value();
+        let whole = object.to_value();
         let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
         let moment = Moment {
@@ -62,7 +62,7 @@ impl Controller {
         let plugin = self.registry.of_kind(&key.gvk);
         let phased = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
         if phased {
-            new["phase"] = conditions::phase(&new, object.deleting()).into();
+            new["phase"] = conditions::phase(&new, object.is_deleting()).into();
         }
         let patch = conditions::merge_patch(old, &new);
         let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
@@ -71,7 +71,7 @@ impl Controller {
             suppressed();
             return Ok(false);
         };
-        let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+        let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
         self.ledger.count(key, api_writes(1));
         match patched {
             Ok(object) => {
@@ -82,7 +82,7 @@ impl Controller {
                 Ok(true)
             }
             Err(e) if e.code() == 404 => Err(self.missing()),
-            Err(ApiError::Deposed(_)) => Err(End::retry()),
+            Err(ApiError::NotLeader(_)) => Err(End::retry()),
             // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
                 code: 409 | 422,
@@ -99,20 +99,20 @@ impl Controller {
                 self.ledger.failed(key, &failure.reason, &failure.message);
                 let said = conditions::after_failure(old, &failure, None, moment);
                 if let Some(patch) = conditions::merge_patch(old, &said) {
-                    let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+                    let patched = self.services.writer.patch_status(key, &object.uid, &patch).await;
                     self.ledger.count(key, api_writes(1));
                     if let Ok(object) = patched {
                         self.ledger.looked(key, &object);
                     }
                 }
                 Err(End {
-                    next: Next::Park,
+                    next: Requeue::Terminal,
                     reads: None,
                     follows: None,
                 })
             }
             Err(e) => {
-                complain!(e, object = %key, plugin = &**by, "status not written: {e}");
+                warn_api_error!(e, object = %key, plugin = &**by, "status not written: {e}");
                 self.ledger.failed(key, "StatusNotWritten", &e.to_string());
                 Err(End::retry())
             }
@@ -151,7 +151,7 @@ impl Controller {
     /// Whether the server has kept all of a status. A field that the CRD does not have is dropped: written again
     /// each time, it would never be there.
     fn kept_whole(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
-        let kept = object.value().get("status").cloned().unwrap_or_default();
+        let kept = object.to_value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();

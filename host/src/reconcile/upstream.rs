@@ -13,10 +13,10 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection,
     },
     sandbox::capabilities::http::Secrets,
-    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Next},
+    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
     upstream::{Report, SendError, UpstreamObject},
 };
 
@@ -36,11 +36,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Controller {
     /// Reconciles an Upstream. None when it is gone.
     pub(super) async fn upstream(&self, key: &ObjectRef) -> Option<End> {
-        let Some(object) = self.services.store.get(key, Form::Whole) else {
+        let Some(object) = self.services.store.get(key, Projection::Full) else {
             self.services.upstreams.forget(&key.namespace, &key.name);
             return self.gone(key).await;
         };
-        if object.deleting() {
+        if object.is_deleting() {
             return Some(self.others(key).await);
         }
         let by: Arc<str> = LANE.into();
@@ -61,9 +61,9 @@ impl Controller {
         self.ledger.finished(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
-                let at = |wait| self.services.router.now() + jittered(wait, JITTER);
+                let at = |wait| self.services.dispatcher.now() + jittered(wait, JITTER);
                 End {
-                    next: again.map_or(Next::Settled, |wait| Next::At(at(wait), Cause::Poll)),
+                    next: again.map_or(Requeue::AwaitChange, |wait| Requeue::At(at(wait), Cause::Poll)),
                     reads: Some(reads),
                     follows: None,
                 }
@@ -85,12 +85,12 @@ impl Controller {
         };
         for name in upstream.secrets() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
-            let read = Dependency::Object(secret, Form::Whole);
-            let scope = read.scope(&services.reach);
+            let read = Dependency::Object(secret, Projection::Full);
+            let scope = read.scope(&services.namespaces);
             // First the edge: a watch that is needed is not let go.
-            services.router.reads(key, read.clone());
+            services.dispatcher.record_read(key, read.clone());
             reads.push(read);
-            if let Err(why) = services.informers.synced(&scope, PATIENCE).await {
+            if let Err(why) = services.informers.wait_synced(&scope, PATIENCE).await {
                 let error =
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
                 return (Report::wrong(&error), Some(UNHEALTHY.0), reads);

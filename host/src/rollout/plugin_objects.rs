@@ -14,11 +14,11 @@ use tracing::{debug, warn};
 
 use crate::{
     cache::store::Query,
-    client::api::{ApiError, parse},
+    client::api::{ApiError, parse_response},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
         selector::Selector,
     },
     plugin::{
@@ -96,7 +96,7 @@ impl Objects {
             cluster: "".into(),
             namespace: "".into(),
             selector: self.selector.clone(),
-            form: Form::Whole,
+            projection: Projection::Full,
         }
     }
 
@@ -104,7 +104,7 @@ impl Objects {
     pub async fn follow(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
         let mut pause = ASKED.0;
-        while let Err(e) = services.effects.resource(&plugin::kind()).await {
+        while let Err(e) = services.writer.discover_resource(&plugin::kind()).await {
             debug!("Plugins are not followed yet: {e}");
             let none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.known
@@ -114,13 +114,13 @@ impl Objects {
         }
         let (lane, limit) = (reconcile::plugin::LANE.into(), reconcile::plugin::CONCURRENCY);
         services
-            .router
-            .assign(&lane, &[plugin::kind()], vec![self.scope()], limit);
-        while let Err(why) = services.informers.synced(&self.scope(), PATIENCE).await {
+            .dispatcher
+            .assign_kinds(&lane, &[plugin::kind()], vec![self.scope()], limit);
+        while let Err(why) = services.informers.wait_synced(&self.scope(), PATIENCE).await {
             // May it not, or is it only that the server is slow? What a Plugin denies must not be done meanwhile.
             let page = services
-                .effects
-                .page(None, &plugin::kind(), "", None, 1, "")
+                .writer
+                .list_page(None, &plugin::kind(), "", None, 1, "")
                 .await;
             if page.is_err_and(|e| matches!(e.code(), 403 | 404)) {
                 warn!("Plugins can't be listed, and the plugin directory is followed without them: {why}");
@@ -132,7 +132,9 @@ impl Objects {
         self.listed.store(true, Ordering::Release);
         self.known.send_replace(true);
         for (key, _) in self.list().unwrap_or_default() {
-            self.services.router.add(&key, Priority::Low, Cause::Start);
+            self.services
+                .dispatcher
+                .enqueue(&key, Priority::Low, Cause::Start);
         }
         self.registry.look_again();
         std::future::pending().await
@@ -149,7 +151,7 @@ impl Objects {
         if !self.listed.load(Ordering::Acquire) {
             return None;
         }
-        let (serving, _) = self.services.informers.ensure(&self.scope());
+        let (serving, _) = self.services.informers.ensure_informer(&self.scope());
         let mut objects = self.services.store.list(&serving, &Query::default());
         objects.sort_by(|a, b| a.0.cmp(&b.0));
         Some(objects)
@@ -158,7 +160,9 @@ impl Objects {
     /// There is something to say in the status of one.
     pub fn news(&self, name: &str) {
         let key = ObjectRef::new(plugin::kind(), "", name);
-        self.services.router.add(&key, Priority::Normal, Cause::Traffic);
+        self.services
+            .dispatcher
+            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
     }
 
     /// Pulls a component; with it, what there is to say of its signatures.
@@ -264,10 +268,10 @@ impl Objects {
             passing: true,
         };
         let key = ObjectRef::new(Gvk::new("", "v1", kind), &name.namespace, &name.name);
-        let bytes = self.services.effects.bytes(&key).await;
+        let bytes = self.services.writer.get_bytes(&key).await;
         let bytes = bytes.map_err(|e| passing(format!("{at}: {e}")))?;
         // What went wrong is not quoted: it may be a Secret's.
-        let read: Data = parse(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
+        let read: Data = parse_response(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
         let value = read.data.get(&name.key).cloned();
         value.ok_or_else(|| passing(format!("{at} has no key `{}`", name.key)))
     }

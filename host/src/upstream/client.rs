@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Gate, Request, Response, SecretKey, Secrets, SendError,
+    Request, Response, SecretKey, Secrets, SendError, WriteFence,
     answer::{Unread, asked_to_wait, cause, collected},
     attempt::Ticket,
     auth::{Credentials, Refusal},
@@ -185,7 +185,7 @@ impl Client {
         request: Request,
         secrets: &dyn Secrets,
         former: &Former,
-        gate: &Gate,
+        gate: &WriteFence,
     ) -> Result<Response, SendError> {
         let prepared = self.prepare(&request, secrets, former)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
@@ -249,7 +249,7 @@ impl Client {
     }
 
     /// Attempts until there is an answer, or no more may be made.
-    async fn exchange(&self, request: Prepared<'_>, gate: &Gate) -> Result<Response, SendError> {
+    async fn exchange(&self, request: Prepared<'_>, gate: &WriteFence) -> Result<Response, SendError> {
         self.state.lock().expect("lock").pace.earn();
         let safe = request.method.is_safe();
         let (mut stale, mut retries) = (None, 0);
@@ -281,7 +281,7 @@ impl Client {
                 sending = sending.body(body.clone());
             }
             if !safe {
-                gate.check()?;
+                gate.check_open()?;
             }
             let fault = match sending.send().await {
                 Ok(response)
@@ -314,7 +314,7 @@ impl Client {
             self.around.totals.retries.fetch_add(1, Ordering::Relaxed);
             let pause = PAUSE * (1 << retries);
             retries += 1;
-            tokio::time::sleep(pause + pause * (crate::kube::time::unique() % 100) as u32 / 100).await;
+            tokio::time::sleep(pause + pause * (crate::kube::time::unique_id() % 100) as u32 / 100).await;
         }
     }
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::kube::crd::{self, Condition, any_object};
+use crate::kube::crd::{self, Condition, any_object_schema};
 
 /// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -233,7 +233,7 @@ pub struct Login {
     /// The body: any JSON object, with `$(username)` and `$(password)` in its texts. By default
     /// `{"username": "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "any_object_schema")]
     pub body: Option<Map<String, Value>>,
     /// Where in the answer the token is, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
@@ -283,7 +283,7 @@ pub struct Limits {
 
 /// The CRD as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
-    crd::yaml::<Upstream>()
+    crd::render_yaml::<Upstream>()
 }
 
 #[cfg(test)]

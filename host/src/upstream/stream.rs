@@ -24,7 +24,7 @@ pub use self::{
 };
 use super::{Client, SecretKey, SendError, UpstreamObject, sse::Event};
 use crate::{
-    client::fence::Gate,
+    client::fence::WriteFence,
     kube::{key::ObjectRef, object::Object},
 };
 
@@ -195,7 +195,7 @@ type Wake = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 /// All streams of a host.
 pub struct Streams {
     inner: Mutex<Inner>,
-    gate: Gate,
+    gate: WriteFence,
     /// In a plan none is opened: nothing waits for what they would bring.
     closed: bool,
     wake: Wake,
@@ -206,16 +206,16 @@ pub struct Streams {
 
 impl Streams {
     /// None yet. They are open only while the gate is.
-    pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new(gate: WriteFence, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
         Self::made(gate, false, Box::new(wake))
     }
 
     /// For a plan: whoever subscribes is let in, and no stream is opened.
     pub fn closed() -> Arc<Self> {
-        Self::made(Gate::shut(), true, Box::new(|_, _| {}))
+        Self::made(WriteFence::closed(), true, Box::new(|_, _| {}))
     }
 
-    fn made(gate: Gate, closed: bool, wake: Wake) -> Arc<Self> {
+    fn made(gate: WriteFence, closed: bool, wake: Wake) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
             gate,
@@ -240,7 +240,7 @@ impl Streams {
         let source = Arc::new(source);
         let inner = &mut *self.inner.lock().expect("lock");
         // Behind the lock: what is let in here is found by `clear`.
-        self.gate.check()?;
+        self.gate.check_open()?;
         if !source.allowed() {
             let why = "which addresses are allowed has just changed";
             return Err(SendError::Unavailable(why.into()));

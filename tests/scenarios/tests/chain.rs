@@ -153,8 +153,8 @@ fn reconciles(lab: &Lab) -> u64 {
 /// Lets the interval of each object end now, and waits until all is done.
 async fn poll_all(lab: &Lab) {
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
-        let router = &lab.host().services().router;
-        router.add(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
+        let router = &lab.host().services().dispatcher;
+        router.enqueue(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
     }
     lab.wait_idle().await;
 }

@@ -122,9 +122,9 @@ const SAID: usize = 5;
 /// What the host knows of a probe: as it is in the store, and its turn.
 fn known(lab: &Lab, name: &str) -> String {
     let (key, services) = (lab.key(&kind(), name), lab.host().services());
-    let stored = services.store.get(&key, Form::Whole);
+    let stored = services.store.get(&key, Projection::Full);
     let stored = stored.map(|o| (o.generation, o.resource_version));
-    let turn = services.router.explain(&key);
+    let turn = services.dispatcher.explain(&key);
     let since = turn.causes.len().saturating_sub(SAID);
     format!(
         "generation and version in the store {stored:?}, in the queue {:?}, due in {:?}, woken last by {:?}",

@@ -20,7 +20,7 @@ impl IndexTerm {
     fn value_of(&self, object: &Object) -> Option<Box<str>> {
         match self {
             Self::Label(key) => object.labels.get(key).map(Into::into),
-            Self::Field(path) => Some(object.field(path).into()),
+            Self::Field(path) => Some(object.field_text(path).into()),
         }
     }
 }
@@ -109,12 +109,11 @@ impl Collection {
         let version = object.resource_version;
         let cached = self.get(key).map(|o| o.resource_version);
         let is_newer = cached.is_none_or(|cached| cached < version);
-        let unlisted =
-            delivery == Delivery::OutOfBand && cached.is_none() && version <= self.listed_version;
+        let unlisted = delivery == Delivery::OutOfBand && cached.is_none() && version <= self.listed_version;
         if unlisted || self.departed.contains(&object.uid, version) {
             return false;
         }
-        let in_scope = self.scope.has(key, &object.labels);
+        let in_scope = self.scope.contains(key, &object.labels);
         if !in_scope && is_newer {
             self.remove(key);
         } else if in_scope && is_newer && recency == Recency::Newest {
@@ -175,7 +174,7 @@ impl Collection {
     ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<Object>)> + 'a> {
         let at = |namespace: Arc<str>, name: Arc<str>| {
             let Scope { gvk, cluster, .. } = &self.scope;
-            ObjectRef::of(gvk.clone(), cluster.clone(), namespace, name)
+            ObjectRef::new_in_cluster(gvk.clone(), cluster.clone(), namespace, name)
         };
         let from = match query.after {
             Some(after) => Bound::Excluded(at(after.namespace.clone(), after.name.clone())),

@@ -445,7 +445,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
                 return false;
             }
         }
-        host.services().router.idle()
+        host.services().dispatcher.is_idle()
     };
     if !until(PATIENCE, through).await {
         row.message = "still at work".into();

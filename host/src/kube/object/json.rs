@@ -62,7 +62,11 @@ impl fmt::Debug for Json {
 impl Json {
     /// The plain text. Decompresses on each call, so do not call it while holding a lock.
     pub fn text(&self) -> Cow<'_, [u8]> {
-        let Some(Compression { dictionary, plain_len }) = &self.compression else {
+        let Some(Compression {
+            dictionary,
+            plain_len,
+        }) = &self.compression
+        else {
             return Cow::Borrowed(&self.bytes);
         };
         let mut text = vec![0; *plain_len as usize];
@@ -103,7 +107,10 @@ impl Json {
         }
         let text = std::mem::replace(&mut self.bytes, buffer[..compressed].into());
         let dictionary = dictionary.bytes.clone();
-        self.compression = Some(Compression { dictionary, plain_len });
+        self.compression = Some(Compression {
+            dictionary,
+            plain_len,
+        });
         is_sample.then_some(text)
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     kube::{
         key::{Gvk, ObjectRef},
-        scope::Form,
+        scope::Projection,
     },
     observe::metrics::HostCall,
     policy::grants::Access,
@@ -86,8 +86,8 @@ impl Host for Call {
         let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
         let value = services
             .store
-            .get(&secret, Form::Whole)
-            .and_then(|object| object.data(&key));
+            .get(&secret, Projection::Full)
+            .and_then(|object| object.data_value(&key));
         Ok(value.map(|value| services.upstreams.digest(&value)))
     }
 
@@ -171,7 +171,7 @@ impl Call {
             method,
             path,
         })?;
-        let Some(object) = self.cached(&services, &key, Form::Whole).await? else {
+        let Some(object) = self.cached(&services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!(
                 "Upstream {namespace}/{} does not exist",
                 key.name
@@ -186,7 +186,7 @@ impl Call {
         }
         for name in upstream.secrets() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
-            self.cached(&services, &secret, Form::Whole).await?;
+            self.cached(&services, &secret, Projection::Full).await?;
         }
         Ok((services, key, upstream))
     }
@@ -269,7 +269,7 @@ impl Call {
         name: &str,
     ) -> Result<ObjectRef, Error> {
         let key = self.may_name(namespace, name)?;
-        self.cached(services, &key, Form::Whole).await?;
+        self.cached(services, &key, Projection::Full).await?;
         Ok(key)
     }
 }
@@ -287,9 +287,9 @@ pub(crate) struct Secrets<'a>(pub &'a Services);
 impl upstream::Secrets for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
-        let object = self.0.store.get(&key, Form::Whole)?;
+        let object = self.0.store.get(&key, Projection::Full)?;
         Some(upstream::SecretValue {
-            value: upstream::Secret::new(object.data(&secret.key)?),
+            value: upstream::Secret::new(object.data_value(&secret.key)?),
             version: object.resource_version.to_string(),
         })
     }

@@ -8,7 +8,7 @@ use tracing::{Span, field::Empty, instrument};
 use super::{Call, Named, Services, segment};
 use crate::{
     cache::store::{NamespacedName, Query},
-    client::access_review::Read,
+    client::access_review::ReadAccess,
     contract::{
         bindings::{
             kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
@@ -16,12 +16,12 @@ use crate::{
         },
         limits::Limit,
     },
-    effect::writer::Writer,
+    effect::writer::WriteContext,
     kube::{
-        hash::digest,
+        hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
-        scope::Form,
+        scope::Projection,
         selector::{FieldSelector, Selector},
     },
     observe::metrics::{HostCall, Suppressed},
@@ -47,7 +47,7 @@ impl Host for Call {
             // First the edge: what changes while the answer is on its way is told.
             self.read(Dependency::Object(key.clone(), form));
             let account = self.terms.grants.service_account();
-            let live = services.effects.read(account, &key, &by).await;
+            let live = services.writer.read_uncached(account, &key, &by).await;
             live.map_err(|e| self.refused(e))?
         } else {
             self.may_see(&services, &key).await?;
@@ -89,8 +89,8 @@ impl Host for Call {
             n => PAGE.min(n as usize),
         };
         let lists = services
-            .reach
-            .within(namespace)
+            .namespaces
+            .namespaces_for(namespace)
             .into_iter()
             .map(|namespace| List {
                 gvk: gvk.clone(),
@@ -99,9 +99,9 @@ impl Host for Call {
                 labels: selector.clone(),
                 fields: fields.clone(),
                 // What a field selector looks at may be anywhere in the object.
-                form: fields
+                projection: fields
                     .as_ref()
-                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
+                    .map_or_else(|| form(&options.fields), |_| Projection::Full),
             });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
@@ -129,8 +129,8 @@ impl Host for Call {
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
         self.may_see(&services, &key).await?;
-        let object = self.cached(&services, &key, Form::Whole).await?;
-        let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
+        let object = self.cached(&services, &key, Projection::Full).await?;
+        let readiness = object.as_ref().map(|o| o.readiness()).unwrap_or_default();
         match object {
             Some(object) if readiness.ready => self.given(object.json.to_vec()),
             object => Err(Error::NotReady(types::NotReady {
@@ -146,9 +146,10 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
         let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
-        let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        let said =
+            hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         self.takes(object.len())?;
-        if let Some((key, live)) = services.effects.as_before(&by, said) {
+        if let Some((key, live)) = services.writer.unchanged_since_last_apply(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;
             self.may_patch(&services, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
@@ -160,12 +161,12 @@ impl Host for Call {
         placed(&services, &key.gvk, &key.namespace).await?;
         self.may_patch(&services, &key).await?;
         // What is live decides whether there is anything to send.
-        self.cached(&services, &key, Form::Whole).await?;
-        let writer = Writer {
-            said,
+        self.cached(&services, &key, Projection::Full).await?;
+        let writer = WriteContext {
+            request_digest: said,
             ..self.writer(&by)
         };
-        let apply = services.effects.apply(writer, &key, &object, options.force);
+        let apply = services.writer.apply(writer, &key, &object, options.force);
         let written = apply.await.map_err(|e| self.refused(e))?;
         self.applied(key, written.sent);
         self.given(written.object.json.to_vec())
@@ -180,7 +181,7 @@ impl Host for Call {
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         placed(&services, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        let written = services.effects.create(self.writer(&by), &key, &object).await;
+        let written = services.writer.create(self.writer(&by), &key, &object).await;
         let written = written.map_err(|e| self.refused(e))?;
         self.wrote(key, written.sent);
         self.given(written.object.json.to_vec())
@@ -193,7 +194,7 @@ impl Host for Call {
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
         placed(&services, &key.gvk, &key.namespace).await?;
         let account = self.terms.grants.service_account();
-        let deleted = services.effects.delete(
+        let deleted = services.writer.delete(
             account,
             &key,
             options.propagation.as_deref(),
@@ -207,7 +208,7 @@ impl Host for Call {
 
 /// An object without a namespace is not granted by naming one: the path of a request has no place for it.
 pub(super) async fn placed(services: &Services, gvk: &Gvk, namespace: &str) -> Result<(), Error> {
-    let resource = services.effects.resource(gvk).await?;
+    let resource = services.writer.discover_resource(gvk).await?;
     match resource.namespaced || namespace.is_empty() {
         true => Ok(()),
         false => Err(Error::Invalid(format!(
@@ -240,7 +241,7 @@ impl Call {
         };
         let mut found = Vec::new();
         for list in lists {
-            let read = |verb| Read {
+            let read = |verb| ReadAccess {
                 verb,
                 gvk: &list.gvk,
                 namespace: &list.namespace,
@@ -249,9 +250,9 @@ impl Call {
             // It is told of changes, too.
             self.permitted(services, &[read("list"), read("watch")]).await?;
             let dependency = Dependency::List(Box::new(list.clone()));
-            let scope = dependency.scope(&services.reach);
+            let scope = dependency.scope(&services.namespaces);
             self.read(dependency);
-            let synced = services.informers.synced(&scope, self.left()).await;
+            let synced = services.informers.wait_synced(&scope, self.left()).await;
             let query = Query {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
@@ -292,7 +293,7 @@ impl Call {
         // First the edge: what changes while the answer is on its way is told.
         self.read(Dependency::List(Box::new(list.clone())));
         let account = self.terms.grants.service_account();
-        let page = services.effects.page(
+        let page = services.writer.list_page(
             account,
             gvk,
             namespace,
@@ -322,7 +323,7 @@ impl Call {
         if sent {
             self.wrote.insert(key.clone());
         }
-        self.read(Dependency::Object(key, Form::Whole));
+        self.read(Dependency::Object(key, Projection::Full));
     }
 
     /// How many of these objects make one page: it is no larger than any other call.
@@ -351,7 +352,7 @@ impl Call {
         verb: &'static str,
         key: &ObjectRef,
     ) -> Result<(), Error> {
-        let read = Read::of(verb, key);
+        let read = ReadAccess::for_object(verb, key);
         self.permitted(services, &[read]).await
     }
 
@@ -426,12 +427,12 @@ fn foreign() -> Error {
 }
 
 /// How much of the objects a read needs.
-fn form(fields: &[String]) -> Form {
+fn form(fields: &[String]) -> Projection {
     let metadata = |field: &String| field.split('.').next() == Some("metadata");
     if !fields.is_empty() && fields.iter().all(metadata) {
-        Form::Metadata
+        Projection::Metadata
     } else {
-        Form::Whole
+        Projection::Full
     }
 }
 
@@ -440,7 +441,7 @@ fn masked(object: &Object, fields: &[String]) -> Vec<u8> {
     if fields.is_empty() {
         return object.json.to_vec();
     }
-    let whole = object.value();
+    let whole = object.to_value();
     let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
     for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
         if let Some(value) = whole["metadata"].get(identity) {

@@ -14,7 +14,7 @@ use crate::{
         inspection,
     },
     policy::grants::{Grant, Permissions, PluginGrants, Verb},
-    schedule::queue::{Config, Queue},
+    schedule::queue::Queue,
 };
 
 /// What a function needs.
@@ -284,8 +284,8 @@ impl World {
         let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
         let cluster = Cluster::new(client);
         let store = Arc::new(Store::default());
-        let queue = Queue::new(Config::new(Duration::from_secs(1), Duration::from_secs(1), 1));
-        let router = Arc::new(Router::new(queue, Reach::new(&[])));
+        let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
+        let router = Arc::new(Router::new(queue, NamespaceScope::new(&[])));
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let services = Services {
             store: store.clone(),
@@ -295,12 +295,12 @@ impl World {
             effects: Arc::new(Effects::new(cluster, store, router)),
             recorder: Recorder::default(),
             upstreams: Clients::default(),
-            streams: Streams::new(Gate::default(), |_, _| {}),
+            streams: Streams::new(WriteFence::default(), |_, _| {}),
             memo: Memo::default(),
             metrics: Arc::default(),
-            gate: Gate::default(),
+            gate: WriteFence::default(),
             lease: None,
-            reach: Reach::new(&[]),
+            reach: NamespaceScope::new(&[]),
             tapes: Arc::default(),
         };
         Self {

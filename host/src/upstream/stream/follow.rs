@@ -222,7 +222,7 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
 
 /// Between half of it and all.
 fn jittered(pause: Duration) -> Duration {
-    pause / 2 + pause / 2 * (crate::kube::time::unique() % 1024) as u32 / 1024
+    pause / 2 + pause / 2 * (crate::kube::time::unique_id() % 1024) as u32 / 1024
 }
 
 /// What to read of a stream.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use ostler::testing::{
     key::Gvk,
     object::Object,
-    scope::{Form, Scope},
+    scope::{Projection, Scope},
     store::{Source, Put, Store},
 };
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Form::Whole,
+        form: Projection::Full,
     });
     let region = Region::new(ALLOCATOR);
     for i in 0..n {
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         }
         let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
         if !matches!(
-            store.put(&key, parsed, Form::Whole, Source::Watch),
+            store.put(&key, parsed, Projection::Full, Source::Watch),
             Put::Changed(_)
         ) {
             bail!("object {i} was not taken in");

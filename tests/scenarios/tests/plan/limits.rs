@@ -2,7 +2,7 @@
 
 use ostler::testing::{
     api::{ApiError, Cluster, Patch},
-    fence::Gate,
+    fence::WriteFence,
     grants::Grants,
     plan::{Verdict, Wish, plan},
 };
@@ -113,13 +113,13 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
 async fn no_write_gets_out(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
-    let cluster = Cluster::new(lab.client.clone()).gated(Gate::shut());
+    let cluster = Cluster::new(lab.client.clone()).gated(WriteFence::closed());
     let maps = format!("/api/v1/namespaces/{}/configmaps", lab.namespace);
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
     let there = format!("{maps}/there");
     let patch = json!({"data": {"v": "2"}}).to_string().into_bytes();
     let refused =
-        |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::Deposed(_))), "{result:?}");
+        |result: Result<_, ApiError>| assert!(matches!(result, Err(ApiError::NotLeader(_))), "{result:?}");
     refused(cluster.create(&maps, object.clone().into_bytes()).await);
     refused(
         cluster

@@ -14,7 +14,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
     },
     plan::merge::merge,
 };
@@ -109,8 +109,8 @@ fn within(scope: &Scope, object: &Value) -> bool {
 
 fn shown(scope: &Scope, object: &Value) -> Value {
     match scope.form {
-        Form::Whole => object.clone(),
-        Form::Metadata => metadata(object),
+        Projection::Full => object.clone(),
+        Projection::Metadata => metadata(object),
     }
 }
 
