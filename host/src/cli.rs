@@ -114,7 +114,7 @@ struct Common {
     grants: Option<PathBuf>,
     /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
     /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
+    #[arg(long = "allow-network", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Namespace to be confined to; may be given more than once. All without it.
     #[arg(long = "namespace")]
@@ -289,7 +289,7 @@ async fn serve(
     tokio::select! {
         _ = terminate.recv() => info!("terminated: draining"),
         _ = interrupt.recv() => info!("interrupted: draining"),
-        e = host.failed() => return Err(e),
+        e = host.wait_failed() => return Err(e),
     }
     tokio::select! {
         () = host.drain(common.grace_period) => Ok(()),
@@ -303,7 +303,7 @@ fn admin(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
+        stats: host.stats().clone(),
         workers,
     }
 }

@@ -24,7 +24,7 @@ use crate::{
         selector::{FieldSelector, Selector},
     },
     policy::{grants::Grants, manifest},
-    reconcile::conditions::{self, Moment},
+    reconcile::conditions::{self, StatusContext},
 };
 
 pub(crate) fn fuzz<S: Strategy>(
@@ -67,7 +67,7 @@ fn component() -> Vec<u8> {
         .expect("a module")
         .encode()
         .expect("a component");
-    manifest::embed(&wasm, &manifest::Manifest::default()).expect("embedded")
+    manifest::embed_manifest(&wasm, &manifest::Manifest::default()).expect("embedded")
 }
 
 /// Bytes changed, cut, doubled or put in.
@@ -100,7 +100,7 @@ fn components() {
     let compiled = AtomicU64::new(0);
     fuzz("components", 3000, mutation(), |changes| {
         let wasm = mutated(&whole, &changes);
-        let _ = manifest::read(&wasm);
+        let _ = manifest::read_manifest(&wasm);
         // What passes may be compiled: that takes time, and every kind of change is seen in some dozens.
         if let Ok(found) = inspection::inspect(&wasm)
             && compiled.fetch_add(1, Ordering::Relaxed) < 40
@@ -173,7 +173,7 @@ fn fields() -> impl Strategy<Value = Option<Value>> {
 /// Whatever a component says, the status is one that an API server takes, and what is the host's is the host's.
 #[test]
 fn outcomes() {
-    let moment = Moment {
+    let moment = StatusContext {
         generation: 7,
         now: "2026-01-02T03:04:05Z",
     };
@@ -198,14 +198,14 @@ fn outcomes() {
                     conditions: said,
                     status: None,
                 };
-                conditions::after_failure(old, &failure, fields.as_ref(), moment)
+                conditions::status_after_failure(old, &failure, fields.as_ref(), moment)
             } else {
                 let outcome = Outcome {
                     conditions: said,
                     status: None,
                     next: Next::Settled,
                 };
-                conditions::after_outcome(old, &outcome, fields.as_ref(), moment)
+                conditions::status_after_outcome(old, &outcome, fields.as_ref(), moment)
             };
             prop_assert_eq!(&status["observedGeneration"], &json!(7));
             let list = status["conditions"].as_array().expect("conditions");

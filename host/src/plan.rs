@@ -40,8 +40,8 @@ use crate::{
         scope::{NamespaceScope, Projection},
     },
     observe::metrics::Metrics,
-    policy::network::Network,
-    reconcile::{Controller, run_once::Step, stats::Ledger},
+    policy::network::NetworkPolicy,
+    reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
     sandbox::{capabilities::Services, object_cache::Memo},
     schedule::{
@@ -49,7 +49,7 @@ use crate::{
         queue::{Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{self, Clients, Streams},
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// Reconciles of one object at most: what goes round in circles does so in a plan, too.
@@ -117,40 +117,40 @@ impl World {
             .with_fence(sealed.clone())
             .with_interceptor(overlay.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
-        let reach = NamespaceScope::new(&settings.namespaces);
-        let queue = Queue::new(first, longest);
-        let router = Dispatcher::new(queue, reach.clone()).wake_on_recovery_only(upstream::kind());
-        let router = Arc::new(router);
-        let ledger = Arc::new(Ledger::new(store.clone()));
+        let namespaces = NamespaceScope::new(&settings.namespaces);
+        let queue = Queue::new(settings.backoff.initial, settings.backoff.max);
+        let dispatcher =
+            Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
+        let dispatcher = Arc::new(dispatcher);
+        let stats = Arc::new(ReconcileStats::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
-            dispatcher: router.clone(),
+            dispatcher: dispatcher.clone(),
             informers: Arc::new(informers),
             reviewer,
-            writer: Arc::new(ApiWriter::new(cluster.clone(), store, router)),
+            writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher)),
             recorder: EventRecorder::default(),
-            upstreams: Clients::default()
-                .gated(sealed)
-                .within(network)
-                .planning(move |upstream, request| noting.request(upstream, request)),
-            streams: Streams::closed(),
+            upstreams: ClientPool::default()
+                .with_fence(sealed)
+                .with_network(network)
+                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
+            streams: EventStreams::disabled(),
             memo: Memo::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
             lease: None,
-            namespaces: reach,
+            namespaces,
         });
         overlay.tell(&services);
         let at_once = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, ledger, settings.clone(), at_once)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,
@@ -183,7 +183,7 @@ impl World {
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = hooks.once(plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -192,10 +192,10 @@ impl World {
 
     /// Reconciles until nothing is woken any more.
     async fn run(&self, notes: &mut Vec<String>) -> Vec<Looked> {
-        let router = &self.services.dispatcher;
+        let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut looked = BTreeMap::new();
-        while let Ok(work) = router.pop() {
+        while let Ok(work) = dispatcher.pop() {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
@@ -203,7 +203,7 @@ impl World {
                 notes.push(format!(
                     "{key} is woken again and again: given up after {ROUNDS} reconciles"
                 ));
-                router.forget(&key);
+                dispatcher.forget(&key);
                 continue;
             }
             if let Some(one) = self.look(&work, *round).await {
@@ -220,9 +220,9 @@ impl World {
         } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
-        let (step, reads) = self.controller.step(work).await;
+        let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
-        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
+        if step == ReconcileStep::Fails && ran.conflict && round < ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
                 tracing::debug!(object = %key, "not read again: {e}");
@@ -234,11 +234,13 @@ impl World {
             .get(key, Projection::Full)
             .map(|o| o.readiness())
             .unwrap_or_default();
-        let facts = self.controller.ledger.of(key);
+        let facts = self.controller.stats.object(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {
-            (Step::Done | Step::Gone, _) => (String::new(), String::new()),
-            (Step::Fails | Step::Parked, Some(error)) if ready.ready || ready.reason.is_empty() => {
+            (ReconcileStep::Done | ReconcileStep::Gone, _) => (String::new(), String::new()),
+            (ReconcileStep::Fails | ReconcileStep::Parked, Some(error))
+                if ready.ready || ready.reason.is_empty() =>
+            {
                 (error.reason.clone(), error.message.clone())
             }
             _ => (ready.reason, ready.message),

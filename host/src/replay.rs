@@ -4,14 +4,11 @@
 //! tape has, the replay ends; where only what it *writes* differs it goes on with the recorded answer, so that all
 //! of the difference is seen.
 
-mod probe;
-
-use crate::policy::plugin_policy::Terms;
+use crate::policy::plugin_policy::PluginPolicy;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::probe::probe;
 pub use crate::recording::Difference;
 use crate::{
     contract::bindings::reconciler::Request,
@@ -80,9 +77,9 @@ pub async fn replay(
     let request = Request::read(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
     let config = Vec::<u8>::read(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
-    let terms = Terms {
+    let terms = PluginPolicy {
         plugin: name.as_str().into(),
-        grants: Grants::default().of(name),
+        grants: Grants::default().grants_for(name),
         config,
         limits: recording.limits()?,
     };

@@ -19,11 +19,11 @@ use crate::{
         Labels, MAX_UPSTREAMS, Metrics,
         plugin::{Own, PluginMetrics},
     },
-    plugin,
-    reconcile::stats::Ledger,
+    plugin::{self, LoadState},
+    reconcile::stats::ReconcileStats,
     sandbox::capabilities::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{Circuit, Streams},
+    upstream::{CircuitState, EventStreams},
 };
 
 /// The text formats Prometheus reads.
@@ -60,7 +60,7 @@ pub struct Scraped<'a> {
     /// Plugins and their builds.
     pub registry: &'a plugin::Registry,
     /// Objects and whether they are Ready.
-    pub ledger: &'a Ledger,
+    pub stats: &'a ReconcileStats,
     /// Reconciles at the same time, of all plugins.
     pub workers: u32,
 }
@@ -71,7 +71,7 @@ type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 impl Metrics {
     /// Everything, as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
-        let plugins: Vec<_> = self.plugins.read().expect("lock").values().cloned().collect();
+        let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
         let mut now = Registry::default();
         queue(&mut now, scraped, &plugins);
         state(&mut now, scraped);
@@ -190,7 +190,7 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
     let now = Instant::now();
     for plugin in plugins {
         let queue = vec![("name", plugin.name.clone()), ("controller", plugin.name.clone())];
-        let running = plugin.running.lock().expect("lock");
+        let running = plugin.running.lock();
         let seconds = running
             .iter()
             .map(|since| now.saturating_duration_since(*since).as_secs_f64());
@@ -211,7 +211,7 @@ fn number(priority: Priority) -> &'static str {
 }
 
 /// Event streams.
-fn streams(r: &mut Registry, streams: &Streams) {
+fn streams(r: &mut Registry, streams: &EventStreams) {
     let open = register(
         r,
         "ostler_event_streams",
@@ -221,11 +221,11 @@ fn streams(r: &mut Registry, streams: &Streams) {
     for state in ["connecting", "open", "waiting", "ended", "outdated"] {
         open.get_or_create(&vec![("state", state.into())]).set(0);
     }
-    for facts in streams.all() {
-        open.get_or_create(&vec![("state", facts.state.word().into())])
+    for facts in streams.all_streams() {
+        open.get_or_create(&vec![("state", facts.state.as_str().into())])
             .inc();
     }
-    let totals = &streams.totals;
+    let totals = &streams.counters;
     for (name, help, total) in [
         (
             "ostler_event_stream_opens",
@@ -274,7 +274,7 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
                 .get_or_create(&labels)
                 .set(plugin.terms.limits.measure(*limit));
         }
-        let reads = i64::from(plugin.terms.grants.reads_secrets());
+        let reads = i64::from(plugin.terms.grants.can_read_secrets());
         secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
     }
 }
@@ -296,10 +296,12 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Family::<Labels, Counter>::default(),
     );
     if let Some(name) = &services.lease {
-        let gate = &services.fence;
+        let fence = &services.fence;
         let labels = vec![("name", name.clone())];
-        leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
-        rereads.get_or_create(&labels).inc_by(gate.rereads());
+        leads
+            .get_or_create(&labels)
+            .set(i64::from(fence.term().is_some()));
+        rereads.get_or_create(&labels).inc_by(fence.rereads());
     }
     let size = services.store.size();
     register(
@@ -341,7 +343,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         "Objects that are reconciled, by kind and whether they are Ready",
         Gauges::<i64>::default(),
     );
-    for (gvk, counts) in scraped.ledger.by_kind() {
+    for (gvk, counts) in scraped.stats.count_by_kind() {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
             let labels = vec![("kind", kind.clone()), ("ready", ready.into())];
@@ -381,7 +383,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         taken_back
             .get_or_create(&vec![("plugin", plugin.clone())])
             .inc_by(report.rolled_back);
-        if let Some(canary) = report.canary.filter(|c| c.state == "Serving") {
+        if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
             let labels = vec![
                 ("plugin", plugin.clone()),
                 ("version", canary.version.into()),
@@ -424,10 +426,10 @@ fn upstreams(r: &mut Registry, services: &Services) {
         "Answers of upstreams given from the cache because the server confirmed them",
         Family::<Labels, Counter>::default(),
     );
-    for traffic in services.upstreams.traffic().into_iter().take(MAX_UPSTREAMS) {
+    for traffic in services.upstreams.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
-        for state in [Circuit::Closed, Circuit::Open, Circuit::HalfOpen] {
-            let labels = vec![("upstream", name.clone()), ("state", state.word().into())];
+        for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
+            let labels = vec![("upstream", name.clone()), ("state", state.as_str().into())];
             circuit
                 .get_or_create(&labels)
                 .set(i64::from(state == traffic.circuit));
@@ -447,7 +449,7 @@ fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     let mut gauges = std::collections::BTreeMap::<Box<str>, Seconds>::new();
     for plugin in plugins {
         let labels = vec![("plugin", plugin.name.clone())];
-        for (name, own) in plugin.own.lock().expect("lock").iter() {
+        for (name, own) in plugin.own.lock().iter() {
             match own {
                 Own::Counter(n) if !gauges.contains_key(name) => {
                     let family = counters.entry(name.clone()).or_default();
@@ -535,6 +537,6 @@ mod tests {
             !out.contains("ostler_plugin_lag_seconds{"),
             "one type per name: {out}"
         );
-        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES as usize);
+        assert_eq!(b.own.lock().len(), OWN_SERIES as usize);
     }
 }

@@ -124,7 +124,7 @@ impl Server {
         let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
             .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
         let answer = client.request(method, url).send().await.map_err(|e| {
-            let why = crate::upstream::cause(&e);
+            let why = crate::upstream::root_cause(&e);
             anyhow::anyhow!(
                 "no admin server at {base} ({why}). Does a host run there? One in a cluster is reached with \
                  `kubectl -n NAMESPACE port-forward deployment/ostler 8081`; one elsewhere with --admin URL or OSTLER_ADMIN"

@@ -45,7 +45,7 @@ pub struct Plan {
     grants: Option<PathBuf>,
     /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
     /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
+    #[arg(long = "allow-network", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Plan with only those Plugin objects that have these labels (`team=ci`), as the host that follows only these.
     #[arg(long, value_parser = crate::kube::selector::Selector::parse)]

@@ -173,7 +173,7 @@ impl AccessReviewer {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": account.user(),
+                "user": account.user_name(),
                 // The groups that the API server itself adds to an impersonated service account.
                 "groups": [
                     "system:serviceaccounts",

@@ -116,7 +116,7 @@ impl ApiClient {
     /// those of every service account, and so the host needs no right to impersonate groups.
     pub fn acting_as(&self, account: Option<&ServiceAccount>) -> Self {
         Self {
-            user: account.map(|account| account.user().into()),
+            user: account.map(|account| account.user_name().into()),
             ..self.clone()
         }
     }

@@ -7,7 +7,7 @@ use super::{
     diff::{Shown, unified},
     overlay::{Entry, News, Request},
 };
-use crate::reconcile::run_once::Step;
+use crate::reconcile::run_once::ReconcileStep;
 
 /// A plan.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -93,14 +93,14 @@ pub enum Verdict {
     Parked,
 }
 
-impl From<Step> for Verdict {
-    fn from(step: Step) -> Self {
+impl From<ReconcileStep> for Verdict {
+    fn from(step: ReconcileStep) -> Self {
         match step {
-            Step::Gone => Self::Gone,
-            Step::Done => Self::Done,
-            Step::Waits => Self::Waits,
-            Step::Fails => Self::Fails,
-            Step::Parked => Self::Parked,
+            ReconcileStep::Gone => Self::Gone,
+            ReconcileStep::Done => Self::Done,
+            ReconcileStep::Waits => Self::Waits,
+            ReconcileStep::Fails => Self::Fails,
+            ReconcileStep::Parked => Self::Parked,
         }
     }
 }

@@ -55,9 +55,19 @@ impl World {
             }
         }
         // The host itself reconciles these: those that would be new, or others.
-        if self.cluster.discover_resource(&upstream::kind()).await.is_ok() {
-            let scopes = namespaces.kind_scopes(&upstream::kind(), None, Projection::Full);
-            dispatcher.assign_kinds(&reconcile::upstream::LANE.into(), &[upstream::kind()], scopes, 1);
+        if self
+            .cluster
+            .discover_resource(&upstream::upstream_gvk())
+            .await
+            .is_ok()
+        {
+            let scopes = namespaces.kind_scopes(&upstream::upstream_gvk(), None, Projection::Full);
+            dispatcher.assign_kinds(
+                &reconcile::upstream::LANE_NAME.into(),
+                &[upstream::upstream_gvk()],
+                scopes,
+                1,
+            );
         }
         Ok(())
     }

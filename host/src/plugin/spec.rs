@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::{
     contract::limits::LimitsSpec,
     kube::crd::{self, Condition, any_object_schema},
+    plugin::LoadState,
     policy::grants::{Grant, Pace, Permissions, ServiceAccount},
 };
 
@@ -236,6 +237,9 @@ pub struct PluginStatus {
     /// The generation of the spec that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// State of the newest build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<LoadState>,
     /// Ready, Loaded, Granted and Healthy; Reconciling or Stalled while it is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -297,8 +301,8 @@ pub struct CanaryStatus {
     /// SHA-256 of the component.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
-    /// `Serving`, `Loading`, `Refused`, or `RolledBack`.
-    pub state: String,
+    /// `Loading`, `Serving`, `Refused` or `RolledBack`.
+    pub state: LoadState,
     /// Why it does not serve.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,

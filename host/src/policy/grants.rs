@@ -93,7 +93,7 @@ pub struct Grants {
     plugins: BTreeMap<String, Grant>,
     /// Where it is said, as a prefix of fields, when that is not a file.
     #[serde(skip)]
-    place: Option<Arc<str>>,
+    field_prefix: Option<Arc<str>>,
 }
 
 /// What may be done: what a manifest asks for, or the part of a [`Grant`] that answers it.
@@ -160,12 +160,12 @@ pub struct ServiceAccount {
 
 impl ServiceAccount {
     /// Its user name to the API server.
-    pub fn user(&self) -> String {
+    pub fn user_name(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
     /// Whether both are names: they become part of a header.
-    fn check(&self) -> Result<(), String> {
+    fn check_names(&self) -> Result<(), String> {
         let name = |text: &str| {
             let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
             !text.is_empty() && text.len() <= 253 && text.bytes().all(valid)
@@ -194,8 +194,8 @@ pub struct Pace {
     /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
     #[serde(
         default,
-        deserialize_with = "interval",
-        serialize_with = "written",
+        deserialize_with = "deserialize_interval",
+        serialize_with = "serialize_interval",
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(with = "Option<Time>")]
@@ -209,15 +209,18 @@ pub struct Pace {
 }
 
 /// `30s`, `5m`, `1h30m`.
-fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+fn deserialize_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
 }
 
-fn written<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_interval<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     time.map(Time).serialize(serializer)
 }
 
-fn everywhere() -> Vec<String> {
+fn match_all() -> Vec<String> {
     vec!["*".into()]
 }
 
@@ -233,7 +236,7 @@ pub struct KubernetesGrant {
     /// What may be done.
     pub verbs: Vec<Verb>,
     /// Where; everywhere when nothing is said.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
@@ -242,16 +245,16 @@ pub struct KubernetesGrant {
 #[serde(deny_unknown_fields)]
 pub struct UpstreamGrant {
     /// Names of Upstreams.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Their namespaces.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
     /// HTTP methods.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub methods: Vec<String>,
     /// Paths, without the query.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub paths: Vec<String>,
 }
 
@@ -260,16 +263,16 @@ pub struct UpstreamGrant {
 #[serde(deny_unknown_fields)]
 pub struct SecretGrant {
     /// Their names.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
     /// Their namespaces.
-    #[serde(default = "everywhere")]
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
 impl Permissions {
     /// What says nothing: a mistake. Names the field.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_fields(&self) -> Result<(), String> {
         let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
         for (i, grant) in self.kubernetes.iter().enumerate() {
             for (field, nothing) in [
@@ -318,12 +321,12 @@ impl Grant {
     }
 
     /// What can't be meant. Names the field.
-    pub fn check(&self) -> Result<(), String> {
-        self.permissions().check()?;
+    pub fn check_fields(&self) -> Result<(), String> {
+        self.permissions().check_fields()?;
         self.limits.check()?;
         self.service_account
             .as_ref()
-            .map_or(Ok(()), ServiceAccount::check)
+            .map_or(Ok(()), ServiceAccount::check_names)
     }
 }
 
@@ -333,32 +336,32 @@ impl Grants {
         let grants: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))?;
         for (plugin, grant) in &grants.plugins {
             grant
-                .check()
+                .check_fields()
                 .map_err(|e| format!("{file}: plugins.{plugin}.{e}"))?;
         }
         Ok(grants)
     }
 
     /// What a `Plugin` object says of the plugin of its name.
-    pub fn of_object(plugin: &str, grant: Grant) -> Self {
+    pub fn from_object(plugin: &str, grant: Grant) -> Self {
         Self {
             plugins: BTreeMap::from([(plugin.to_owned(), grant)]),
-            place: Some("spec.grants.".into()),
+            field_prefix: Some("spec.grants.".into()),
             ..Self::default()
         }
     }
 
     /// Whether something is said of a plugin.
-    pub fn name(&self, plugin: &str) -> bool {
+    pub fn contains_plugin(&self, plugin: &str) -> bool {
         self.plugins.contains_key(plugin)
     }
 
     /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
     /// [`PluginGrants::asking`].
-    pub fn of(&self, plugin: &str) -> PluginGrants {
+    pub fn grants_for(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
         let place = self
-            .place
+            .field_prefix
             .as_deref()
             .map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
         PluginGrants::new(plugin, &place, None, grant)

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE};
+use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler,
     effect::events::EventType,
@@ -16,18 +16,18 @@ use crate::{
 
 impl Controller {
     /// Cleans up behind an object and lets it go.
-    pub(super) async fn delete(
+    pub(super) async fn delete_object(
         &self,
         work: &Work<ObjectRef, Cause>,
         plugin: &Arc<Plugin>,
         object: &Arc<Object>,
         finalizer: &str,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let key = &work.key;
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
         if !forced && !orphaned {
-            return self.call(work, plugin, object, Some(finalizer)).await;
+            return self.call_component(work, plugin, object, Some(finalizer)).await;
         }
         let (event_type, reason, note) = if forced {
             (
@@ -42,13 +42,19 @@ impl Controller {
                 format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
             )
         };
-        self.event(plugin, key, object, event_type, reason, &note).await;
-        self.release(key, object, finalizer).await
+        self.record_event(plugin, key, object, event_type, reason, &note)
+            .await;
+        self.remove_finalizer(key, object, finalizer).await
     }
 
     /// Takes our finalizer off, so that the object can go; and what it holds can, too.
-    pub(super) async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
-        if let Err(end) = self.let_go(key, object, &BTreeSet::new()).await {
+    pub(super) async fn remove_finalizer(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        finalizer: &str,
+    ) -> ReconcileOutcome {
+        if let Err(end) = self.update_holds(key, object, &BTreeSet::new()).await {
             return end;
         }
         // Letting go has written to it.
@@ -65,17 +71,17 @@ impl Controller {
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
                 info!(object = %key, "cleaned up");
-                End::settled()
+                ReconcileOutcome::settled()
             }
             Err(end) => end,
         }
     }
 
     /// What a deletion that is not done says: why, and after the deadline also what can be done.
-    pub(super) fn still_there(&self, object: &Object, result: Answer) -> Answer {
+    pub(super) fn describe_deletion(&self, object: &Object, result: GuestResult) -> GuestResult {
         let (mut failure, next) = match result {
-            Answer::Failure(failure) => (failure, None),
-            Answer::Outcome(outcome) => {
+            GuestResult::Failure(failure) => (failure, None),
+            GuestResult::Outcome(outcome) => {
                 let failure = reconciler::Failure {
                     resolution: reconciler::Resolution::Yield,
                     reason: "Terminating".into(),
@@ -103,6 +109,6 @@ impl Controller {
             let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
             failure.conditions.push(blocked);
         }
-        Answer::Failure(failure)
+        GuestResult::Failure(failure)
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
+use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
@@ -22,12 +22,12 @@ use crate::{
 
 impl Controller {
     /// From now on an object holds exactly these.
-    pub(super) async fn let_go(
+    pub(super) async fn update_holds(
         &self,
         key: &ObjectRef,
         object: &Object,
         held: &BTreeSet<ObjectRef>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReconcileOutcome> {
         let newest = self.services.store.get(key, Projection::Metadata);
         let before = list_held(
             newest
@@ -39,41 +39,46 @@ impl Controller {
             return Ok(());
         }
         let known = (object.uid.clone(), &before | held);
-        self.note(key, |notes| notes.holding = Some(Box::new(known)));
+        self.update_state(key, |state| state.held_objects = Some(Box::new(known)));
         if before == *held {
             return Ok(());
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
-        self.unmark(key, &object.uid, &stale).await?;
+        self.remove_hold_marks(key, &object.uid, &stale).await?;
         let written = self.services.writer.set_holds(key, &object.uid, held).await;
-        self.ledger.count(key, super::api_writes(1));
+        self.stats.add_counts(key, super::count_writes(1));
         match written {
             Ok(()) => {
                 let known = (!held.is_empty()).then(|| Box::new((object.uid.clone(), held.clone())));
-                self.note(key, |notes| notes.holding = known);
+                self.update_state(key, |state| state.held_objects = known);
                 Ok(())
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
                 warn_api_error!(e, object = %key, "what it holds is not written: {e}");
-                Err(End::retry())
+                Err(ReconcileOutcome::retry())
             }
         }
     }
 
     /// An object is gone, and what it held goes free.
-    pub(super) async fn dropped(&self, key: &ObjectRef) -> Result<(), End> {
+    pub(super) async fn release_held(&self, key: &ObjectRef) -> Result<(), ReconcileOutcome> {
         let known = {
-            let notes = self.notes.lock().expect("lock");
-            notes.get(key).and_then(|n| n.holding.clone())
+            let states = self.states.lock();
+            states.get(key).and_then(|s| s.held_objects.clone())
         };
         match known {
-            Some(known) => self.unmark(key, &known.0, &known.1).await,
+            Some(known) => self.remove_hold_marks(key, &known.0, &known.1).await,
             None => Ok(()),
         }
     }
 
-    async fn unmark(&self, holder: &ObjectRef, uid: &str, held: &BTreeSet<ObjectRef>) -> Result<(), End> {
+    async fn remove_hold_marks(
+        &self,
+        holder: &ObjectRef,
+        uid: &str,
+        held: &BTreeSet<ObjectRef>,
+    ) -> Result<(), ReconcileOutcome> {
         for object in held {
             match self
                 .services
@@ -82,12 +87,13 @@ impl Controller {
                 .await
             {
                 Ok(sent) => {
-                    self.ledger.count(holder, super::api_writes(u64::from(sent)));
+                    self.stats
+                        .add_counts(holder, super::count_writes(u64::from(sent)));
                     info!(object = %object, holder = %holder, "let go");
                 }
                 Err(e) => {
                     warn_api_error!(e, object = %object, holder = %holder, "not let go: {e}");
-                    return Err(End::retry());
+                    return Err(ReconcileOutcome::retry());
                 }
             }
         }
@@ -95,33 +101,35 @@ impl Controller {
     }
 
     /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
-    pub(super) async fn others(&self, key: &ObjectRef) -> End {
+    pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
         let Some(object) = self.services.store.get(key, Projection::Metadata) else {
-            return End::settled();
+            return ReconcileOutcome::settled();
         };
         if !object.is_deleting() || !references::is_held(&object) {
-            return End::settled();
+            return ReconcileOutcome::settled();
         }
-        self.held(key, &object, None).await.unwrap_or_else(End::settled)
+        self.wait_for_holders(key, &object, None)
+            .await
+            .unwrap_or_else(ReconcileOutcome::settled)
     }
 
     /// An object that is being deleted and held: frees it of holders that are gone (or of all, where that is
     /// forced), and says who is left. None when nobody is.
-    pub(super) async fn held(
+    pub(super) async fn wait_for_holders(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
         plugin: Option<&Arc<Plugin>>,
-    ) -> Option<End> {
+    ) -> Option<ReconcileOutcome> {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let mut left: Vec<Holder> = Vec::new();
         for holder in list_holders(object) {
-            match self.freed(key, &holder, forced).await {
+            match self.remove_stale_hold(key, &holder, forced).await {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
                     warn_api_error!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
-                    return Some(End::retry());
+                    return Some(ReconcileOutcome::retry());
                 }
             }
         }
@@ -143,7 +151,7 @@ impl Controller {
                     status: None,
                 };
                 if let Err(end) = self
-                    .write_status(plugin.name(), key, object, &Answer::Failure(failure))
+                    .write_status(plugin.name(), key, object, &GuestResult::Failure(failure))
                     .await
                 {
                     return Some(end);
@@ -163,12 +171,17 @@ impl Controller {
                     .await;
             }
         }
-        let again = self.services.dispatcher.now() + jittered(self.settings.yield_every, JITTER);
-        Some(End::wait(again, Cause::Retry))
+        let again = self.services.dispatcher.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
+        Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
     /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
-    async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
+    async fn remove_stale_hold(
+        &self,
+        key: &ObjectRef,
+        holder: &Holder,
+        forced: bool,
+    ) -> Result<bool, ApiError> {
         let effects = &self.services.writer;
         if !forced {
             let there = match &holder.object {

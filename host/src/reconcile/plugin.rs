@@ -7,7 +7,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE, JITTER, jittered};
+use super::{
+    Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter,
+};
 use crate::{
     cache::store::Query,
     contract::bindings::{
@@ -16,7 +18,7 @@ use crate::{
     },
     kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::{
-        Plugin, Report, Summary, of_object,
+        HookState, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
     },
     reconcile::conditions::condition,
@@ -28,9 +30,9 @@ use crate::{
 };
 
 /// The lane of Plugins, and the name they are reconciled under.
-pub const LANE: &str = "plugins";
+pub const LANE_NAME: &str = "plugins";
 /// Plugins looked at at the same time.
-pub const CONCURRENCY: u32 = 2;
+pub const MAX_CONCURRENT: u32 = 2;
 /// Keeps a Plugin from going while objects need it for their cleanup.
 pub const FINALIZER: &str = "ostler.dev/plugin";
 
@@ -45,27 +47,33 @@ const NAMED: usize = 3;
 
 impl Controller {
     /// Writes the status of a Plugin. None when it is gone.
-    pub(super) async fn plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+    pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         let Some(object) = self.services.store.get(key, Projection::Full) else {
-            return self.gone(key).await;
+            return self.forget_object(key).await;
         };
-        let by: Arc<str> = LANE.into();
+        let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
-        let id = of_object(&key.name);
+        let id = SlotId::object(&*key.name);
         let report = self.registry.report(&id).unwrap_or_default();
-        let serving = self.registry.serves(&id);
+        let serving = self.registry.serving_in(&id);
         if object.is_deleting() {
-            return Some(self.retire(key, &object, &report, serving.as_deref()).await);
+            return Some(
+                self.delete_plugin(key, &object, &report, serving.as_deref())
+                    .await,
+            );
         }
         let dealt = report.generation == object.generation;
         if !dealt {
             // It may have come in the answer to a write, of which no watch tells.
-            self.registry.look_again();
+            self.registry.request_rescan();
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // It is being loaded, which takes no time as a rule.
-            return Some(End::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry));
+            return Some(ReconcileOutcome::wait(
+                self.services.dispatcher.now() + SHORTLY,
+                Cause::Retry,
+            ));
         }
         let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
         let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
@@ -79,47 +87,49 @@ impl Controller {
         } else {
             object
         };
-        self.ledger.reconciled(key, &by, &report.digest);
+        self.stats.begin_reconcile(key, &by, &report.digest);
         let answer = answer(&report, serving.as_deref(), dealt);
         // What is being loaded has not failed.
         let failure = match &answer {
-            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => Some(failure),
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => {
+                Some(failure)
+            }
             _ => None,
         };
         if let Some(failure) = failure {
-            self.ledger.failed(key, &failure.reason, &failure.message);
+            self.stats.record_error(key, &failure.reason, &failure.message);
         }
         let failed = failure.is_some();
         let written = self.write_status(&by, key, &object, &answer).await;
-        self.ledger.finished(key, failed, started.elapsed());
+        self.stats.end_reconcile(key, failed, started.elapsed());
         let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
         let every = if watched { EVERY.0 } else { EVERY.1 };
         Some(match written {
-            Ok(_) => End {
+            Ok(_) => ReconcileOutcome {
                 next: Requeue::At(
-                    self.services.dispatcher.now() + jittered(every, JITTER),
+                    self.services.dispatcher.now() + add_jitter(every, JITTER_PERCENT),
                     Cause::Poll,
                 ),
-                ..End::settled()
+                ..ReconcileOutcome::settled()
             },
             Err(end) => end,
         })
     }
 
     /// A Plugin that is deleted stays until nothing needs it for its cleanup any more.
-    async fn retire(
+    async fn delete_plugin(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
         report: &Report,
         serving: Option<&Plugin>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         if !object.finalizers.iter().any(|f| **f == *FINALIZER) {
-            return End::settled();
+            return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
             warn!(object = %key, "let go as {FORCE_DELETE} asks: what it has not cleaned up stays");
-            return self.release(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, FINALIZER).await;
         }
         let Some(plugin) = serving else {
             let note = format!(
@@ -127,20 +137,24 @@ impl Controller {
                  {FORCE_DELETE}=true to let it go and its objects' finalizers where they are",
                 report.reason, report.message
             );
-            return self.remains(key, object, report, None, note, Vec::new()).await;
+            return self
+                .report_remaining(key, object, report, None, note, Vec::new())
+                .await;
         };
-        let (left, reads) = match self.left(plugin).await {
+        let (left, reads) = match self.list_finalized(plugin).await {
             Ok(found) => found,
             Err(why) => {
                 let note = format!("Its objects can't be listed: {why}");
-                return self.remains(key, object, report, serving, note, Vec::new()).await;
+                return self
+                    .report_remaining(key, object, report, serving, note, Vec::new())
+                    .await;
             }
         };
         if left.is_empty() {
-            return self.release(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan(plugin, left).await;
+            return self.orphan_objects(plugin, left).await;
         }
         let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
         let more = match left.len() - named.len() {
@@ -153,11 +167,12 @@ impl Controller {
             left.len(),
             named.join(", ")
         );
-        self.remains(key, object, report, serving, note, reads).await
+        self.report_remaining(key, object, report, serving, note, reads)
+            .await
     }
 
     /// The objects that have the plugin's finalizer, and the lists that were read for that.
-    async fn left(
+    async fn list_finalized(
         &self,
         plugin: &Plugin,
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
@@ -191,7 +206,7 @@ impl Controller {
     }
 
     /// Says why a Plugin is still there.
-    async fn remains(
+    async fn report_remaining(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
@@ -199,22 +214,22 @@ impl Controller {
         serving: Option<&Plugin>,
         note: String,
         reads: Vec<Dependency>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let mut failure = Failure {
             resolution: Resolution::Yield,
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
-            status: Some(fields(report, serving)),
+            status: Some(fields(report, serving, true)),
         };
         failure.conditions.extend(aspects(report, serving, true));
         match self
-            .write_status(&LANE.into(), key, object, &Answer::Failure(failure))
+            .write_status(&LANE_NAME.into(), key, object, &GuestResult::Failure(failure))
             .await
         {
-            Ok(_) => End {
+            Ok(_) => ReconcileOutcome {
                 next: Requeue::Wait(
-                    self.services.dispatcher.now() + jittered(EVERY.0, JITTER),
+                    self.services.dispatcher.now() + add_jitter(EVERY.0, JITTER_PERCENT),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -225,7 +240,7 @@ impl Controller {
     }
 
     /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
-    async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
+    async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
         self.services.dispatcher.set_paused(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
@@ -247,7 +262,7 @@ impl Controller {
             info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
         }
         // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        End::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry)
+        ReconcileOutcome::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry)
     }
 }
 
@@ -263,16 +278,16 @@ fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
 }
 
 /// What there is to say of a plugin.
-fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
+fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
     let conditions = aspects(report, serving, dealt);
-    let status = Some(fields(report, serving));
+    let status = Some(fields(report, serving, dealt));
     match trouble(report, &conditions, dealt) {
-        None => Answer::Outcome(Outcome {
+        None => GuestResult::Outcome(Outcome {
             conditions,
             status,
             next: Then::Settled,
         }),
-        Some((reason, message, resolution)) => Answer::Failure(Failure {
+        Some((reason, message, resolution)) => GuestResult::Failure(Failure {
             resolution,
             reason,
             message,
@@ -286,16 +301,16 @@ fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
 fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
         _ if !dealt => unknown("Loaded", "Loading", "It is being loaded"),
-        "loading" => unknown("Loaded", "Loading", "It is being loaded"),
-        "failed" => condition("Loaded", false, &report.reason, &report.message),
-        "kept" => {
+        LoadState::Loading => unknown("Loaded", "Loading", "It is being loaded"),
+        LoadState::Failed => condition("Loaded", false, &report.reason, &report.message),
+        LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
             let note = format!("{}. {} ({short}) serves on", report.message, report.version);
             condition("Loaded", false, &report.reason, &note)
         }
-        _ => {
-            let notes = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
-            condition("Loaded", true, "Loaded", &notes)
+        LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
+            let states = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
+            condition("Loaded", true, "Loaded", &states)
         }
     };
     let Some(plugin) = serving else {
@@ -313,9 +328,11 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             condition("Granted", false, "GrantsMissing", &note)
         }
     };
-    let healthy = match &*report.hooks {
-        _ if report.state == "suspended" => unknown("Healthy", "Suspended", "Its objects wait"),
-        _ if report.state == "rolled-back" => condition("Healthy", false, "RolledBack", &report.message),
+    let healthy = match &report.hooks {
+        _ if report.state == LoadState::Suspended => unknown("Healthy", "Suspended", "Its objects wait"),
+        _ if report.state == LoadState::RolledBack => {
+            condition("Healthy", false, "RolledBack", &report.message)
+        }
         _ if report.trapping > 0 => {
             let note = format!(
                 "{} objects trapped at their last call: {}",
@@ -323,13 +340,13 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             );
             condition("Healthy", false, "Trapping", &note)
         }
-        "" | "done" => condition("Healthy", true, "Serving", ""),
-        "pending" => unknown(
+        HookState::None | HookState::Done => condition("Healthy", true, "Serving", ""),
+        HookState::Pending => unknown(
             "Healthy",
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        hooks => condition("Healthy", false, "HooksFailing", hooks),
+        HookState::Failed(why) => condition("Healthy", false, "HooksFailing", why),
     };
     vec![loaded, granted, healthy]
 }
@@ -349,11 +366,11 @@ fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(Strin
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
-    let (reason, resolution) = match &*canary.state {
-        "RolledBack" => ("CanaryRolledBack", Resolution::Parked),
-        "Refused" => ("CanaryRefused", Resolution::Parked),
-        "Loading" => ("CanaryLoading", Resolution::Yield),
-        _ => return None,
+    let (reason, resolution) = match canary.state {
+        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Parked),
+        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Parked),
+        LoadState::Loading => ("CanaryLoading", Resolution::Yield),
+        LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((
         reason.into(),
@@ -368,12 +385,13 @@ fn summary(plugin: &Plugin) -> Summary {
 }
 
 /// The status without its conditions, as JSON.
-fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
+fn fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
     let summary = serving.map(summary).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-    let used = serving.map(|p| p.terms.grants.used()).unwrap_or_default();
+    let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
+        state: Some(if dealt { report.state } else { LoadState::Loading }),
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
@@ -392,7 +410,7 @@ fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
         canary: report.canary.as_ref().map(|c| CanaryStatus {
             version: c.version.clone(),
             digest: c.digest.clone(),
-            state: c.state.clone(),
+            state: c.state,
             message: c.message.clone(),
             objects: c.objects.clone(),
             reconciled: c.reconciled,
@@ -411,7 +429,7 @@ mod tests {
     use super::*;
     use crate::plugin::CanaryReport;
 
-    fn report(state: &'static str) -> Report {
+    fn report(state: LoadState) -> Report {
         Report {
             state,
             digest: "0123456789abcdef".into(),
@@ -424,7 +442,7 @@ mod tests {
     fn ready(report: &Report) -> Result<(), (String, String)> {
         let aspects = vec![condition("Loaded", true, "Loaded", "")];
         let aspects = match report.state {
-            "serving" => aspects,
+            LoadState::Serving => aspects,
             _ => super::aspects(report, None, true),
         };
         match trouble(report, &aspects, true) {
@@ -435,16 +453,16 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
-        assert_eq!(ready(&report("serving")), Ok(()));
+        assert_eq!(ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
             reason: "ConfigInvalid".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
-        let (reason, message) = ready(&refused("failed")).unwrap_err();
+        let (reason, message) = ready(&refused(LoadState::Failed)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(!message.contains("serves on"), "{message}");
-        let (reason, message) = ready(&refused("kept")).unwrap_err();
+        let (reason, message) = ready(&refused(LoadState::Refused)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
@@ -455,18 +473,18 @@ mod tests {
     #[test]
     fn a_canary_that_went_back_is_no_success() {
         for (state, reason) in [
-            ("Serving", None),
-            ("RolledBack", Some("CanaryRolledBack")),
-            ("Refused", Some("CanaryRefused")),
+            (LoadState::Serving, None),
+            (LoadState::RolledBack, Some("CanaryRolledBack")),
+            (LoadState::Refused, Some("CanaryRefused")),
         ] {
             let canary = CanaryReport {
-                state: state.into(),
+                state,
                 message: "3 of its 10 objects fail".into(),
                 ..CanaryReport::default()
             };
             let report = Report {
                 canary: Some(canary),
-                ..report("serving")
+                ..report(LoadState::Serving)
             };
             assert_eq!(ready(&report).err().map(|(reason, _)| reason).as_deref(), reason);
         }

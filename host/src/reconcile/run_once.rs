@@ -12,7 +12,7 @@ use crate::{
 
 /// How one reconcile ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ReconcileStep {
     /// The object is not there any more.
     Gone,
     /// It did what it could.
@@ -28,19 +28,19 @@ pub enum Step {
 impl Controller {
     /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
     /// what it read.
-    pub async fn step(&self, work: &Work<ObjectRef, Cause>) -> (Step, Vec<Dependency>) {
-        let router = &self.services.dispatcher;
-        let Some(end) = self.reconcile(work).await else {
-            router.forget(&work.key);
-            return (Step::Gone, Vec::new());
+    pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
+        let dispatcher = &self.services.dispatcher;
+        let Some(end) = self.reconcile_object(work).await else {
+            dispatcher.forget(&work.key);
+            return (ReconcileStep::Gone, Vec::new());
         };
         let step = match end.next {
-            Requeue::AwaitChange | Requeue::At(..) => Step::Done,
-            Requeue::Wait(..) => Step::Waits,
-            Requeue::Retry(_) => Step::Fails,
-            Requeue::Terminal => Step::Parked,
+            Requeue::AwaitChange | Requeue::At(..) => ReconcileStep::Done,
+            Requeue::Wait(..) => ReconcileStep::Waits,
+            Requeue::Retry(_) => ReconcileStep::Fails,
+            Requeue::Terminal => ReconcileStep::Parked,
         };
-        router.done(&work.key, Requeue::AwaitChange, end.reads.clone());
+        dispatcher.done(&work.key, Requeue::AwaitChange, end.reads.clone());
         (step, end.reads.unwrap_or_default())
     }
 }

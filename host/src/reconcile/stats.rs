@@ -7,10 +7,11 @@ use crate::sandbox::capabilities::Counts;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     num::NonZero,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -24,7 +25,7 @@ use crate::{
 
 /// One object's facts.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
+pub struct ObjectStats {
     /// Kind of the object.
     pub kind: String,
     /// Its namespace; empty for cluster-scoped ones.
@@ -60,12 +61,12 @@ pub struct Facts {
     /// How long that took, in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
-    pub errors: Vec<ErrorFact>,
+    pub errors: Vec<RecordedError>,
 }
 
 /// An error of an object, once or several times in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorFact {
+pub struct RecordedError {
     /// When it happened last (RFC 3339).
     pub at: String,
     /// What it is, in a word.
@@ -93,7 +94,7 @@ const MESSAGE: usize = 1024;
 const SAMPLES: usize = 100_000;
 
 /// The facts of all objects.
-pub struct Ledger {
+pub struct ReconcileStats {
     store: Arc<Store>,
     began: Instant,
     objects: Mutex<HashMap<ObjectRef, Entry>>,
@@ -105,7 +106,7 @@ pub struct Ledger {
 
 /// What is kept per object: times as small numbers, for there are many entries.
 struct Entry {
-    /// In microseconds after the ledger was begun.
+    /// In microseconds after the stats was begun.
     seen: u64,
     /// Microseconds from then until it was first Ready.
     ready_after: Option<NonZero<u64>>,
@@ -126,7 +127,7 @@ struct Entry {
     build: Option<Arc<Build>>,
     // Most objects have none.
     #[allow(clippy::box_collection)]
-    errors: Option<Box<VecDeque<Kept>>>,
+    errors: Option<Box<VecDeque<LoggedError>>>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -135,14 +136,14 @@ struct Build {
     digest: Box<str>,
 }
 
-struct Kept {
+struct LoggedError {
     at: SystemTime,
     reason: Box<str>,
     message: Box<str>,
     count: u32,
 }
 
-impl Ledger {
+impl ReconcileStats {
     /// No facts yet; what objects say of themselves is in this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self {
@@ -155,12 +156,12 @@ impl Ledger {
     }
 
     /// The host sees an object: its time to Ready counts from here.
-    pub fn seen(&self, key: &ObjectRef) {
+    pub fn observe_object(&self, key: &ObjectRef) {
         self.with(key, |_| {});
     }
 
     /// A reconcile begins, by this build of a plugin.
-    pub fn reconciled(&self, key: &ObjectRef, plugin: &Arc<str>, digest: &str) {
+    pub fn begin_reconcile(&self, key: &ObjectRef, plugin: &Arc<str>, digest: &str) {
         let same = self.with(key, |entry| {
             entry.reconciles += 1;
             entry.overlaps += u32::from(entry.running);
@@ -175,7 +176,7 @@ impl Ledger {
     }
 
     fn build(&self, plugin: &Arc<str>, digest: &str) -> Arc<Build> {
-        let mut builds = self.builds.lock().expect("lock");
+        let mut builds = self.builds.lock();
         // Builds nobody was reconciled by lately are of no interest.
         if let Some(known) = builds
             .iter()
@@ -193,16 +194,16 @@ impl Ledger {
     }
 
     /// A reconcile has ended: what it cost, and how long the component's call and all of it took.
-    pub fn ended(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
-        self.finished(key, failed, whole);
-        let mut samples = self.overhead.lock().expect("lock");
+    pub fn end_call(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
+        self.end_reconcile(key, failed, whole);
+        let mut samples = self.overhead.lock();
         if samples.len() < SAMPLES {
             samples.push((micros(call), micros(whole)));
         }
     }
 
     /// The same of one without a component.
-    pub fn finished(&self, key: &ObjectRef, failed: bool, whole: Duration) {
+    pub fn end_reconcile(&self, key: &ObjectRef, failed: bool, whole: Duration) {
         self.with(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
@@ -213,12 +214,12 @@ impl Ledger {
     }
 
     /// A reconcile was abandoned: it has not ended, and runs no more.
-    pub fn abandoned(&self, key: &ObjectRef) {
+    pub fn abandon_reconcile(&self, key: &ObjectRef) {
         self.with(key, |entry| entry.running = false);
     }
 
     /// What a reconcile cost.
-    pub fn count(&self, key: &ObjectRef, counts: Counts) {
+    pub fn add_counts(&self, key: &ObjectRef, counts: Counts) {
         if counts == Counts::default() {
             return;
         }
@@ -231,7 +232,7 @@ impl Ledger {
     }
 
     /// Something went wrong. The same again is counted.
-    pub fn failed(&self, key: &ObjectRef, reason: &str, message: &str) {
+    pub fn record_error(&self, key: &ObjectRef, reason: &str, message: &str) {
         let message = cut(message);
         let at = SystemTime::now();
         self.with(key, |entry| {
@@ -247,7 +248,7 @@ impl Ledger {
             if errors.len() >= ERRORS {
                 errors.pop_front();
             }
-            errors.push_back(Kept {
+            errors.push_back(LoggedError {
                 at,
                 reason: reason.into(),
                 message: message.into(),
@@ -257,7 +258,7 @@ impl Ledger {
     }
 
     /// What the object says of itself now. Looked at once per version.
-    pub fn looked(&self, key: &ObjectRef, object: &Object) {
+    pub fn observe_status(&self, key: &ObjectRef, object: &Object) {
         let known = self.with(key, |entry| entry.version == object.resource_version);
         if !known {
             let ready = object.readiness().ready;
@@ -274,17 +275,17 @@ impl Ledger {
 
     /// The object is gone.
     pub fn forget(&self, key: &ObjectRef) {
-        self.objects.lock().expect("lock").remove(key);
+        self.objects.lock().remove(key);
     }
 
     /// How many reconciles have ended whose durations are kept.
-    pub fn reconciles(&self) -> usize {
-        self.overhead.lock().expect("lock").len()
+    pub fn count_reconciles(&self) -> usize {
+        self.overhead.lock().len()
     }
 
     /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
-    pub fn durations(&self, after: usize) -> Vec<(u64, u64)> {
-        let samples = self.overhead.lock().expect("lock");
+    pub fn list_durations(&self, after: usize) -> Vec<(u64, u64)> {
+        let samples = self.overhead.lock();
         let after = samples.get(after..).unwrap_or_default();
         after
             .iter()
@@ -293,23 +294,23 @@ impl Ledger {
     }
 
     /// The facts of all objects, in order of kind, namespace and name.
-    pub fn all(&self) -> Vec<Facts> {
-        self.keys().iter().filter_map(|key| self.of(key)).collect()
+    pub fn all_objects(&self) -> Vec<ObjectStats> {
+        self.keys().iter().filter_map(|key| self.object(key)).collect()
     }
 
     /// The facts of one object.
-    pub fn of(&self, key: &ObjectRef) -> Option<Facts> {
+    pub fn object(&self, key: &ObjectRef) -> Option<ObjectStats> {
         // Parsed before the lock is taken: reconciles wait for that.
         let object = self.store.get(key, Projection::Full);
         let readiness = object.map(|o| o.readiness()).unwrap_or_default();
-        let objects = self.objects.lock().expect("lock");
+        let objects = self.objects.lock();
         objects.get(key).map(|entry| tell(key, entry, readiness))
     }
 
     /// All objects, in order of kind, namespace and name.
     pub fn keys(&self) -> Vec<ObjectRef> {
         let mut keys: Vec<_> = {
-            let objects = self.objects.lock().expect("lock");
+            let objects = self.objects.lock();
             objects.keys().cloned().collect()
         };
         keys.sort();
@@ -317,7 +318,7 @@ impl Ledger {
     }
 
     /// How many objects there are of each kind.
-    pub fn by_kind(&self) -> BTreeMap<Gvk, Objects> {
+    pub fn count_by_kind(&self) -> BTreeMap<Gvk, Objects> {
         let mut kinds: BTreeMap<Gvk, Objects> = BTreeMap::new();
         for (key, ready) in self.readiness() {
             let objects = kinds.entry(key.gvk.clone()).or_default();
@@ -328,18 +329,18 @@ impl Ledger {
     }
 
     /// The facts of objects that are not Ready, in order, so many at most.
-    pub fn not_ready(&self, limit: usize) -> Vec<Facts> {
+    pub fn list_not_ready(&self, limit: usize) -> Vec<ObjectStats> {
         let mut keys: Vec<_> = self.readiness().into_iter().filter(|(_, ready)| !ready).collect();
         keys.sort();
         keys.into_iter()
             .take(limit)
-            .filter_map(|(key, _)| self.of(&key))
+            .filter_map(|(key, _)| self.object(&key))
             .collect()
     }
 
     /// The last errors of all objects, newest first, so many at most.
-    pub fn errors(&self, limit: usize) -> Vec<(ObjectRef, ErrorFact)> {
-        let objects = self.objects.lock().expect("lock");
+    pub fn list_errors(&self, limit: usize) -> Vec<(ObjectRef, RecordedError)> {
+        let objects = self.objects.lock();
         let mut last: Vec<_> = objects
             .iter()
             .filter_map(|(key, entry)| Some((key, entry.errors.as_ref()?.back()?)))
@@ -355,7 +356,7 @@ impl Ledger {
     /// and none while reconciles wait for the lock.
     fn readiness(&self) -> Vec<(ObjectRef, bool)> {
         let known: Vec<_> = {
-            let objects = self.objects.lock().expect("lock");
+            let objects = self.objects.lock();
             let known = |(key, entry): (&ObjectRef, &Entry)| (key.clone(), entry.version, entry.ready);
             objects.iter().map(known).collect()
         };
@@ -372,7 +373,7 @@ impl Ledger {
     }
 
     fn with<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
-        let mut objects = self.objects.lock().expect("lock");
+        let mut objects = self.objects.lock();
         if let Some(entry) = objects.get_mut(key) {
             return change(entry);
         }
@@ -389,13 +390,13 @@ impl Ledger {
     }
 }
 
-fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
+fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
     let ms = |micros: f64| micros / 1000.0;
     let at = |seconds: NonZero<u64>| {
         crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()))
     };
     let build = entry.build.as_ref();
-    Facts {
+    ObjectStats {
         kind: key.gvk.kind.to_string(),
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
@@ -417,7 +418,7 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
             .errors
             .iter()
             .flat_map(|e| e.iter())
-            .map(Kept::tell)
+            .map(LoggedError::tell)
             .collect(),
     }
 }
@@ -444,9 +445,9 @@ impl Entry {
     }
 }
 
-impl Kept {
-    fn tell(&self) -> ErrorFact {
-        ErrorFact {
+impl LoggedError {
+    fn tell(&self) -> RecordedError {
+        RecordedError {
             at: crate::kube::time::format_rfc3339(self.at),
             reason: self.reason.to_string(),
             message: self.message.to_string(),
@@ -470,7 +471,7 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Source, kube::scope::NamespaceScope};
+    use crate::{cache::store::Origin, kube::scope::NamespaceScope};
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -483,38 +484,38 @@ mod tests {
     #[test]
     fn readiness_is_what_the_store_says() {
         let store = Arc::new(Store::default());
-        let ledger = Ledger::new(store.clone());
+        let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
         store.open(&NamespaceScope::default().object(&key, Projection::Full));
         store.put(&key, first, Projection::Full, Source::Watch);
-        ledger.reconciled(&key, &"p".into(), "digest");
-        ledger.looked(&key, &store.get(&key, Projection::Full).expect("there"));
-        assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
-        assert_eq!(ledger.not_ready(10).len(), 1);
+        stats.begin_reconcile(&key, &"p".into(), "digest");
+        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
+        assert_eq!(stats.count_by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
+        assert_eq!(stats.list_not_ready(10).len(), 1);
         // Somebody else's status write, not looked at yet.
         store.put(&key, object(2, "True").1, Projection::Full, Source::Watch);
-        assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
-        let facts = ledger.of(&key).expect("facts");
+        assert_eq!(stats.count_by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
+        let facts = stats.object(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
-        ledger.looked(&key, &store.get(&key, Projection::Full).expect("there"));
-        assert!(ledger.of(&key).expect("facts").ready_ms.is_some());
+        stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
+        assert!(stats.object(&key).expect("facts").ready_ms.is_some());
         assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
     }
 
     #[test]
     fn the_last_errors_are_kept_and_the_same_again_is_counted() {
-        let ledger = Ledger::new(Arc::default());
+        let stats = ReconcileStats::new(Arc::default());
         let key = object(1, "False").0;
         for i in 0..ERRORS + 2 {
             for _ in 0..=i {
-                ledger.failed(&key, "Failed", &format!("attempt {i}"));
+                stats.record_error(&key, "Failed", &format!("attempt {i}"));
             }
         }
-        let errors = ledger.of(&key).expect("facts").errors;
+        let errors = stats.object(&key).expect("facts").errors;
         assert_eq!(errors.len(), ERRORS);
         let last = errors.last().expect("the newest");
         assert_eq!((&*last.message, last.count), ("attempt 6", 7));
-        assert_eq!(ledger.errors(10)[0].1, *last);
+        assert_eq!(stats.list_errors(10)[0].1, *last);
     }
 
     #[test]

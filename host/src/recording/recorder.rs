@@ -20,7 +20,7 @@ use crate::{
     },
     kube::{key::ObjectRef, object::Object},
     observe::telemetry::ReconcileId,
-    policy::plugin_policy::Terms,
+    policy::plugin_policy::PluginPolicy,
 };
 
 /// The arguments of a host call, by name.
@@ -49,7 +49,7 @@ pub struct About {
     /// Whether it is `cleanup` that is called.
     pub cleanup: bool,
     /// The plugin's name, configuration and limits.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<PluginPolicy>,
     /// Its version.
     pub version: String,
     /// SHA-256 of the component.
@@ -435,9 +435,9 @@ pub(super) mod tests {
             attempt: 0,
             causes: vec!["change".into()],
             cleanup: false,
-            terms: Arc::new(Terms {
+            terms: Arc::new(PluginPolicy {
                 plugin: "thing".into(),
-                grants: Grants::default().of("thing"),
+                grants: Grants::default().grants_for("thing"),
                 config: b"{}".to_vec(),
                 limits: crate::contract::limits::Limits::default(),
             }),

@@ -51,11 +51,11 @@ use crate::{
         metrics::{HostCall, Metrics, PluginMetrics},
         telemetry::ReconcileId,
     },
-    policy::{grants::Access, plugin_policy::Terms},
+    policy::{grants::Access, plugin_policy::PluginPolicy},
     recording::{Tape, Tapes},
     sandbox::object_cache::Memo,
     schedule::{dependencies::Dependency, dispatcher::Dispatcher},
-    upstream::{Clients, StreamKey, Streams},
+    upstream::{ClientPool, EventStreams, StreamKey},
 };
 
 /// Counts of one reconcile, added to those of its object.
@@ -84,9 +84,9 @@ pub struct Services {
     /// Kubernetes Events.
     pub recorder: EventRecorder,
     /// Clients of upstreams.
-    pub upstreams: Clients,
+    pub upstreams: ClientPool,
     /// Event streams that are kept open.
-    pub streams: Arc<Streams>,
+    pub streams: Arc<EventStreams>,
     /// Scratch of each object.
     pub memo: Memo,
     /// Recordings, and who follows.
@@ -126,7 +126,7 @@ impl fmt::Display for Named<'_> {
 
 /// One call into a component, seen from its capabilities.
 pub struct Call {
-    terms: Arc<Terms>,
+    terms: Arc<PluginPolicy>,
     subject: Option<Subject>,
     /// What is counted of the plugin; `describe` is not counted.
     pub metrics: Option<Arc<PluginMetrics>>,
@@ -166,7 +166,7 @@ pub struct Call {
 
 impl Call {
     /// A call on behalf of an object; without a subject every capability says denied.
-    pub fn new(terms: Arc<Terms>, subject: Option<Subject>) -> Self {
+    pub fn new(terms: Arc<PluginPolicy>, subject: Option<Subject>) -> Self {
         Self {
             metrics: subject.as_ref().map(|s| s.services.metrics.plugin(&terms.plugin)),
             terms,
@@ -192,7 +192,7 @@ impl Call {
     }
 
     /// A call of a life-cycle hook, about an object or the plugin itself.
-    pub fn hook(terms: Arc<Terms>, subject: Subject) -> Self {
+    pub fn hook(terms: Arc<PluginPolicy>, subject: Subject) -> Self {
         Self {
             hook: true,
             ..Self::new(terms, Some(subject))
@@ -323,7 +323,7 @@ impl Call {
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
         self.terms
             .grants
-            .check(access)
+            .check_access(access)
             .map_err(|e| Error::Denied(e.to_string()))
     }
 

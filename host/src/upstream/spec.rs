@@ -1,4 +1,4 @@
-//! `Upstream` (`ostler.dev/v1alpha1`): its spec, and its CRD generated from it.
+//! The spec of `Upstream` (`ostler.dev/v1alpha1`), and the CRD generated from it.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -29,7 +29,7 @@ use crate::kube::crd::{self, Condition, any_object_schema};
         "message": "an amqp or amqps url takes auth none or basic"},
 ]))]
 pub struct UpstreamSpec {
-    /// Base URL (http, https, amqp or amqps); requests' paths are appended to it.
+    /// Base URL (http, https, amqp or amqps); the paths of requests are appended to it.
     #[schemars(
         regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"),
         length(max = 2048)
@@ -38,30 +38,30 @@ pub struct UpstreamSpec {
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// How requests are authenticated. Exactly one.
+    /// Authentication of requests. Exactly one method.
     #[serde(default)]
     pub auth: Auth,
-    /// What may be used at most.
+    /// Limits of the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Namespaces whose objects may use it besides its own; `*` for all.
+    /// Namespaces whose objects may use the Upstream besides its own; `*` for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_namespaces: Vec<String>,
-    /// Seconds until a request is given up, 30 by default.
+    /// Timeout of a request in seconds, 30 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: Option<u32>,
-    /// Seconds until a connection that can't be made is given up, 10 by default.
+    /// Timeout of connecting in seconds, 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub connect_timeout_seconds: Option<u32>,
 }
 
-/// How it is with the upstream. Written by the host.
+/// Status of the Upstream, written by the host.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Connected and Authenticated; Reconciling or Stalled while it is not Ready.
@@ -93,34 +93,34 @@ pub struct SecretReference {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {
-    /// PEM certificates of the authorities to trust besides the system's.
+    /// PEM certificates of authorities to trust in addition to the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<SecretKeySelector>,
-    /// A Secret of type `kubernetes.io/tls` (keys `tls.crt` and `tls.key`): what the client shows of itself.
+    /// A Secret of type `kubernetes.io/tls` (keys `tls.crt` and `tls.key`) with the client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate_secret_ref: Option<SecretReference>,
-    /// Trust any certificate. For tests.
+    /// Accept any server certificate. For tests.
     #[serde(default)]
     pub insecure_skip_verify: bool,
 }
 
-/// How requests are authenticated.
+/// Authentication of requests.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Auth {
-    /// Not at all.
+    /// No authentication.
     None {},
     /// HTTP Basic (RFC 7617).
     Basic(Basic),
     /// A bearer token (RFC 6750).
     Bearer(Bearer),
-    /// Any header.
+    /// A header of any name.
     Header(Header),
     /// A token by OAuth2's password grant (RFC 6749, section 4.3).
     Oauth2Password(Oauth2Password),
     /// A token by OAuth2's client credentials grant (RFC 6749, section 4.4).
     Oauth2ClientCredentials(Oauth2ClientCredentials),
-    /// A token for a JSON body with user name and password, as many servers' own log-ins are.
+    /// A token in exchange for a JSON body with user name and password, as the login of many servers.
     Login(Login),
 }
 
@@ -136,7 +136,7 @@ impl Default for Auth {
 pub struct Basic {
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
 }
 
@@ -148,13 +148,13 @@ pub struct Bearer {
     pub token_secret_ref: SecretKeySelector,
 }
 
-/// Any header.
+/// A header of any name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
     /// Name of the header.
     pub name: String,
-    /// Its value.
+    /// Value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
 
@@ -169,24 +169,24 @@ pub struct Oauth2Password {
     /// Path of the token endpoint below the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, where it is somewhere else. User name, password and client secret go there, and nothing
-    /// else does; it must be https unless it is of the URL's own origin.
+    /// The token endpoint, if it is not below the URL. Only user name, password and client secret are sent there; it
+    /// must be https unless it is of the URL's own origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
-    /// Client secret, where it is public (as Concourse's `fly` is).
+    /// Client secret, if it is public (as that of Concourse's `fly`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
-    /// Client secret, where it is one.
+    /// Client secret, if it is confidential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret_ref: Option<SecretKeySelector>,
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// Scopes asked for.
+    /// Requested scopes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
@@ -201,21 +201,21 @@ pub struct Oauth2ClientCredentials {
     /// Path of the token endpoint below the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, where it is somewhere else. Client id and secret go there, and nothing else does; it must
-    /// be https unless it is of the URL's own origin.
+    /// The token endpoint, if it is not below the URL. Only client ID and secret are sent there; it must be https
+    /// unless it is of the URL's own origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
     /// Client secret.
     pub client_secret_ref: SecretKeySelector,
-    /// Scopes asked for.
+    /// Requested scopes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
-/// A log-in that is answered with a token.
+/// A login whose response contains a token.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -228,60 +228,60 @@ pub struct Login {
     pub path: String,
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// The body: any JSON object, with `$(username)` and `$(password)` in its texts. By default
-    /// `{"username": "$(username)", "password": "$(password)"}`.
+    /// The body: any JSON object, with `$(username)` and `$(password)` in its strings. By default `{"username":
+    /// "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object_schema")]
     pub body: Option<Map<String, Value>>,
-    /// Where in the answer the token is, such as `.token` or `.data.sessions[0].id`.
+    /// Path of the token in the response, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
     pub token_json_path: String,
-    /// Where in the answer the seconds are that the token lasts.
+    /// Path of the token's lifetime in seconds in the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
     pub lifetime_json_path: Option<String>,
-    /// Seconds the token lasts, 300 by default.
+    /// Lifetime of the token in seconds, 300 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub lifetime_seconds: Option<u32>,
-    /// The header that the token goes into as it is; without it, it is a bearer token.
+    /// The header that carries the token as it is; without it, the token is sent as a bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub header: Option<String>,
 }
 
-/// What may be used at most.
+/// Limits of the requests.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst needs requestsPerSecond"},
 ]))]
 pub struct Limits {
-    /// Requests per second; any number without it.
+    /// Requests per second; unlimited by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub requests_per_second: Option<u32>,
-    /// Requests at once after a pause, as many as `requestsPerSecond` by default.
+    /// Maximum burst of requests after a pause, by default as many as `requestsPerSecond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub burst: Option<u32>,
-    /// Requests at the same time, 16 by default.
+    /// Maximum number of concurrent requests, 16 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub in_flight: Option<u32>,
-    /// Bytes of a request's body, 8 MiB by default.
+    /// Maximum size of a request body in bytes, 8 MiB by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub request_body_bytes: Option<u32>,
-    /// Bytes of an answer's body, 8 MiB by default.
+    /// Maximum size of a response body in bytes, 8 MiB by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub response_body_bytes: Option<u32>,
 }
 
-/// The CRD as YAML, as it is checked in under `crds/`.
+/// The CRD as YAML, as checked in under `crds/`.
 pub fn crd_yaml() -> String {
     crd::render_yaml::<Upstream>()
 }
@@ -289,7 +289,7 @@ pub fn crd_yaml() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_checked_in_crd_is_current() {
+    fn checked_in_crd_is_current() {
         crate::kube::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }

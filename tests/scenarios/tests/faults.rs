@@ -122,7 +122,7 @@ async fn is_down(mut lab: Lab) {
     .await;
     lab.wait_until("it backs off", async || {
         let key = lab.key(&kind("Team"), "platform");
-        lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
+        lab.host().stats().object(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
     lab.concourse.faults().outage(false);

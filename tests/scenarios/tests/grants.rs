@@ -6,6 +6,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
+    plugin::LoadState,
 };
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
@@ -38,7 +39,7 @@ fn granted(lab: &mut Lab, more: &str) {
     );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
     // Whoever is refused by RBAC looks again after this long.
-    lab.settings.yield_every = Duration::from_millis(200);
+    lab.settings.wait_interval = Duration::from_millis(200);
 }
 
 fn as_service_account(lab: &mut Lab) {
@@ -204,7 +205,7 @@ async fn a_role_may_name_the_objects(mut lab: Lab) {
 /// The probe, asking for this.
 fn asking(lab: &Lab, asks: &str) {
     let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
-    let probe = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
+    let probe = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
     lab.install_bytes("probe", &probe);
 }
 
@@ -232,7 +233,7 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     lab.wait_ready(&kind(), "writer").await;
     // A manifest that makes no sense does not serve.
     let mut broken = read_component("tests/probe");
-    broken = manifest::embed(&broken, &Manifest::default()).expect("a component");
+    broken = manifest::embed_manifest(&broken, &Manifest::default()).expect("a component");
     let at = broken.len() - 10;
     broken[at..].fill(b'x');
     lab.install_bytes("probe", &broken);
@@ -240,7 +241,7 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
         let reports = lab.host().registry().reports();
         reports
             .iter()
-            .any(|r| r.state == "kept" && r.message.contains("manifest"))
+            .any(|r| r.state == LoadState::Refused && r.message.contains("manifest"))
     })
     .await;
 }
@@ -281,7 +282,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
         let scraped = ostler::testing::metrics::Scraped {
             services: host.services(),
             registry: host.registry(),
-            ledger: host.ledger(),
+            stats: host.stats(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;

@@ -120,7 +120,7 @@ async fn panics(mut lab: Lab) {
 
 /// Twice in three times: whoever is tried again gets there.
 async fn traps_at_random(mut lab: Lab) {
-    lab.settings.backoff = (Duration::from_millis(5), Duration::from_millis(50));
+    lab.settings.backoff.max = Duration::from_millis(50);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     for i in 0..10 {
@@ -170,7 +170,7 @@ async fn writes_without_end(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(object(&lab, "bad", "hurry-and-write")).await;
     let bad = lab
-        .wait_condition(&hostile(), "bad", "HotLoop", "True", "Hurries")
+        .wait_condition(&hostile(), "bad", "HotLoop", "True", "TightRequeueLoop")
         .await;
     assert_eq!(
         find_condition(&bad, "Ready")["status"],
@@ -178,7 +178,7 @@ async fn writes_without_end(mut lab: Lab) {
         "what it does it does"
     );
     let writes = || {
-        let facts = lab.host().ledger().of(&lab.key(&hostile(), "bad"));
+        let facts = lab.host().stats().object(&lab.key(&hostile(), "bad"));
         facts.map_or(0, |facts| facts.api_writes)
     };
     // Of writes that end after this, the first alone may have begun before.

@@ -521,7 +521,7 @@ async fn status_and_explain_on_the_command_line(mut lab: Lab) {
     };
     let (good, table, _) = run(&["status"]).await;
     assert!(good && table.contains("0 of 1 objects Ready"), "{table}");
-    for words in ["concourse-team", "serving", "Team/platform", "InstanceNotReady"] {
+    for words in ["concourse-team", "Serving", "Team/platform", "InstanceNotReady"] {
         assert!(table.contains(words), "{words} in\n{table}");
     }
     assert!(!table.contains('\x1b'), "colours are for terminals");

@@ -11,8 +11,8 @@ use canary::{a_canary_has_its_share_and_is_promoted, a_canary_that_does_worse_go
 use ostler::testing::{
     engine::Cache,
     key::Gvk,
-    oci::{Auth, Limits, Reference, Shape, Store},
-    plugin::Report,
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, Reference, RegistryAuth},
+    plugin::{LoadState, Report},
     signature::SigningKey,
 };
 use ostler_test_harness::{
@@ -158,8 +158,8 @@ fn brittle(wasm: &[u8]) -> Vec<u8> {
 fn builds(lab: &Lab) -> Vec<(String, String)> {
     let facts = lab
         .host()
-        .ledger()
-        .all()
+        .stats()
+        .all_objects()
         .into_iter()
         .filter(|f| f.kind == "Hostile");
     let mut builds: Vec<_> = facts.map(|f| (f.name, f.plugin_digest)).collect();
@@ -177,7 +177,10 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let served = report(&lab, "greeting");
-    assert_eq!((&*served.file, served.state), ("Plugin/greeting", "serving"));
+    assert_eq!(
+        (&*served.file, served.state),
+        ("Plugin/greeting", LoadState::Serving)
+    );
     greet(&lab, "hello").await;
     lab.wait_ready(&greeting(), "hello").await;
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
@@ -223,7 +226,7 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     lab.wait_until("the directory's serves", async || {
         let reports = lab.host().registry().reports();
         let of_file = reports.iter().find(|r| r.file == "greeting.wasm");
-        of_file.is_some_and(|r| r.state == "serving")
+        of_file.is_some_and(|r| r.state == LoadState::Serving)
     })
     .await;
     greet(&lab, "again").await;
@@ -324,7 +327,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         "{told:#}"
     );
     assert_eq!(find_condition(&told, "Stalled")["status"], "True");
-    assert_eq!(report(&lab, "lifecycle").state, "failed");
+    assert_eq!(report(&lab, "lifecycle").state, LoadState::Failed);
     govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
     says(&lab, "lifecycle", "Ready", "True", "Ready").await;
     let beats = Gvk::new("tests.ostler.dev", "v1alpha1", "Beat");
@@ -344,7 +347,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         why.contains("config.writter: unknown field") && why.contains("serves on"),
         "{why}"
     );
-    assert_eq!(report(&lab, "lifecycle").state, "kept");
+    assert_eq!(report(&lab, "lifecycle").state, LoadState::Refused);
     forget(&lab, "lifecycle").await;
 }
 
@@ -534,13 +537,20 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let at = registry.address();
     let config =
         json!({"auths": {at: {"username": REGISTRY_USER, "password": REGISTRY_PASSWORD}}}).to_string();
-    let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
-    let store = Store::new(None, Limits::default());
+    let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("credentials");
+    let store = ComponentStore::new(None, PullLimits::default());
     let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
-        .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
+        .push_component(
+            &reference,
+            &auth,
+            wasm,
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            quiet,
+        )
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();
@@ -570,7 +580,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
     store
-        .sign(&reference, &pushed.digest, &auth, &key)
+        .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
     // It is tried again by itself.
@@ -583,7 +593,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     registry.stop();
     lab.host.take();
     lab.start_host().await;
-    assert_eq!(report(&lab, "greeting").state, "serving");
+    assert_eq!(report(&lab, "greeting").state, LoadState::Serving);
     greet(&lab, "again").await;
     lab.wait_ready(&greeting(), "again").await;
     forget(&lab, "greeting").await;

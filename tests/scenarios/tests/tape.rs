@@ -12,7 +12,7 @@ use ostler::testing::{
     inspection,
     key::Gvk,
     limits::Limits,
-    plugin::Report,
+    plugin::{LoadState, Report},
     recording::{Keep, format::Recording, value::Shown},
     replay::{Difference, Replayed, replay},
 };
@@ -289,7 +289,7 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     // It would trap on what the one that serves has done.
     lab.install_bytes("greeting", &trapping(&wasm));
     lab.wait_until("the build that traps is refused", async || {
-        report().state == "kept"
+        report().state == LoadState::Refused
     })
     .await;
     let refused = report();
@@ -308,10 +308,10 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     lab.install_bytes("greeting", &patched(&wasm, "Hello", "Howdy"));
     lab.wait_until("the new build serves", async || report().digest != good)
         .await;
-    lab.wait_until("its probe is told", async || report().probe.is_some())
+    lab.wait_until("its probe is told", async || report().preflight.is_some())
         .await;
     let swapped = report();
-    let probe = swapped.probe.expect("it was probed");
+    let probe = swapped.preflight.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == 0, "{probe:#?}");
     assert_eq!(probe.differing.len(), probe.replayed, "{probe:#?}");
     let what = &probe.differing[0].what;
@@ -327,10 +327,10 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     let again = ostler_test_harness::with_note(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
     lab.install_bytes("greeting", &again);
     lab.wait_until("the rebuilt one serves", async || {
-        report().digest != howdy && report().probe.is_some()
+        report().digest != howdy && report().preflight.is_some()
     })
     .await;
-    let probe = report().probe.expect("it was probed");
+    let probe = report().preflight.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
     // When it is gone nothing is kept for builds that will not come.
     let of_it = || lab.host().services().tapes.of_plugin("greeting").len();

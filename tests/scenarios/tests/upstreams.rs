@@ -18,7 +18,7 @@ scenarios!(
 );
 
 fn upstreams() -> Gvk {
-    ostler::testing::upstream::kind()
+    ostler::testing::upstream::upstream_gvk()
 }
 
 fn upstream(lab: &Lab, spec: Value) -> Value {
@@ -67,7 +67,7 @@ async fn good(mut lab: Lab) {
     assert_eq!((before, logins), (1, 1));
     lab.delete(&upstreams(), "ci").await;
     lab.wait_until("its client is dropped", async || {
-        lab.host().services().upstreams.traffic().is_empty()
+        lab.host().services().upstreams.collect_stats().is_empty()
     })
     .await;
 }

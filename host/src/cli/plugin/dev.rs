@@ -417,7 +417,7 @@ fn milliseconds(since: Instant) -> f64 {
 
 /// Reconciles and failures so far.
 fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
-    let facts = stage.host()?.ledger().all();
+    let facts = stage.host()?.stats().all_objects();
     Ok(facts
         .iter()
         .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
@@ -437,7 +437,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
             let been = |object: &Value| {
                 let text = |field| object["metadata"][field].as_str().unwrap_or_default();
                 let key = ObjectRef::new(kind.gvk.clone(), text("namespace"), text("name"));
-                let facts = host.ledger().of(&key);
+                let facts = host.stats().object(&key);
                 facts.is_some_and(|f| f.plugin_digest == plugin.digest)
                     && object["status"]["observedGeneration"] == object["metadata"]["generation"]
             };
@@ -452,8 +452,8 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
     }
     let now = done(stage)?;
     (row.reconciles, row.errors) = (now.0 - before.0.min(now.0), now.1 - before.1.min(now.1));
-    let ledger = stage.host()?.ledger();
-    let not_ready = ledger.not_ready(1);
+    let stats = stage.host()?.stats();
+    let not_ready = stats.list_not_ready(1);
     if let Some(object) = not_ready.first() {
         row.message = format!(
             "{}/{} is not Ready: {}",

@@ -95,7 +95,7 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     }
     found.sections = sections(&wasm).unwrap_or_default();
     found.capabilities = capabilities(&wasm).unwrap_or_default();
-    match manifest::read(&wasm) {
+    match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
             found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);

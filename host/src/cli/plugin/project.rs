@@ -282,14 +282,14 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
         let grants = project.grants("mine").unwrap();
         assert!(
             grants
-                .of("mine")
-                .check(&crate::policy::grants::Access::Events)
+                .grants_for("mine")
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_ok()
         );
         assert!(
             grants
-                .of("other")
-                .check(&crate::policy::grants::Access::Events)
+                .grants_for("other")
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_err()
         );
     }

@@ -244,7 +244,7 @@ impl Test {
     async fn again(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
         let host = stage.host()?;
         let facts = |key: &ObjectRef| {
-            let facts = host.ledger().of(key);
+            let facts = host.stats().object(key);
             facts.map_or((0, 0, 0), |f| (f.reconciles, f.api_writes, f.upstream_writes))
         };
         if !stage.idle(self.timeout).await? {

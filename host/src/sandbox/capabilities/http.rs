@@ -88,7 +88,7 @@ impl Host for Call {
             .store
             .get(&secret, Projection::Full)
             .and_then(|object| object.data_value(&key));
-        Ok(value.map(|value| services.upstreams.digest(&value)))
+        Ok(value.map(|value| services.upstreams.keyed_digest(&value)))
     }
 
     #[instrument(
@@ -123,7 +123,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
     let started = Instant::now();
     let sent = services
         .upstreams
-        .send(&upstream, request, &Secrets(&services))
+        .send_request(&upstream, request, &Secrets(&services))
         .await;
     let code = match &sent {
         Ok(response) => response.status,
@@ -137,7 +137,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
     match sent {
         Ok(response) => Ok(response.into()),
         // What the upstream would have said, had it been asked without credentials; and why.
-        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
+        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::unauthorized(&why).into()),
         Err(e) => Err(e.into()),
     }
 }
@@ -164,7 +164,7 @@ impl Call {
                 )));
             }
         }
-        let key = ObjectRef::new(upstream::kind(), &namespace, &upstream.name);
+        let key = ObjectRef::new(upstream::upstream_gvk(), &namespace, &upstream.name);
         self.allow(&Access::Upstream {
             namespace: &namespace,
             name: &upstream.name,
@@ -177,14 +177,14 @@ impl Call {
                 key.name
             )));
         };
-        let upstream = UpstreamObject::parse(&object).map_err(Error::Invalid)?;
-        if !upstream.allows(&own) {
+        let upstream = UpstreamObject::from_object(&object).map_err(Error::Invalid)?;
+        if !upstream.allows_namespace(&own) {
             return Err(Error::Denied(format!(
                 "Upstream {namespace}/{} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it",
                 key.name
             )));
         }
-        for name in upstream.secrets() {
+        for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
             self.cached(&services, &secret, Projection::Full).await?;
         }
@@ -284,7 +284,7 @@ fn weight(request: &Request) -> usize {
 /// Secrets as the store has them now.
 pub(crate) struct Secrets<'a>(pub &'a Services);
 
-impl upstream::Secrets for Secrets<'_> {
+impl upstream::SecretStore for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
         let object = self.0.store.get(&key, Projection::Full)?;

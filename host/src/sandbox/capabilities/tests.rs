@@ -285,22 +285,22 @@ impl World {
         let cluster = Cluster::new(client);
         let store = Arc::new(Store::default());
         let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
-        let router = Arc::new(Router::new(queue, NamespaceScope::new(&[])));
+        let dispatcher = Arc::new(Router::new(queue, NamespaceScope::new(&[])));
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let services = Services {
             store: store.clone(),
-            router: router.clone(),
+            dispatcher: dispatcher.clone(),
             informers: Arc::new(informers),
             reviewer: Reviewer::new(cluster.clone()),
-            effects: Arc::new(Effects::new(cluster, store, router)),
+            writer: Arc::new(Effects::new(cluster, store, dispatcher)),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
-            streams: Streams::new(WriteFence::default(), |_, _| {}),
+            upstreams: ClientPool::default(),
+            streams: EventStreams::new(WriteFence::default(), |_, _| {}),
             memo: Memo::default(),
             metrics: Arc::default(),
-            gate: WriteFence::default(),
+            fence: WriteFence::default(),
             lease: None,
-            reach: NamespaceScope::new(&[]),
+            namespaces: NamespaceScope::new(&[]),
             tapes: Arc::default(),
         };
         Self {
@@ -328,7 +328,7 @@ impl World {
             events: granted.events,
             ..Grant::default()
         };
-        let terms = Terms {
+        let terms = PluginPolicy {
             plugin: "p".into(),
             grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
             config: b"{}".to_vec(),
@@ -424,7 +424,7 @@ async fn what_is_refused_asks_nobody() {
 #[tokio::test]
 async fn in_describe_nothing_may_be_used() {
     let grant = Grant::default();
-    let terms = Arc::new(Terms {
+    let terms = Arc::new(PluginPolicy {
         plugin: "p".into(),
         grants: PluginGrants::new("p", "", None, grant),
         config: br#"{"a": 1}"#.to_vec(),

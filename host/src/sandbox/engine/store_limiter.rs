@@ -128,7 +128,7 @@ mod tests {
         contract::trap::Trap,
         policy::{
             grants::{Grant, PluginGrants},
-            plugin_policy::Terms,
+            plugin_policy::PluginPolicy,
         },
         sandbox::{
             capabilities::{Call, Door},
@@ -167,7 +167,7 @@ mod tests {
             ..Limits::default()
         };
         for (memory, wanted) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
-            let terms = Terms {
+            let terms = PluginPolicy {
                 plugin: "p".into(),
                 grants: PluginGrants::new("p", "", None, Grant::default()),
                 config: Vec::new(),

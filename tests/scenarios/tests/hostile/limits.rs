@@ -39,7 +39,7 @@ fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     let scraped = Scraped {
         services: host.services(),
         registry: host.registry(),
-        ledger: host.ledger(),
+        stats: host.stats(),
         workers: lab.settings.workers,
     };
     let text = host

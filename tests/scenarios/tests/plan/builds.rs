@@ -6,7 +6,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
-    oci::{Auth, Limits, Shape, Store},
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, RegistryAuth},
     plan::{Wish, plan},
 };
 use ostler_test_harness::{
@@ -100,7 +100,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     let modest = |text: &str| {
         let manifest = Manifest::parse(text, "plugin.yaml").expect("it parses");
         let path = lab.path().join("modest.wasm");
-        let wasm = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
+        let wasm = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
         std::fs::write(&path, wasm).expect("written");
         Wish {
             builds: vec![path],
@@ -219,12 +219,12 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     // One from a registry needs no directory.
     let registry = Registry::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
-    let pushed = Store::new(None, Limits::default())
-        .push(
+    let pushed = ComponentStore::new(None, PullLimits::default())
+        .push_component(
             &reference.parse().expect("a reference"),
-            &Auth::anonymous(),
+            &RegistryAuth::anonymous(),
             read_component("tests/probe").into(),
-            &Shape::default(),
+            &ComponentInterfaces::default(),
             BTreeMap::new(),
             Arc::new(|_| {}),
         )

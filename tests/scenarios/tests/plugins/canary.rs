@@ -89,8 +89,8 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     assert_eq!(told["status"]["running"]["source"], "v2.wasm");
     let failed: Vec<_> = lab
         .host()
-        .ledger()
-        .all()
+        .stats()
+        .all_objects()
         .into_iter()
         .filter(|f| f.failures > 0)
         .collect();
