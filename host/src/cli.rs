@@ -3,6 +3,7 @@
 mod ask;
 mod compile;
 mod completion;
+#[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod plan;
@@ -41,6 +42,13 @@ use crate::{
 /// Ostler runs Kubernetes reconcilers that are WebAssembly components.
 #[derive(Parser)]
 #[command(name = "ostler", version, about)]
+#[cfg_attr(
+    not(feature = "dev"),
+    command(
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
+                          and `dev` are in a build with the Cargo feature `dev`."
+    )
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -51,6 +59,7 @@ enum Command {
     /// Reconcile: run the plugins of a directory against a cluster.
     Run(run::Run),
     /// Develop: the same against an API server of its own, when there is no cluster.
+    #[cfg(feature = "dev")]
     Dev(dev::Dev),
     /// Tell how a running host is: what is not Ready, and why.
     Status(status::Status),
@@ -81,6 +90,7 @@ impl Command {
     fn log_format(&self) -> Option<LogFormat> {
         match self {
             Self::Run(run) => Some(run.common.log_format),
+            #[cfg(feature = "dev")]
             Self::Dev(dev) => Some(dev.common.log_format),
             Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
@@ -183,7 +193,7 @@ pub fn main() -> ExitCode {
     let telemetry = cli
         .command
         .log_format()
-        .map(|format| telemetry::start(format, runtime.handle()))
+        .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
@@ -207,6 +217,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
         Command::Run(run) => run.run().await?,
+        #[cfg(feature = "dev")]
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,

@@ -30,10 +30,10 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Projection::Full,
+        projection: Projection::Full,
     };
     let store = Store::default();
-    store.open(&scope);
+    store.open_collection(&scope);
     let before = Region::new(ALLOCATOR);
     for i in 0..OBJECTS {
         let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
@@ -60,7 +60,8 @@ fn an_object_of_1331_bytes_costs_1450_at_most() {
     let change = before.change();
     // What was reallocated is told as a difference.
     let kept = change.bytes_allocated - change.bytes_deallocated;
-    let (objects, json) = store.size();
+    let size = store.size();
+    let (objects, json) = (size.objects, size.bytes);
     println!(
         "{} bytes of JSON, {} bytes in all",
         json / objects,

@@ -468,7 +468,7 @@ mod tests {
             namespace: "n".into(),
             labels: crate::kube::selector::Selector::parse("app=web").ok(),
             fields: None,
-            form: Projection::Full,
+            projection: Projection::Full,
         };
         let found = vec![
             there(conditioned("ready", "True")),
@@ -487,10 +487,10 @@ mod tests {
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
         stats.observe_object(&key);
         let turn = Turn {
-            place: Some(Place::Delayed(Default::default())),
+            state: Some(ItemState::Delayed(Default::default())),
             failures: 0,
             due_in: Some(std::time::Duration::from_millis(1500)),
-            then: Some(Cause::Poll),
+            due_cause: Some(Cause::Poll),
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
         };
@@ -545,18 +545,18 @@ mod tests {
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
         for (place, expected) in [
-            (Some(Place::Queued(Priority::Low)), "held"),
-            (Some(Place::Delayed(Default::default())), "held"),
+            (Some(ItemState::Queued(Priority::Low)), "held"),
+            (Some(ItemState::Delayed(Default::default())), "held"),
             // What has begun ends, and what is not queued waits for nothing.
-            (Some(Place::InFlight(false)), "running"),
-            (Some(Place::Parked), "parked"),
+            (Some(ItemState::InFlight { requeue: false }), "running"),
+            (Some(ItemState::Parked), "parked"),
             (None, "settled"),
         ] {
             let turn = Turn {
-                place,
+                state: place,
                 failures: 0,
                 due_in: Some(std::time::Duration::from_secs(1)),
-                then: None,
+                due_cause: None,
                 causes: Vec::new(),
                 reads: Vec::new(),
             };

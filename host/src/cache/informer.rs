@@ -431,6 +431,3 @@ impl Informer {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod tests;

@@ -1,13 +1,19 @@
 //! `ostler plugin`: what authors and administrators do with plugins.
 
+#[cfg(feature = "dev")]
 mod build;
+#[cfg(feature = "dev")]
 mod dev;
 mod inspect;
+#[cfg(feature = "dev")]
 mod new;
+#[cfg(feature = "dev")]
 mod project;
 mod push;
 mod registry;
+#[cfg(feature = "dev")]
 mod stage;
+#[cfg(feature = "dev")]
 mod test;
 mod verify;
 
@@ -19,12 +25,16 @@ use crate::observe::telemetry::LogFormat;
 #[derive(Subcommand)]
 pub enum Plugin {
     /// Begin a plugin: a small project that builds, with its kind, a sample and a test.
+    #[cfg(feature = "dev")]
     New(new::New),
     /// Build a plugin's component.
+    #[cfg(feature = "dev")]
     Build(build::Build),
     /// Test a plugin: its own tests, then its component in a host with an API server of its own.
+    #[cfg(feature = "dev")]
     Test(test::Test),
     /// Work on a plugin: build, run, and build and swap again whenever a file is saved.
+    #[cfg(feature = "dev")]
     Dev(dev::Dev),
     /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
     Inspect(inspect::Inspect),
@@ -38,19 +48,27 @@ impl Plugin {
     /// How those that run a host log; the others print.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {
+            #[cfg(feature = "dev")]
             Self::Dev(_) => Some(LogFormat::Pretty),
             // What is wrong stands in its table. Who wants to know more says so.
+            #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
-            Self::New(_) | Self::Build(_) | Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
+            #[cfg(feature = "dev")]
+            Self::New(_) | Self::Build(_) => None,
+            Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
         }
     }
 
     /// Runs it.
     pub async fn run(self) -> anyhow::Result<()> {
         match self {
+            #[cfg(feature = "dev")]
             Self::New(new) => new.run(),
+            #[cfg(feature = "dev")]
             Self::Build(build) => build.run().await,
+            #[cfg(feature = "dev")]
             Self::Test(test) => test.run().await,
+            #[cfg(feature = "dev")]
             Self::Dev(dev) => dev.run().await,
             Self::Inspect(inspect) => inspect.run().await,
             Self::Push(push) => push.run().await,

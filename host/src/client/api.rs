@@ -316,7 +316,7 @@ mod tests {
         });
         let cluster = ApiClient {
             request_timeout: Duration::from_millis(10),
-            ..Cluster::new(Client::new(silent, "default"))
+            ..ApiClient::new(Client::new(silent, "default"))
         };
         for error in [
             cluster.get("/api/v1").await.expect_err("no answer"),

@@ -381,8 +381,7 @@ pub(crate) mod tests {
             .expect("resolves");
         let world = resolve.packages[package].worlds["plugin"];
         let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
-            .expect("embedded");
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
         ComponentEncoder::default()
             .module(&module)
             .expect("a module")

@@ -332,7 +332,7 @@ mod tests {
         let (key, object) = team("");
         assert_eq!(key.to_string(), "Team/n/a");
         assert_eq!(
-            object.value(),
+            object.to_value(),
             serde_json::json!({"apiVersion":"g.io/v1","kind":"Team","metadata":{"name":"a","namespace":"n","uid":"u",
                 "resourceVersion":"7","generation":2,"labels":{"x":"y"}},"spec":{"b":1}})
         );
@@ -345,11 +345,11 @@ mod tests {
             team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}"#).1;
         assert_eq!(team("").1.intent, with_status.intent);
         assert_ne!(team(r#","data":{}"#).1.intent, with_status.intent);
-        assert!(with_status.ready().ready);
+        assert!(with_status.readiness().ready);
         assert!(
             !team(r#","status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}"#)
                 .1
-                .ready()
+                .readiness()
                 .ready
         );
     }
@@ -367,7 +367,7 @@ mod tests {
             ("status.none.deeper", ""),
             ("", ""),
         ] {
-            assert_eq!(object.field(path), value, "{path}");
+            assert_eq!(object.field_text(path), value, "{path}");
         }
         assert_eq!(object.labels.get("x"), Some("y"));
     }

@@ -136,17 +136,17 @@ mod tests {
         let json = format!(
             r#"{{"metadata":{{"name":"x","annotations":{{"{HOLDS}":"{}, nonsense","{}1":"{}"}},
                 "finalizers":["other/f","{}1","{}2"]}}}}"#,
-            names(&held),
+            format_holds(&held),
             HELD_BY,
-            name(&object("h")),
+            format_reference(&object("h")),
             HELD_BY,
             HELD_BY,
         );
         let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        assert_eq!(holds(&read), held);
-        let found: Vec<String> = holders(&read).iter().map(ToString::to_string).collect();
+        assert_eq!(list_held(&read), held);
+        let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
-        assert!(marked(&read, "1") && !marked(&read, "3"));
+        assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
     }
 
     #[test]
@@ -157,9 +157,9 @@ mod tests {
             let held = edges.get(&*o.name).into_iter().flatten();
             held.map(|name| object(name)).collect()
         };
-        let path = circle(&object("e"), &object("a"), held_by).expect("a cycle");
+        let path = find_cycle(&object("e"), &object("a"), held_by).expect("a cycle");
         let names: Vec<&str> = path.iter().map(|o| &*o.name).collect();
         assert_eq!(names, ["a", "b", "d", "e"]);
-        assert_eq!(circle(&object("x"), &object("a"), held_by), None);
+        assert_eq!(find_cycle(&object("x"), &object("a"), held_by), None);
     }
 }

@@ -397,7 +397,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube::scope::Form;
+    use crate::kube::scope::Projection;
 
     fn map(name: &str, label: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -427,18 +427,18 @@ mod tests {
     fn reads_and_lists_see_what_is_planned() {
         let overlay = overlay();
         let new = overlay
-            .read("/api/v1/namespaces/n/configmaps/new")
+            .intercept_get("/api/v1/namespaces/n/configmaps/new")
             .expect("it is here");
         assert_eq!(
             serde_json::from_slice::<Value>(&new.expect("there")).expect("JSON"),
             map("new", "x")
         );
         let gone = overlay
-            .read("/api/v1/namespaces/n/configmaps/gone")
+            .intercept_get("/api/v1/namespaces/n/configmaps/gone")
             .expect("it is here");
         assert_eq!(gone.expect_err("it is gone").code(), 404);
-        assert!(overlay.read("/api/v1/namespaces/n/configmaps/other").is_none());
-        assert!(overlay.read("/api/v1").is_none());
+        assert!(overlay.intercept_get("/api/v1/namespaces/n/configmaps/other").is_none());
+        assert!(overlay.intercept_get("/api/v1").is_none());
         for (path, count) in [
             ("/api/v1/configmaps?", Some(1)),
             ("/api/v1/namespaces/n/configmaps?labelSelector=l%3Dx&", Some(1)),
@@ -446,7 +446,7 @@ mod tests {
             ("/api/v1/namespaces/other/configmaps?", None),
             ("/api/v1/secrets?", None),
         ] {
-            let collected = overlay.collected(path);
+            let collected = overlay.overlay_collection(path);
             assert_eq!(collected.as_ref().map(|c| c.objects.len()), count, "{path}");
             let Some(collected) = collected else { continue };
             // What was live under a name is hidden, whether it is selected now or not.

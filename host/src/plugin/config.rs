@@ -10,12 +10,17 @@ const MAX_SHOWN_PROBLEMS: usize = 5;
 
 /// Validates a configuration and fills in its defaults. The error names the fields.
 pub fn validate_config(config: Value, schema: &Value) -> Result<Value, String> {
-    let (config, problems) = ostler_apiserver::check("config", config, schema)
+    let completed = ostler_schema::complete_value("config", config, schema)
         .map_err(|e| format!("config: the plugin's own schema is not valid: {e}"))?;
+    let problems = completed.errors;
     if problems.is_empty() {
-        return Ok(config);
+        return Ok(completed.value);
     }
-    let shown: Vec<String> = problems.iter().take(MAX_SHOWN_PROBLEMS).cloned().collect();
+    let shown: Vec<String> = problems
+        .iter()
+        .take(MAX_SHOWN_PROBLEMS)
+        .map(ToString::to_string)
+        .collect();
     let more = match problems.len() - shown.len() {
         0 => String::new(),
         more => format!("; and {more} more"),

@@ -129,8 +129,7 @@ fn sections(wasm: &[u8]) -> Result<Vec<(Range<usize>, &[u8])>, ManifestError> {
             Payload::End(_) if depth > 0 => depth -= 1,
             Payload::CustomSection(section) if depth == 0 && section.name() == SECTION_NAME => {
                 // Before the contents: one byte that says `custom`, and how long they are.
-                let Range { start, end } = section.range();
-                let contents = start as usize..end as usize;
+                let contents = section.range();
                 let start = contents.start - 1 - leb_before(wasm, contents.start, contents.len());
                 found.push((start..contents.end, section.data()));
             }

@@ -1,4 +1,4 @@
-//! An object that is being deleted: its cleanup, the ways around it, and what it says until it is gone.
+//! Deletion of an object: its cleanup, the annotations that skip it, and the status until it is gone.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,8 +6,8 @@ use tracing::info;
 
 use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
 use crate::{
-    contract::bindings::reconciler,
     effect::events::EventType,
+    contract::bindings::reconciler,
     kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::Plugin,
     reconcile::conditions,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Controller {
-    /// Cleans up behind an object and lets it go.
+    /// Calls the component's cleanup, or removes the finalizer without it where an annotation says so.
     pub(super) async fn delete_object(
         &self,
         work: &Work<ObjectRef, Cause>,
@@ -33,13 +33,13 @@ impl Controller {
             (
                 EventType::Warning,
                 "ForceDeleted",
-                format!("Let go without cleanup, as {FORCE_DELETE} asks"),
+                format!("Finalizer removed without cleanup, because of {FORCE_DELETE}"),
             )
         } else {
             (
                 EventType::Normal,
                 "Orphaned",
-                format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
+                format!("Finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan"),
             )
         };
         self.record_event(plugin, key, object, event_type, reason, &note)
@@ -47,7 +47,7 @@ impl Controller {
         self.remove_finalizer(key, object, finalizer).await
     }
 
-    /// Takes our finalizer off, so that the object can go; and what it holds can, too.
+    /// Releases the objects that an object holds, and removes the plugin's finalizer, so that it can be deleted.
     pub(super) async fn remove_finalizer(
         &self,
         key: &ObjectRef,
@@ -57,7 +57,7 @@ impl Controller {
         if let Err(end) = self.update_holds(key, object, &BTreeSet::new()).await {
             return end;
         }
-        // Letting go has written to it.
+        // The release may have written to the object.
         let newest = self.services.store.get(key, Projection::Full);
         let object = &newest
             .filter(|o| o.uid == object.uid)
@@ -70,14 +70,14 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "cleaned up");
+                info!(object = %key, "finalizer removed");
                 ReconcileOutcome::settled()
             }
             Err(end) => end,
         }
     }
 
-    /// What a deletion that is not done says: why, and after the deadline also what can be done.
+    /// The failure that describes a deletion in progress: its reason, and the remedies after the deadline.
     pub(super) fn describe_deletion(&self, object: &Object, result: GuestResult) -> GuestResult {
         let (mut failure, next) = match result {
             GuestResult::Failure(failure) => (failure, None),

@@ -1,4 +1,4 @@
-//! Held objects: letting go what is not held any more, and an object's wait for those who hold it.
+//! Held objects: release of those that are no longer held, and the wait of a deleted object for its holders.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,13 +6,13 @@ use tracing::info;
 
 use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
+    effect::events::{EventDraft, EventType},
     client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
-    effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{self, Holder, list_held, list_holders},
+        references::{self, Holder, list_holders, list_held},
         scope::Projection,
     },
     plugin::Plugin,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Controller {
-    /// From now on an object holds exactly these.
+    /// Makes an object hold exactly these objects, and releases the others.
     pub(super) async fn update_holds(
         &self,
         key: &ObjectRef,
@@ -55,13 +55,13 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                warn_api_error!(e, object = %key, "what it holds is not written: {e}");
+                warn_api_error!(e, object = %key, "held objects not written: {e}");
                 Err(ReconcileOutcome::retry())
             }
         }
     }
 
-    /// An object is gone, and what it held goes free.
+    /// Releases what an object held that is gone.
     pub(super) async fn release_held(&self, key: &ObjectRef) -> Result<(), ReconcileOutcome> {
         let known = {
             let states = self.states.lock();
@@ -80,12 +80,7 @@ impl Controller {
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         for object in held {
-            match self
-                .services
-                .writer
-                .set_hold_finalizer(object, holder, uid, false)
-                .await
-            {
+            match self.services.writer.set_hold_finalizer(object, holder, uid, false).await {
                 Ok(sent) => {
                     self.stats
                         .add_counts(holder, super::count_writes(u64::from(sent)));
@@ -100,7 +95,7 @@ impl Controller {
         Ok(())
     }
 
-    /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
+    /// Reconciles an object of a kind without a plugin: it is queued because it is held and being deleted.
     pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
         let Some(object) = self.services.store.get(key, Projection::Metadata) else {
             return ReconcileOutcome::settled();
@@ -113,8 +108,8 @@ impl Controller {
             .unwrap_or_else(ReconcileOutcome::settled)
     }
 
-    /// An object that is being deleted and held: frees it of holders that are gone (or of all, where that is
-    /// forced), and says who is left. None when nobody is.
+    /// Removes the holders of a deleted object that are gone, or all where that is forced, and reports the others.
+    /// Returns none when there are no others.
     pub(super) async fn wait_for_holders(
         &self,
         key: &ObjectRef,
@@ -128,7 +123,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    warn_api_error!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
+                    warn_api_error!(e, object = %key, holder = %holder, "holder can't be read: {e}");
                     return Some(ReconcileOutcome::retry());
                 }
             }
@@ -175,7 +170,7 @@ impl Controller {
         Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
-    /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
+    /// Removes the finalizer of a holder that is gone. Returns true if it has been removed.
     async fn remove_stale_hold(
         &self,
         key: &ObjectRef,
@@ -185,7 +180,7 @@ impl Controller {
         let effects = &self.services.writer;
         if !forced {
             let there = match &holder.object {
-                // Nobody can say whose mark it is: only force takes it off.
+                // The holder of this finalizer is unknown: only force removes it.
                 None => true,
                 Some(object) => effects.object_exists(object, &holder.uid).await?,
             };

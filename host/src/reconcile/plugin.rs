@@ -1,5 +1,5 @@
-//! Plugins, of which the host itself writes the status: what loads them ([`crate::rollout`]) does so on hosts that
-//! stand by, too, and knows how it is with them.
+//! Reconciler of `Plugin` objects: their status, and their deletion. Loading is not part of it: [`crate::rollout`] does
+//! that on standbys, too.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -29,24 +29,26 @@ use crate::{
     },
 };
 
-/// The lane of Plugins, and the name they are reconciled under.
+/// Queue lane of `Plugin` objects, and the field manager of their status.
 pub const LANE_NAME: &str = "plugins";
-/// Plugins looked at at the same time.
+/// Number of `Plugin` objects reconciled concurrently.
 pub const MAX_CONCURRENT: u32 = 2;
-/// Keeps a Plugin from going while objects need it for their cleanup.
-pub const FINALIZER: &str = "ostler.dev/plugin";
+/// Finalizer that keeps a `Plugin` object while objects need the plugin for their cleanup.
+pub const PLUGIN_FINALIZER: &str = "ostler.dev/plugin";
 
-/// What is being loaded gets this long before its status says so.
-const SHORTLY: Duration = Duration::from_millis(500);
-/// How often the status is brought up to date with what nobody tells: while there is a canary, and else.
-const EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(300));
-/// How long the objects of a Plugin that goes may take to be listed.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Objects named of those that are left.
-const NAMED: usize = 3;
+/// Time that loading may take before the status says `Loading`.
+const LOADING_GRACE: Duration = Duration::from_millis(500);
+/// Interval of status updates while there is a canary, a trap or a load: their numbers change without an event.
+const ACTIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of status updates otherwise.
+const IDLE_INTERVAL: Duration = Duration::from_secs(300);
+/// Limit of the time for the list of a kind whose plugin is being deleted.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the remaining objects that the status names.
+const MAX_NAMED_OBJECTS: usize = 3;
 
 impl Controller {
-    /// Writes the status of a Plugin. None when it is gone.
+    /// Reconciles a `Plugin` object. Returns none when it is gone.
     pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         let Some(object) = self.services.store.get(key, Projection::Full) else {
@@ -65,21 +67,21 @@ impl Controller {
         }
         let dealt = report.generation == object.generation;
         if !dealt {
-            // It may have come in the answer to a write, of which no watch tells.
+            // The object may come from the response to a write, which is not delivered to the informer's listeners.
             self.registry.request_rescan();
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
-            // It is being loaded, which takes no time as a rule.
+            // Loading usually takes less than the grace time.
             return Some(ReconcileOutcome::wait(
-                self.services.dispatcher.now() + SHORTLY,
+                self.services.dispatcher.now() + LOADING_GRACE,
                 Cause::Retry,
             ));
         }
-        let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
-        let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
+        let cleans = serving.as_ref().is_some_and(|p| has_finalizers(p));
+        let ours = object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER);
         let object = if cleans && !ours {
             let mut finalizers = object.finalizers.to_vec();
-            finalizers.push(FINALIZER.into());
+            finalizers.push(PLUGIN_FINALIZER.into());
             match self.set_finalizers(key, &object, &finalizers).await {
                 Ok(object) => object,
                 Err(end) => return Some(end),
@@ -88,8 +90,8 @@ impl Controller {
             object
         };
         self.stats.begin_reconcile(key, &by, &report.digest);
-        let answer = answer(&report, serving.as_deref(), dealt);
-        // What is being loaded has not failed.
+        let answer = compose_result(&report, serving.as_deref(), dealt);
+        // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
             GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => {
                 Some(failure)
@@ -102,12 +104,12 @@ impl Controller {
         let failed = failure.is_some();
         let written = self.write_status(&by, key, &object, &answer).await;
         self.stats.end_reconcile(key, failed, started.elapsed());
-        let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
-        let every = if watched { EVERY.0 } else { EVERY.1 };
+        let is_active = report.canary.is_some() || report.trapping > 0 || !dealt;
+        let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
         Some(match written {
             Ok(_) => ReconcileOutcome {
                 next: Requeue::At(
-                    self.services.dispatcher.now() + add_jitter(every, JITTER_PERCENT),
+                    self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT),
                     Cause::Poll,
                 ),
                 ..ReconcileOutcome::settled()
@@ -116,7 +118,7 @@ impl Controller {
         })
     }
 
-    /// A Plugin that is deleted stays until nothing needs it for its cleanup any more.
+    /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
     async fn delete_plugin(
         &self,
         key: &ObjectRef,
@@ -124,12 +126,12 @@ impl Controller {
         report: &Report,
         serving: Option<&Plugin>,
     ) -> ReconcileOutcome {
-        if !object.finalizers.iter().any(|f| **f == *FINALIZER) {
+        if !object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER) {
             return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
-            warn!(object = %key, "let go as {FORCE_DELETE} asks: what it has not cleaned up stays");
-            return self.remove_finalizer(key, object, FINALIZER).await;
+            warn!(object = %key, "finalizer removed because of {FORCE_DELETE}: objects that were not cleaned up keep their finalizers");
+            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         let Some(plugin) = serving else {
             let note = format!(
@@ -151,12 +153,16 @@ impl Controller {
             }
         };
         if left.is_empty() {
-            return self.remove_finalizer(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return self.orphan_objects(plugin, left).await;
         }
-        let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
+        let named: Vec<String> = left
+            .iter()
+            .take(MAX_NAMED_OBJECTS)
+            .map(|(k, _)| k.to_string())
+            .collect();
         let more = match left.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -171,7 +177,7 @@ impl Controller {
             .await
     }
 
-    /// The objects that have the plugin's finalizer, and the lists that were read for that.
+    /// The objects with the plugin's finalizer, and the lists that were read to find them.
     async fn list_finalized(
         &self,
         plugin: &Plugin,
@@ -182,9 +188,9 @@ impl Controller {
             let Some(finalizer) = kind.finalizer.as_deref() else {
                 continue;
             };
-            // All of the kind: what a selector leaves out may have been reconciled before its labels changed.
+            // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
             for scope in services.namespaces.kind_scopes(&kind.gvk, None, Projection::Full) {
-                let serving = services.informers.wait_synced(&scope, PATIENCE).await?;
+                let serving = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
@@ -205,7 +211,7 @@ impl Controller {
         Ok((left, reads))
     }
 
-    /// Says why a Plugin is still there.
+    /// Writes a status that says why a deleted `Plugin` object remains.
     async fn report_remaining(
         &self,
         key: &ObjectRef,
@@ -220,16 +226,16 @@ impl Controller {
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
-            status: Some(fields(report, serving, true)),
+            status: Some(render_fields(report, serving, true)),
         };
-        failure.conditions.extend(aspects(report, serving, true));
+        failure.conditions.extend(build_conditions(report, serving, true));
         match self
             .write_status(&LANE_NAME.into(), key, object, &GuestResult::Failure(failure))
             .await
         {
             Ok(_) => ReconcileOutcome {
                 next: Requeue::Wait(
-                    self.services.dispatcher.now() + add_jitter(EVERY.0, JITTER_PERCENT),
+                    self.services.dispatcher.now() + add_jitter(ACTIVE_INTERVAL, JITTER_PERCENT),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -239,7 +245,8 @@ impl Controller {
         }
     }
 
-    /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
+    /// Removes the plugin's finalizers from all objects without cleanup. The plugin's lane is held meanwhile, since a
+    /// reconcile would add them again.
     async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
         self.services.dispatcher.set_paused(plugin.name(), true);
         for (held, of) in left {
@@ -259,29 +266,29 @@ impl Controller {
             {
                 return end;
             }
-            info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
+            info!(object = %held, plugin = &**plugin.name(), "finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan");
         }
-        // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        ReconcileOutcome::wait(self.services.dispatcher.now() + SHORTLY, Cause::Retry)
+        // A reconcile that was running when the lane was held may have added a finalizer after the list.
+        ReconcileOutcome::wait(self.services.dispatcher.now() + LOADING_GRACE, Cause::Retry)
     }
 }
 
-fn cleans_up(plugin: &Plugin) -> bool {
+fn has_finalizers(plugin: &Plugin) -> bool {
     plugin.kinds.iter().any(|k| k.finalizer.is_some())
 }
 
-fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
+fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
         status: TriState::Unknown,
         ..condition(kind, false, reason, message)
     }
 }
 
-/// What there is to say of a plugin.
-fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
-    let conditions = aspects(report, serving, dealt);
-    let status = Some(fields(report, serving, dealt));
-    match trouble(report, &conditions, dealt) {
+/// The result from which the status of a `Plugin` object is written.
+fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
+    let conditions = build_conditions(report, serving, dealt);
+    let status = Some(render_fields(report, serving, dealt));
+    match find_problem(report, &conditions, dealt) {
         None => GuestResult::Outcome(Outcome {
             conditions,
             status,
@@ -297,11 +304,11 @@ fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult
     }
 }
 
-/// Loaded, Granted and Healthy.
-fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
+/// The conditions Loaded, Granted and Healthy.
+fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
-        _ if !dealt => unknown("Loaded", "Loading", "It is being loaded"),
-        LoadState::Loading => unknown("Loaded", "Loading", "It is being loaded"),
+        _ if !dealt => unknown_condition("Loaded", "Loading", "It is being loaded"),
+        LoadState::Loading => unknown_condition("Loaded", "Loading", "It is being loaded"),
         LoadState::Failed => condition("Loaded", false, &report.reason, &report.message),
         LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
@@ -315,21 +322,22 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
     };
     let Some(plugin) = serving else {
         let note = "Nothing serves";
-        return vec![loaded, unknown("Healthy", "NotLoaded", note)];
+        return vec![loaded, unknown_condition("Healthy", "NotLoaded", note)];
     };
-    let missing = summary(plugin).missing;
-    let granted = match missing.is_empty() {
-        true => condition("Granted", true, "AllGranted", ""),
-        false => {
-            let note = format!(
-                "It asks for what spec.grants does not grant: {}",
-                missing.join("; ")
-            );
-            condition("Granted", false, "GrantsMissing", &note)
-        }
+    let missing = summarize_grants(plugin).missing;
+    let granted = if missing.is_empty() {
+        condition("Granted", true, "AllGranted", "")
+    } else {
+        let note = format!(
+            "It asks for what spec.grants does not grant: {}",
+            missing.join("; ")
+        );
+        condition("Granted", false, "GrantsMissing", &note)
     };
     let healthy = match &report.hooks {
-        _ if report.state == LoadState::Suspended => unknown("Healthy", "Suspended", "Its objects wait"),
+        _ if report.state == LoadState::Suspended => {
+            unknown_condition("Healthy", "Suspended", "Its objects wait")
+        }
         _ if report.state == LoadState::RolledBack => {
             condition("Healthy", false, "RolledBack", &report.message)
         }
@@ -341,7 +349,7 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             condition("Healthy", false, "Trapping", &note)
         }
         HookState::None | HookState::Done => condition("Healthy", true, "Serving", ""),
-        HookState::Pending => unknown(
+        HookState::Pending => unknown_condition(
             "Healthy",
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
@@ -351,8 +359,8 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
     vec![loaded, granted, healthy]
 }
 
-/// Why it is not Ready: in a word, for people, and whether waiting helps.
-fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
+/// Reason and message why it is not Ready, and the resolution; none when it is Ready.
+fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
         let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
         aspects.iter().find(bad)
@@ -379,14 +387,14 @@ fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(Strin
     ))
 }
 
-fn summary(plugin: &Plugin) -> Summary {
+fn summarize_grants(plugin: &Plugin) -> Summary {
     let grants = &plugin.terms.grants;
     Summary::new(grants.asks(), grants.granted())
 }
 
 /// The status without its conditions, as JSON.
-fn fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
-    let summary = serving.map(summary).unwrap_or_default();
+fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
+    let summary = serving.map(summarize_grants).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
     let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
@@ -438,31 +446,31 @@ mod tests {
         }
     }
 
-    /// Whether it is Ready; if not, why.
-    fn ready(report: &Report) -> Result<(), (String, String)> {
+    /// Ok when it is Ready, the reason and message otherwise.
+    fn check_ready(report: &Report) -> Result<(), (String, String)> {
         let aspects = vec![condition("Loaded", true, "Loaded", "")];
         let aspects = match report.state {
             LoadState::Serving => aspects,
-            _ => super::aspects(report, None, true),
+            _ => super::build_conditions(report, None, true),
         };
-        match trouble(report, &aspects, true) {
+        match find_problem(report, &aspects, true) {
             None => Ok(()),
             Some((reason, message, _)) => Err((reason, message)),
         }
     }
 
     #[test]
-    fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
-        assert_eq!(ready(&report(LoadState::Serving)), Ok(()));
+    fn refused_build_is_not_ready_and_names_the_serving_one() {
+        assert_eq!(check_ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
             reason: "ConfigInvalid".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
-        let (reason, message) = ready(&refused(LoadState::Failed)).unwrap_err();
+        let (reason, message) = check_ready(&refused(LoadState::Failed)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(!message.contains("serves on"), "{message}");
-        let (reason, message) = ready(&refused(LoadState::Refused)).unwrap_err();
+        let (reason, message) = check_ready(&refused(LoadState::Refused)).unwrap_err();
         assert_eq!(reason, "ConfigInvalid");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
@@ -471,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_that_went_back_is_no_success() {
+    fn canary_that_does_not_serve_is_not_ready() {
         for (state, reason) in [
             (LoadState::Serving, None),
             (LoadState::RolledBack, Some("CanaryRolledBack")),
@@ -486,7 +494,10 @@ mod tests {
                 canary: Some(canary),
                 ..report(LoadState::Serving)
             };
-            assert_eq!(ready(&report).err().map(|(reason, _)| reason).as_deref(), reason);
+            assert_eq!(
+                check_ready(&report).err().map(|(reason, _)| reason).as_deref(),
+                reason
+            );
         }
     }
 }

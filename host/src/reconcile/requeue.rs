@@ -1,4 +1,4 @@
-//! When an object is looked at again.
+//! Requeue of an object: after its component's request, with jitter, and throttled in a hot loop.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::{
     },
 };
 
-/// Whoever wants to be called again at once is, but not without a breath.
-const SOONEST: Duration = Duration::from_millis(10);
-/// No interval is longer.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Per cent of an interval.
+/// Shortest delay of a requeue, also where a component asks for none.
+const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(10);
+/// Limit of an interval: a component or a file may ask for any number.
+const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Jitter of an interval, as a percentage of it.
 pub(super) const JITTER_PERCENT: u32 = 10;
 
 impl Controller {
-    /// Until when an object has to wait because it goes round in circles.
+    /// Time until which an object is throttled because its reconciles form a hot loop.
     pub(super) fn throttled_until(&self, work: &Work<ObjectRef, Cause>) -> Option<Duration> {
         let by = work.causes.iter().filter_map(|cause| match cause {
             Cause::Dependency(on) => Some(on),
@@ -33,13 +33,13 @@ impl Controller {
         loops.on_wake(&work.key, by, asked, self.services.dispatcher.now())
     }
 
-    /// Whether an object that wants this next is slowed down because it hurries.
+    /// True when an object with this requeue is throttled for requeuing itself in a tight loop.
     pub(super) fn is_tight_loop(&self, key: &ObjectRef, next: &Requeue<Cause>) -> bool {
         self.delay_until(next)
             .is_some_and(|after| self.loops.lock().is_tight_loop(key, after))
     }
 
-    /// As it wants it, but not at once again and again.
+    /// Delays a requeue that is part of a tight loop.
     pub(super) fn throttle_requeue(
         &self,
         plugin: &Plugin,
@@ -58,29 +58,27 @@ impl Controller {
         next
     }
 
-    /// After how long an object comes again, whatever happens; none where something has to happen first.
+    /// Delay of a requeue by time; none for one that depends on an event or a backoff.
     fn delay_until(&self, next: &Requeue<Cause>) -> Option<Duration> {
         match next {
-            Requeue::At(at, _) | Requeue::Wait(at, _) => {
-                Some(at.saturating_sub(self.services.dispatcher.now()))
-            }
+            Requeue::At(at, _) | Requeue::Wait(at, _) => Some(at.saturating_sub(self.services.dispatcher.now())),
             Requeue::AwaitChange | Requeue::Retry(_) | Requeue::Terminal => None,
         }
     }
 
-    /// Nobody tells of what it waits for.
+    /// Requeues an object that waits for something that has no watch.
     pub(super) fn requeue_waiting(&self) -> Requeue<Cause> {
         let wait = add_jitter(self.settings.wait_interval, JITTER_PERCENT);
         Requeue::Wait(self.services.dispatcher.now() + wait, Cause::Retry)
     }
 
-    /// As the component wants it.
+    /// The requeue that the component asks for.
     pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Requeue<Cause> {
         let pace = plugin.terms.grants.pace();
         let jitter = pace.jitter.map_or(JITTER_PERCENT, u32::from);
         let interval = pace.poll.unwrap_or(self.settings.poll_interval);
         let dispatcher = &self.services.dispatcher;
-        let after = |wait: Duration, cause| Requeue::At(dispatcher.now() + wait.max(SOONEST), cause);
+        let after = |wait: Duration, cause| Requeue::At(dispatcher.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {
             GuestResult::Outcome(outcome) => match outcome.next {
                 reconciler::Next::Settled => Requeue::AwaitChange,
@@ -104,7 +102,7 @@ impl Controller {
                 ),
                 reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Requeue::Terminal,
                 reconciler::Resolution::Throttled(ms) => Requeue::Wait(
-                    dispatcher.now() + Duration::from_millis(ms).max(SOONEST),
+                    dispatcher.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
                     Cause::Retry,
                 ),
             },
@@ -112,10 +110,9 @@ impl Controller {
     }
 }
 
-/// Up to so many per cent more, so that objects that were made together don't poll together for ever.
+/// Adds up to this percentage to an interval, so that objects that were created together don't poll together forever.
 pub(super) fn add_jitter(interval: Duration, percent: u32) -> Duration {
-    // What a component or a file says may be any number.
-    let interval = interval.min(LONGEST);
+    let interval = interval.min(MAX_INTERVAL);
     interval + interval * percent.min(100) / 100 * (crate::kube::time::unique_id() % 1000) as u32 / 1000
 }
 
@@ -124,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_is_an_interval() {
+    fn add_jitter_to_any_interval_stays_within_limits() {
         for interval in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
             let jittered = add_jitter(interval, u32::MAX);
-            assert!(jittered >= interval.min(LONGEST) && jittered <= LONGEST * 2);
+            assert!(jittered >= interval.min(MAX_INTERVAL) && jittered <= MAX_INTERVAL * 2);
         }
     }
 }

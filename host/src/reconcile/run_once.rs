@@ -1,4 +1,4 @@
-//! Reconciles one by one, for who does not wait for what comes later: a plan.
+//! Single reconciles, for a plan.
 
 use super::Controller;
 use crate::{
@@ -10,24 +10,24 @@ use crate::{
     },
 };
 
-/// How one reconcile ended.
+/// Result of a single reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReconcileStep {
-    /// The object is not there any more.
+    /// The object is gone.
     Gone,
-    /// It did what it could.
+    /// The reconcile has succeeded.
     Done,
-    /// It waits for something.
+    /// The object waits for something.
     Waits,
-    /// It failed, and would be tried again.
+    /// The reconcile has failed, and would be retried.
     Fails,
-    /// It failed, and would not be tried again by itself.
+    /// The reconcile has failed, and would not be retried.
     Parked,
 }
 
 impl Controller {
-    /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
-    /// what it read.
+    /// Reconciles an object that was popped from the queue. It is queued again when a dependency changes, not after a
+    /// time. Returns its dependencies.
     pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
         let dispatcher = &self.services.dispatcher;
         let Some(end) = self.reconcile_object(work).await else {

@@ -1,7 +1,7 @@
-//! What happened to each object, counted: for `/objects`, `ostler status`, `ostler explain` and tests.
+//! Statistics of the reconciles of each object, for `/objects`, `ostler status`, `ostler explain` and tests.
 //!
-//! On the way of every reconcile, and one entry per object: only what can't be had elsewhere is kept. What an
-//! object says of itself is in the store.
+//! Every reconcile updates them, and there is an entry per object: only what is not available elsewhere is kept. The
+//! conditions of an object are read from the store.
 
 use crate::sandbox::capabilities::Counts;
 use std::{
@@ -23,28 +23,28 @@ use crate::{
     },
 };
 
-/// One object's facts.
+/// Statistics of one object.
 #[derive(Clone, Debug, Serialize)]
 pub struct ObjectStats {
-    /// Kind of the object.
+    /// Its kind.
     pub kind: String,
     /// Its namespace; empty for cluster-scoped ones.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Whether it is Ready for its current generation.
+    /// True when it is Ready for its current generation.
     pub ready: bool,
     /// Reason of its Ready condition.
     pub reason: String,
     /// Message of its Ready condition.
     pub message: String,
-    /// Milliseconds from when the host first saw it until it was first Ready.
+    /// Milliseconds from when the host first received it until it was first Ready.
     pub ready_ms: Option<f64>,
-    /// Reconciles so far.
+    /// Number of reconciles.
     pub reconciles: u64,
-    /// Reconciles that ended in a failure or a trap.
+    /// Number of reconciles that ended in a failure or a trap.
     pub failures: u64,
-    /// Reconciles of it that began while another was running: must stay 0.
+    /// Number of reconciles that began while another one of it was running. It must stay 0.
     pub overlaps: u64,
     /// See [`Counts::api_writes`].
     pub api_writes: u64,
@@ -54,11 +54,11 @@ pub struct ObjectStats {
     pub upstream_writes: u64,
     /// The plugin that reconciles it.
     pub plugin: String,
-    /// The build of the plugin that reconciled it last (SHA-256).
+    /// SHA-256 of the build that reconciled it last.
     pub plugin_digest: String,
-    /// When its last reconcile ended (RFC 3339).
+    /// End of its last reconcile (RFC 3339).
     pub last_reconcile: Option<String>,
-    /// How long that took, in milliseconds.
+    /// Duration of its last reconcile in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
     pub errors: Vec<RecordedError>,
@@ -67,50 +67,50 @@ pub struct ObjectStats {
 /// An error of an object, once or several times in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedError {
-    /// When it happened last (RFC 3339).
+    /// Time of the last occurrence (RFC 3339).
     pub at: String,
-    /// What it is, in a word.
+    /// Reason, as a CamelCase word.
     pub reason: String,
-    /// What it is, for people.
+    /// Message.
     pub message: String,
-    /// How often in a row.
+    /// Number of occurrences in a row.
     pub count: u32,
 }
 
-/// How many objects, and how many of them are Ready.
+/// Number of objects, and of those that are Ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Objects {
-    /// All of them.
+pub struct ObjectCounts {
+    /// Number of objects.
     pub total: usize,
-    /// Those that are Ready.
+    /// Number of those that are Ready.
     pub ready: usize,
 }
 
-/// Errors kept per object.
-const ERRORS: usize = 5;
-/// Bytes kept of an error's message.
-const MESSAGE: usize = 1024;
-/// Durations kept for percentiles.
-const SAMPLES: usize = 100_000;
+/// Limit of the errors kept per object.
+const MAX_ERRORS: usize = 5;
+/// Limit of the bytes kept of an error's message.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// Limit of the durations kept for percentiles.
+const MAX_SAMPLES: usize = 100_000;
 
-/// The facts of all objects.
+/// Statistics of all objects.
 pub struct ReconcileStats {
     store: Arc<Store>,
     began: Instant,
     objects: Mutex<HashMap<ObjectRef, Entry>>,
-    /// The builds that reconciled something: most objects share one.
+    /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
-    /// Duration of the first reconciles, in microseconds: the guest's call and all of it.
+    /// Durations of the first reconciles in microseconds: of the component's call, and of the whole reconcile.
     overhead: Mutex<Vec<(u32, u32)>>,
 }
 
-/// What is kept per object: times as small numbers, for there are many entries.
+/// Entry of an object. Times are small numbers, since there are many entries.
 struct Entry {
     /// In microseconds after the stats was begun.
     seen: u64,
     /// Microseconds from then until it was first Ready.
     ready_after: Option<NonZero<u64>>,
-    /// Which version of the object `ready` is about.
+    /// `metadata.resourceVersion` of the object that `ready` belongs to.
     version: u64,
     ready: bool,
     running: bool,
@@ -120,12 +120,12 @@ struct Entry {
     api_writes: u32,
     upstream_reads: u32,
     upstream_writes: u32,
-    /// In microseconds.
+    /// Duration of the last reconcile in microseconds.
     took: u32,
-    /// In seconds since the epoch.
+    /// End of the last reconcile in seconds since the epoch.
     ended: Option<NonZero<u64>>,
     build: Option<Arc<Build>>,
-    // Most objects have none.
+    // Boxed because most objects have none.
     #[allow(clippy::box_collection)]
     errors: Option<Box<VecDeque<LoggedError>>>,
 }
@@ -144,7 +144,7 @@ struct LoggedError {
 }
 
 impl ReconcileStats {
-    /// No facts yet; what objects say of themselves is in this store.
+    /// Creates empty statistics. The conditions of objects are read from this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self {
             store,
@@ -155,14 +155,14 @@ impl ReconcileStats {
         }
     }
 
-    /// The host sees an object: its time to Ready counts from here.
+    /// Records that the host has received an object: its time to Ready starts here.
     pub fn observe_object(&self, key: &ObjectRef) {
-        self.with(key, |_| {});
+        self.update_entry(key, |_| {});
     }
 
-    /// A reconcile begins, by this build of a plugin.
+    /// Records the beginning of a reconcile by this build of a plugin.
     pub fn begin_reconcile(&self, key: &ObjectRef, plugin: &Arc<str>, digest: &str) {
-        let same = self.with(key, |entry| {
+        let same = self.update_entry(key, |entry| {
             entry.reconciles += 1;
             entry.overlaps += u32::from(entry.running);
             entry.running = true;
@@ -170,20 +170,20 @@ impl ReconcileStats {
             build.is_some_and(|b| *b.digest == *digest && b.plugin == *plugin)
         });
         if !same {
-            let build = self.build(plugin, digest);
-            self.with(key, |entry| entry.build = Some(build));
+            let build = self.intern_build(plugin, digest);
+            self.update_entry(key, |entry| entry.build = Some(build));
         }
     }
 
-    fn build(&self, plugin: &Arc<str>, digest: &str) -> Arc<Build> {
+    fn intern_build(&self, plugin: &Arc<str>, digest: &str) -> Arc<Build> {
         let mut builds = self.builds.lock();
-        // Builds nobody was reconciled by lately are of no interest.
         if let Some(known) = builds
             .iter()
             .find(|b| *b.digest == *digest && b.plugin == *plugin)
         {
             return known.clone();
         }
+        // Builds that no entry refers to are dropped.
         builds.retain(|b| Arc::strong_count(b) > 1);
         let build = Arc::new(Build {
             plugin: plugin.clone(),
@@ -193,49 +193,49 @@ impl ReconcileStats {
         build
     }
 
-    /// A reconcile has ended: what it cost, and how long the component's call and all of it took.
+    /// Records the end of a reconcile with the durations of the component's call and of the whole.
     pub fn end_call(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
         self.end_reconcile(key, failed, whole);
         let mut samples = self.overhead.lock();
-        if samples.len() < SAMPLES {
-            samples.push((micros(call), micros(whole)));
+        if samples.len() < MAX_SAMPLES {
+            samples.push((to_micros(call), to_micros(whole)));
         }
     }
 
-    /// The same of one without a component.
+    /// Records the end of a reconcile without a component's call.
     pub fn end_reconcile(&self, key: &ObjectRef, failed: bool, whole: Duration) {
-        self.with(key, |entry| {
+        self.update_entry(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
-            entry.took = micros(whole);
+            entry.took = to_micros(whole);
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             entry.ended = NonZero::new(now.map_or(0, |d| d.as_secs()));
         });
     }
 
-    /// A reconcile was abandoned: it has not ended, and runs no more.
+    /// Records that a reconcile was abandoned without a result.
     pub fn abandon_reconcile(&self, key: &ObjectRef) {
-        self.with(key, |entry| entry.running = false);
+        self.update_entry(key, |entry| entry.running = false);
     }
 
-    /// What a reconcile cost.
+    /// Adds the requests of a reconcile.
     pub fn add_counts(&self, key: &ObjectRef, counts: Counts) {
         if counts == Counts::default() {
             return;
         }
         let add = |to: &mut u32, n: u64| *to = to.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        self.with(key, |entry| {
+        self.update_entry(key, |entry| {
             add(&mut entry.api_writes, counts.api_writes);
             add(&mut entry.upstream_reads, counts.upstream_reads);
             add(&mut entry.upstream_writes, counts.upstream_writes);
         });
     }
 
-    /// Something went wrong. The same again is counted.
+    /// Records an error. A repetition of the last one is counted.
     pub fn record_error(&self, key: &ObjectRef, reason: &str, message: &str) {
-        let message = cut(message);
+        let message = truncate_message(message);
         let at = SystemTime::now();
-        self.with(key, |entry| {
+        self.update_entry(key, |entry| {
             let errors = entry.errors.get_or_insert_default();
             if let Some(last) = errors.back_mut()
                 && *last.reason == *reason
@@ -245,7 +245,7 @@ impl ReconcileStats {
                 last.count = last.count.saturating_add(1);
                 return;
             }
-            if errors.len() >= ERRORS {
+            if errors.len() >= MAX_ERRORS {
                 errors.pop_front();
             }
             errors.push_back(LoggedError {
@@ -257,13 +257,13 @@ impl ReconcileStats {
         });
     }
 
-    /// What the object says of itself now. Looked at once per version.
+    /// Records whether an object is Ready. Its conditions are parsed once per version.
     pub fn observe_status(&self, key: &ObjectRef, object: &Object) {
-        let known = self.with(key, |entry| entry.version == object.resource_version);
+        let known = self.update_entry(key, |entry| entry.version == object.resource_version);
         if !known {
             let ready = object.readiness().ready;
-            let now = self.now();
-            self.with(key, |entry| {
+            let now = self.elapsed_micros();
+            self.update_entry(key, |entry| {
                 entry.version = object.resource_version;
                 entry.ready = ready;
                 if ready && entry.ready_after.is_none() {
@@ -273,17 +273,17 @@ impl ReconcileStats {
         }
     }
 
-    /// The object is gone.
+    /// Removes the entry of an object that is gone.
     pub fn forget(&self, key: &ObjectRef) {
         self.objects.lock().remove(key);
     }
 
-    /// How many reconciles have ended whose durations are kept.
+    /// Number of reconciles whose durations are kept.
     pub fn count_reconciles(&self) -> usize {
         self.overhead.lock().len()
     }
 
-    /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
+    /// Durations in microseconds of the component's call and of the whole reconcile, without the first `after` ones.
     pub fn list_durations(&self, after: usize) -> Vec<(u64, u64)> {
         let samples = self.overhead.lock();
         let after = samples.get(after..).unwrap_or_default();
@@ -293,21 +293,23 @@ impl ReconcileStats {
             .collect()
     }
 
-    /// The facts of all objects, in order of kind, namespace and name.
+    /// Statistics of all objects, in order of kind, namespace and name.
     pub fn all_objects(&self) -> Vec<ObjectStats> {
         self.keys().iter().filter_map(|key| self.object(key)).collect()
     }
 
-    /// The facts of one object.
+    /// Statistics of one object.
     pub fn object(&self, key: &ObjectRef) -> Option<ObjectStats> {
-        // Parsed before the lock is taken: reconciles wait for that.
+        // The object is parsed before the lock is taken, which reconciles need.
         let object = self.store.get(key, Projection::Full);
         let readiness = object.map(|o| o.readiness()).unwrap_or_default();
         let objects = self.objects.lock();
-        objects.get(key).map(|entry| tell(key, entry, readiness))
+        objects
+            .get(key)
+            .map(|entry| describe_object(key, entry, readiness))
     }
 
-    /// All objects, in order of kind, namespace and name.
+    /// The keys of all objects, in order of kind, namespace and name.
     pub fn keys(&self) -> Vec<ObjectRef> {
         let mut keys: Vec<_> = {
             let objects = self.objects.lock();
@@ -317,10 +319,10 @@ impl ReconcileStats {
         keys
     }
 
-    /// How many objects there are of each kind.
-    pub fn count_by_kind(&self) -> BTreeMap<Gvk, Objects> {
-        let mut kinds: BTreeMap<Gvk, Objects> = BTreeMap::new();
-        for (key, ready) in self.readiness() {
+    /// Number of objects of each kind.
+    pub fn count_by_kind(&self) -> BTreeMap<Gvk, ObjectCounts> {
+        let mut kinds: BTreeMap<Gvk, ObjectCounts> = BTreeMap::new();
+        for (key, ready) in self.list_readiness() {
             let objects = kinds.entry(key.gvk.clone()).or_default();
             objects.total += 1;
             objects.ready += usize::from(ready);
@@ -328,9 +330,13 @@ impl ReconcileStats {
         kinds
     }
 
-    /// The facts of objects that are not Ready, in order, so many at most.
+    /// Statistics of objects that are not Ready, sorted, up to a limit.
     pub fn list_not_ready(&self, limit: usize) -> Vec<ObjectStats> {
-        let mut keys: Vec<_> = self.readiness().into_iter().filter(|(_, ready)| !ready).collect();
+        let mut keys: Vec<_> = self
+            .list_readiness()
+            .into_iter()
+            .filter(|(_, ready)| !ready)
+            .collect();
         keys.sort();
         keys.into_iter()
             .take(limit)
@@ -338,7 +344,7 @@ impl ReconcileStats {
             .collect()
     }
 
-    /// The last errors of all objects, newest first, so many at most.
+    /// The last error of each object, newest first, up to a limit.
     pub fn list_errors(&self, limit: usize) -> Vec<(ObjectRef, RecordedError)> {
         let objects = self.objects.lock();
         let mut last: Vec<_> = objects
@@ -348,13 +354,13 @@ impl ReconcileStats {
         last.sort_by(|a, b| b.1.at.cmp(&a.1.at).then_with(|| a.0.cmp(b.0)));
         last.truncate(limit);
         last.into_iter()
-            .map(|(key, kept)| (key.clone(), kept.tell()))
+            .map(|(key, kept)| (key.clone(), kept.describe()))
             .collect()
     }
 
-    /// Whether each object is Ready now. Only those that have changed since their last reconcile are parsed,
-    /// and none while reconciles wait for the lock.
-    fn readiness(&self) -> Vec<(ObjectRef, bool)> {
+    /// All objects, and whether they are Ready. Only those that have changed since their last reconcile are parsed, and
+    /// without the lock, which reconciles need.
+    fn list_readiness(&self) -> Vec<(ObjectRef, bool)> {
         let known: Vec<_> = {
             let objects = self.objects.lock();
             let known = |(key, entry): (&ObjectRef, &Entry)| (key.clone(), entry.version, entry.ready);
@@ -372,7 +378,7 @@ impl ReconcileStats {
         known.into_iter().map(now).collect()
     }
 
-    fn with<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
+    fn update_entry<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
         let mut objects = self.objects.lock();
         if let Some(entry) = objects.get_mut(key) {
             return change(entry);
@@ -380,21 +386,20 @@ impl ReconcileStats {
         change(
             objects
                 .entry(key.clone())
-                .or_insert_with(|| Entry::new(self.now())),
+                .or_insert_with(|| Entry::new(self.elapsed_micros())),
         )
     }
 
-    /// Microseconds since it was begun.
-    fn now(&self) -> u64 {
+    /// Microseconds since the creation of the statistics.
+    fn elapsed_micros(&self) -> u64 {
         self.began.elapsed().as_micros() as u64
     }
 }
 
-fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
+fn describe_object(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
     let ms = |micros: f64| micros / 1000.0;
-    let at = |seconds: NonZero<u64>| {
-        crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()))
-    };
+    let at =
+        |seconds: NonZero<u64>| crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
     let build = entry.build.as_ref();
     ObjectStats {
         kind: key.gvk.kind.to_string(),
@@ -418,7 +423,7 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
             .errors
             .iter()
             .flat_map(|e| e.iter())
-            .map(LoggedError::tell)
+            .map(LoggedError::describe)
             .collect(),
     }
 }
@@ -446,7 +451,7 @@ impl Entry {
 }
 
 impl LoggedError {
-    fn tell(&self) -> RecordedError {
+    fn describe(&self) -> RecordedError {
         RecordedError {
             at: crate::kube::time::format_rfc3339(self.at),
             reason: self.reason.to_string(),
@@ -456,12 +461,12 @@ impl LoggedError {
     }
 }
 
-fn micros(took: Duration) -> u32 {
+fn to_micros(took: Duration) -> u32 {
     u32::try_from(took.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn cut(message: &str) -> &str {
-    let mut end = message.len().min(MESSAGE);
+fn truncate_message(message: &str) -> &str {
+    let mut end = message.len().min(MAX_MESSAGE_BYTES);
     while !message.is_char_boundary(end) {
         end -= 1;
     }
@@ -471,7 +476,7 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Origin, kube::scope::NamespaceScope};
+    use crate::{cache::store::Source, kube::scope::NamespaceScope};
 
     fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
         let json = format!(
@@ -482,19 +487,25 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_what_the_store_says() {
+    fn readiness_follows_the_object_in_the_store() {
         let store = Arc::new(Store::default());
         let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
-        store.open(&NamespaceScope::default().object(&key, Projection::Full));
+        store.open_collection(&NamespaceScope::default().object_scope(&key, Projection::Full));
         store.put(&key, first, Projection::Full, Source::Watch);
         stats.begin_reconcile(&key, &"p".into(), "digest");
         stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
-        assert_eq!(stats.count_by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
+        assert_eq!(
+            stats.count_by_kind()[&key.gvk],
+            ObjectCounts { total: 1, ready: 0 }
+        );
         assert_eq!(stats.list_not_ready(10).len(), 1);
-        // Somebody else's status write, not looked at yet.
+        // Another writer's status, not observed by a reconcile yet.
         store.put(&key, object(2, "True").1, Projection::Full, Source::Watch);
-        assert_eq!(stats.count_by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
+        assert_eq!(
+            stats.count_by_kind()[&key.gvk],
+            ObjectCounts { total: 1, ready: 1 }
+        );
         let facts = stats.object(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
         stats.observe_status(&key, &store.get(&key, Projection::Full).expect("there"));
@@ -503,23 +514,23 @@ mod tests {
     }
 
     #[test]
-    fn the_last_errors_are_kept_and_the_same_again_is_counted() {
+    fn errors_are_limited_and_repetitions_counted() {
         let stats = ReconcileStats::new(Arc::default());
         let key = object(1, "False").0;
-        for i in 0..ERRORS + 2 {
+        for i in 0..MAX_ERRORS + 2 {
             for _ in 0..=i {
                 stats.record_error(&key, "Failed", &format!("attempt {i}"));
             }
         }
         let errors = stats.object(&key).expect("facts").errors;
-        assert_eq!(errors.len(), ERRORS);
+        assert_eq!(errors.len(), MAX_ERRORS);
         let last = errors.last().expect("the newest");
         assert_eq!((&*last.message, last.count), ("attempt 6", 7));
         assert_eq!(stats.list_errors(10)[0].1, *last);
     }
 
     #[test]
-    fn an_entry_is_small() {
+    fn entry_fits_in_80_bytes() {
         assert!(size_of::<Entry>() <= 80, "{} bytes", size_of::<Entry>());
     }
 }

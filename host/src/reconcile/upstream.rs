@@ -1,7 +1,7 @@
-//! Upstreams, which the host itself reconciles: their status says how it is with them.
+//! Reconciler of `Upstream` objects: their status shows whether the upstream works.
 //!
-//! Requests tell most of it; where they don't (a new Upstream, a changed one, one that is down or that nobody has
-//! used for long) it is connected to, and logged in to where there is a log-in.
+//! Requests of components show most of it. For an upstream without recent ones (new, changed, down or idle) the host
+//! makes a health check: it connects, and logs in where a login is configured.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,24 +17,28 @@ use crate::{
     },
     sandbox::capabilities::http::Secrets,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Requeue},
+    settings::Backoff,
     upstream::{HealthReport, SendError, UpstreamObject},
 };
 
-/// The lane of Upstreams, and the name they are reconciled under.
+/// Queue lane of `Upstream` objects, and the field manager of their status.
 pub const LANE_NAME: &str = "upstreams";
 
-/// Upstreams looked at at the same time: who waits for one that is down keeps no plugin waiting.
+/// Number of `Upstream` objects reconciled concurrently: a health check of one that is down waits for its timeout.
 pub const MAX_CONCURRENT: u32 = 4;
 
-/// One that is not as it should be is looked at again after this long at first, and at last.
-const UNHEALTHY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// One of which nothing was heard for this long is looked at.
-const IDLE: Duration = Duration::from_secs(1800);
-/// How long the Secrets may take to be listed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Backoff between health checks of an upstream that does not work.
+const UNHEALTHY_BACKOFF: Backoff = Backoff {
+    initial: Duration::from_secs(2),
+    max: Duration::from_secs(60),
+};
+/// Time without requests after which an upstream is checked.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Limit of the time for the list of Secrets.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Controller {
-    /// Reconciles an Upstream. None when it is gone.
+    /// Reconciles an `Upstream` object. Returns none when it is gone.
     pub(super) async fn reconcile_upstream(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
         let Some(object) = self.services.store.get(key, Projection::Full) else {
             self.services.upstreams.remove_client(&key.namespace, &key.name);
@@ -46,7 +50,7 @@ impl Controller {
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
         self.stats.begin_reconcile(key, &by, "");
-        debug!(object = %key, "how it is with the upstream");
+        debug!(object = %key, "reconcile upstream");
         let (report, again, reads) = self.check_upstream(key, &object).await;
         let answer = match report.to_outcome() {
             Ok(outcome) => GuestResult::Outcome(outcome),
@@ -75,7 +79,7 @@ impl Controller {
         })
     }
 
-    /// How it is with an Upstream, when to look again, and what that depends on.
+    /// Checks an upstream. Returns its health, the delay until the next check, and the objects that were read.
     async fn check_upstream(
         &self,
         key: &ObjectRef,
@@ -91,27 +95,32 @@ impl Controller {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
             let read = Dependency::Object(secret, Projection::Full);
             let scope = read.scope(&services.namespaces);
-            // First the edge: a watch that is needed is not let go.
+            // The dependency is recorded before the read, so that no change is missed and the watch stays.
             services.dispatcher.record_read(key, read.clone());
             reads.push(read);
-            if let Err(why) = services.informers.wait_synced(&scope, PATIENCE).await {
+            if let Err(why) = services.informers.wait_synced(&scope, SYNC_TIMEOUT).await {
                 let error =
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
-                return (HealthReport::from_error(&error), Some(UNHEALTHY.0), reads);
+                return (
+                    HealthReport::from_error(&error),
+                    Some(UNHEALTHY_BACKOFF.initial),
+                    reads,
+                );
             }
         }
         if !upstream.is_http() {
-            // Nothing here keeps a connection of that kind: no condition claims one.
+            // The host has no client for that scheme, so there is no condition about a connection.
             return (HealthReport::default(), None, reads);
         }
         let client = match services.upstreams.client_for(&upstream, &Secrets(services)) {
             Ok(client) => client,
             Err(e) => return (HealthReport::from_error(&e), None, reads),
         };
-        if client.needs_health_check(IDLE) {
+        if client.needs_health_check(IDLE_TIMEOUT) {
             client.check_health().await;
         }
-        let again = client.next_health_check((UNHEALTHY.0, UNHEALTHY.1, IDLE));
+        let again =
+            client.next_health_check((UNHEALTHY_BACKOFF.initial, UNHEALTHY_BACKOFF.max, IDLE_TIMEOUT));
         (client.health_report(), Some(again), reads)
     }
 }

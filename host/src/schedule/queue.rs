@@ -448,6 +448,3 @@ impl<K> Lane<K> {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod tests;

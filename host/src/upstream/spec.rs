@@ -290,6 +290,6 @@ pub fn crd_yaml() -> String {
 mod tests {
     #[test]
     fn checked_in_crd_is_current() {
-        crate::kube::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_crd_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }

@@ -68,7 +68,7 @@ fn of_another_world() -> Vec<u8> {
     let package = resolve.push_source("thing.wit", wit).expect("parses");
     let world = resolve.packages[package].worlds["thing"];
     let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
     ComponentEncoder::default()
         .module(&module)
         .expect("a module")

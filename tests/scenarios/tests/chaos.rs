@@ -11,7 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use ostler::testing::scope::Form;
+use ostler::testing::scope::Projection;
 use ostler_apiserver::{Effect, Fault, Match};
 use ostler_test_harness::{
     Lab,
@@ -134,7 +134,7 @@ fn known(lab: &Lab, name: &str) -> String {
     let since = turn.causes.len().saturating_sub(SAID);
     format!(
         "generation and version in the store {stored:?}, in the queue {:?}, due in {:?}, woken last by {:?}",
-        turn.place,
+        turn.state,
         turn.due_in,
         &turn.causes[since..]
     )

@@ -191,8 +191,8 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     let team = lab.key(&kind("Team"), "platform");
     lab.host()
         .services()
-        .router
-        .add(&team, Priority::Normal, Cause::Poll);
+        .dispatcher
+        .enqueue(&team, Priority::Normal, Cause::Poll);
     lab.wait_idle().await;
     let after = Samples::of(&admin).await;
     assert!(total(&after) > total(&before));
@@ -248,8 +248,8 @@ async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
     for _ in 0..5 {
         lab.host()
             .services()
-            .router
-            .add(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
+            .dispatcher
+            .enqueue(&lab.key(&gvk, "a"), Priority::Normal, Cause::Poll);
         lab.wait_idle().await;
     }
     let last = Samples::of(&admin).await;

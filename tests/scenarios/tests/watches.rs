@@ -86,7 +86,7 @@ async fn metadata_alone(mut lab: Lab) {
     let metadata = json!({"do": "metadata", "kind": "ConfigMap", "name": "m"});
     lab.apply_probe("p", json!([metadata]), json!([])).await;
     lab.wait_seen("p", &["present"]).await;
-    let forms: Vec<Projection> = watches(&lab).iter().map(|s| s.form).collect();
+    let forms: Vec<Projection> = watches(&lab).iter().map(|s| s.projection).collect();
     assert!(forms.iter().all(|f| *f == Projection::Metadata), "{forms:?}");
     let key = lab.key(&config_map(), "m");
     let kept = lab

@@ -57,7 +57,7 @@ enum What {
     GoOn,
     /// The server does what it is asked; the answer comes, or never does.
     Serve,
-    Response,
+    Answer,
     Lose,
     /// A watch tells one thing, lists anew, or begins again from before.
     Deliver,
@@ -164,7 +164,7 @@ impl Test {
             reading,
             store: store.clone(),
             dispatcher: dispatcher.clone(),
-            effects: ApiWriter::new(cluster, store, dispatcher),
+            writer: ApiWriter::new(cluster, store, dispatcher),
             paused: Mutex::default(),
             saw: Mutex::default(),
             running: Mutex::default(),

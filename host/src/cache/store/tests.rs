@@ -25,7 +25,7 @@ fn all() -> Scope {
 fn watching(scopes: &[Scope]) -> Store {
     let store = Store::default();
     for scope in scopes {
-        store.open(scope);
+        store.open_collection(scope);
     }
     store
 }
@@ -210,7 +210,7 @@ fn index_entries_are_removed_with_their_objects() {
         let key = labelled(&format!("o{i}"), "", 0, "").0;
         store.remove(&all(), &key, &i.to_string(), 1000);
     }
-    let kinds = store.kinds.read().expect("lock");
+    let kinds = store.kinds.read();
     let collection = &kinds.values().next().expect("a kind").collections[0];
     assert!(collection.objects.is_empty());
     assert!(collection.indexes.values().all(HashMap::is_empty) && !collection.indexes.is_empty());

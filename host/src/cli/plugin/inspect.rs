@@ -158,10 +158,8 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     for payload in Parser::new(0).parse_all(wasm) {
         let (name, bytes) = match payload? {
             Payload::CodeSectionStart { size, .. } => ("code".into(), size as usize),
-            Payload::DataSection(section) => ("data".into(), length(section.range())),
-            Payload::CustomSection(section) => {
-                (format!("custom: {}", section.name()), length(section.range()))
-            }
+            Payload::DataSection(section) => ("data".into(), section.range().len()),
+            Payload::CustomSection(section) => (format!("custom: {}", section.name()), section.range().len()),
             _ => continue,
         };
         counted += bytes;
@@ -169,10 +167,6 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     }
     found.insert("types and linking".into(), wasm.len().saturating_sub(counted));
     Ok(found)
-}
-
-fn length(range: std::ops::Range<u64>) -> usize {
-    usize::try_from(range.end - range.start).unwrap_or_default()
 }
 
 /// The answer for people.

@@ -144,8 +144,8 @@ mod tests {
         }
         let list = Target::parse("/api/v1/pods?labelSelector=a%3Db%2Cc&limit=5").expect("a list");
         assert_eq!(list.parameter("labelSelector"), Some("a=b,c"));
-        assert!(list.has(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
-        assert!(!list.has(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
+        assert!(list.contains(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
+        assert!(!list.contains(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             ("DELETE", "/api/v1/pods/a?dryRun=All", "{}", false),
             ("DELETE", "/api/v1/pods/a?dryRun=All", "", false),
         ] {
-            assert_eq!(dry(method, path, body.as_bytes()), is, "{method} {path} {body}");
+            assert_eq!(is_dry_run(method, path, body.as_bytes()), is, "{method} {path} {body}");
         }
     }
 }

@@ -6,7 +6,7 @@ use futures::FutureExt;
 
 use super::*;
 use crate::{
-    client::api::Cluster,
+    client::api::ApiClient,
     contract::{
         bindings::{
             clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status,
@@ -282,18 +282,18 @@ impl World {
         let address = listener.local_addr().expect("an address");
         let url = format!("http://{address}").parse().expect("a URL");
         let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
-        let cluster = Cluster::new(client);
+        let cluster = ApiClient::new(client);
         let store = Arc::new(Store::default());
         let queue = Queue::new(Duration::from_secs(1), Duration::from_secs(1));
-        let dispatcher = Arc::new(Router::new(queue, NamespaceScope::new(&[])));
+        let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let services = Services {
             store: store.clone(),
             dispatcher: dispatcher.clone(),
             informers: Arc::new(informers),
-            reviewer: Reviewer::new(cluster.clone()),
-            writer: Arc::new(Effects::new(cluster, store, dispatcher)),
-            recorder: Recorder::default(),
+            reviewer: AccessReviewer::new(cluster.clone()),
+            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher)),
+            recorder: EventRecorder::default(),
             upstreams: ClientPool::default(),
             streams: EventStreams::new(WriteFence::default(), |_, _| {}),
             memo: Memo::default(),

@@ -25,12 +25,12 @@ fn main() -> Result<()> {
     let gvk = Gvk::from_api_version(&text("apiVersion"), &text("kind"));
 
     let store = Store::default();
-    store.open(&Scope {
+    store.open_collection(&Scope {
         gvk: gvk.clone(),
         cluster: "".into(),
         namespace: "".into(),
         selector: None,
-        form: Projection::Full,
+        projection: Projection::Full,
     });
     let region = Region::new(ALLOCATOR);
     for i in 0..n {

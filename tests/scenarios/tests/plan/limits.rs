@@ -1,7 +1,7 @@
 //! What a plan never does or shows, and what it says it can't know.
 
 use ostler::testing::{
-    api::{ApiError, Cluster, Patch},
+    api::{ApiError, ApiClient, PatchType},
     fence::WriteFence,
     grants::Grants,
     plan::{Verdict, Wish, plan},
@@ -113,7 +113,7 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
 async fn no_write_gets_out(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
-    let cluster = Cluster::new(lab.client.clone()).gated(WriteFence::closed());
+    let cluster = ApiClient::new(lab.client.clone()).gated(WriteFence::closed());
     let maps = format!("/api/v1/namespaces/{}/configmaps", lab.namespace);
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
     let there = format!("{maps}/there");
@@ -126,7 +126,7 @@ async fn no_write_gets_out(lab: Lab) {
             .create(&format!("{maps}?dryRun=None"), object.clone().into_bytes())
             .await,
     );
-    refused(cluster.patch(&there, Patch::Merge, patch.clone()).await);
+    refused(cluster.patch(&there, PatchType::Merge, patch.clone()).await);
     refused(cluster.delete(&there, b"{}".to_vec()).await);
     // The server would not look at the query of this one.
     refused(
@@ -135,7 +135,7 @@ async fn no_write_gets_out(lab: Lab) {
             .await,
     );
     let tried = cluster
-        .patch(&format!("{there}?dryRun=All"), Patch::Merge, patch)
+        .patch(&format!("{there}?dryRun=All"), PatchType::Merge, patch)
         .await;
     assert!(tried.is_ok(), "{tried:?}");
     let options = json!({"dryRun": ["All"]}).to_string().into_bytes();

@@ -104,11 +104,11 @@ fn key(kind: &str, name: &str) -> Key {
 fn within(scope: &Scope, object: &Value) -> bool {
     let (key, object): (ObjectRef, Object) =
         Object::parse(&scope.gvk, object.to_string().as_bytes()).expect("an object");
-    scope.has(&key, &object.labels)
+    scope.contains(&key, &object.labels)
 }
 
 fn shown(scope: &Scope, object: &Value) -> Value {
-    match scope.form {
+    match scope.projection {
         Projection::Full => object.clone(),
         Projection::Metadata => metadata(object),
     }

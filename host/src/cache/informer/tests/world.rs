@@ -12,7 +12,7 @@ use super::server;
 use crate::{
     cache::store::{Query, Store},
     client::api::ApiError,
-    effect::writer::{ApiWriter, Writer},
+    effect::writer::{ApiWriter, WriteContext},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
@@ -58,7 +58,7 @@ impl Reading {
             cluster: "".into(),
             namespace: namespace.into(),
             selector: selector.map(|s| Selector::parse(s).expect("a selector")),
-            form,
+            projection: form,
         };
         match self {
             Self::None => Vec::new(),
