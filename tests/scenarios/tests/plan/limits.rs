@@ -113,7 +113,7 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
 async fn no_write_gets_out(lab: Lab) {
     lab.apply_config_map("there", "x", "1").await;
     let before = snapshot(&lab).await;
-    let cluster = ApiClient::new(lab.client.clone()).gated(WriteFence::closed());
+    let cluster = ApiClient::new(lab.client.clone()).with_fence(WriteFence::closed());
     let maps = format!("/api/v1/namespaces/{}/configmaps", lab.namespace);
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
     let there = format!("{maps}/there");
