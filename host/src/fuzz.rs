@@ -14,7 +14,7 @@ use crate::{
     contract::{
         bindings::{
             reconciler::{Failure, Next, Outcome, Resolution},
-            types::{Condition, TriState},
+            types::{Condition, ConditionStatus},
         },
         inspection,
     },
@@ -114,7 +114,7 @@ fn components() {
 
 #[test]
 fn manifests_and_grants() {
-    let good = "{asks: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
+    let good = "{permissions: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
                 upstreams: [{methods: [GET]}], secrets: [{}], events: true}, config: {schema: {type: object}}}";
     manifest::Manifest::parse(good, "p").expect("it is good");
     fuzz("manifests", 5000, mutation(), |changes| {
@@ -144,7 +144,11 @@ fn condition() -> impl Strategy<Value = Condition> {
         prop::sample::select(vec!["Ready", "Stalled", "Reconciling", "HotLoop"]).prop_map(String::from),
         text()
     ];
-    let status = prop::sample::select(vec![TriState::Yes, TriState::No, TriState::Unknown]);
+    let status = prop::sample::select(vec![
+        ConditionStatus::True,
+        ConditionStatus::False,
+        ConditionStatus::Unknown,
+    ]);
     (kind, status, text(), text()).prop_map(|(type_, status, reason, message)| Condition {
         type_,
         status,
@@ -192,7 +196,7 @@ fn outcomes() {
             let old = old.as_ref();
             let status = if failed {
                 let failure = Failure {
-                    resolution: Resolution::Parked,
+                    resolution: Resolution::Terminal,
                     reason: message.clone(),
                     message,
                     conditions: said,
@@ -203,7 +207,7 @@ fn outcomes() {
                 let outcome = Outcome {
                     conditions: said,
                     status: None,
-                    next: Next::Settled,
+                    next: Next::AwaitChange,
                 };
                 conditions::status_after_outcome(old, &outcome, fields.as_ref(), moment)
             };

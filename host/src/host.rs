@@ -30,7 +30,7 @@ use crate::{
     },
     recording::Tapes,
     rollout::{PluginObjects, Reloader},
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue},
@@ -124,10 +124,8 @@ impl Host {
         self.services.fence.start_drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
-            warn!(
-                "{} reconciles abandoned: they have not ended within {grace:?}",
-                self.workers.len()
-            );
+            let reconciles = self.workers.len();
+            warn!(reconciles, grace_period = ?grace, "abandoning unfinished reconciles");
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
@@ -137,7 +135,7 @@ impl Host {
             if campaign.release(RELEASE_TIMEOUT).await {
                 info!("lease released");
             } else {
-                warn!("lease not released: it expires by itself");
+                warn!("releasing lease failed, it will expire");
             }
         }
     }
@@ -217,7 +215,7 @@ fn build_services(
         recorder: EventRecorder::default(),
         upstreams: build_upstreams(&fence, &dispatcher, network),
         streams,
-        memo: Memo::default(),
+        object_cache: ObjectCache::default(),
         tapes: Arc::new(Tapes::new(settings.record.clone())),
         metrics,
         fence,
@@ -353,7 +351,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
         }
         services.streams.close_all();
         services.writer.forget_all();
-        services.memo.clear();
+        services.object_cache.clear();
         for plugin in registry.serving() {
             requeue_objects(&services, &plugin, Cause::Start);
         }
@@ -365,7 +363,7 @@ async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registr
 async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
     let mut pause = DISCOVERY_BACKOFF.initial;
     while let Err(e) = services.writer.discover_resource(&upstream::upstream_gvk()).await {
-        debug!("the kind Upstream is not watched yet: {e}");
+        debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }

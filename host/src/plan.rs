@@ -1,10 +1,10 @@
-//! What reconciling would change, without changing it.
+//! Dry runs: the changes that reconciling would make, computed without making them.
 //!
-//! A plan is the host itself, with an overlay between it and the API server and a door that no write gets through:
-//! the same queue, the same reconciles, until nothing is woken any more by what is planned.
+//! A plan runs the host's own queue and reconciles against an overlay over the API server, with a closed write fence,
+//! until no planned change enqueues another object.
 //!
 //! ```text
-//! objects → queue → reconcile → effects → overlay (dry run) → store → who reads it → queue
+//! objects → queue → reconcile → effects → overlay (dry run) → store → dependants → queue
 //! ```
 
 mod diff;
@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use self::diff::Shown;
 pub use self::{
-    overlay::{News, Overlay, Request},
-    report::{Action, Change, Looked, Report, Verdict},
+    overlay::{Overlay, PlannedEvent, Request},
+    report::{Action, Change, PlannedObject, Report, Verdict},
 };
 use crate::{
     cache::{informer::Informers, store::Store},
@@ -43,7 +43,7 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
@@ -52,51 +52,55 @@ use crate::{
     upstream::{self, ClientPool, EventStreams},
 };
 
-/// Reconciles of one object at most: what goes round in circles does so in a plan, too.
-const ROUNDS: u32 = 10;
+/// Maximum number of reconciles of one object: a hot loop would not end in a plan either.
+const MAX_ROUNDS: u32 = 10;
 
-/// Attempts when others are faster.
-const ATTEMPTS: u32 = 3;
+/// Maximum number of attempts when writes of others conflict with the plan.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// How long a list may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of the first list of a kind.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is to be planned.
+/// Objects to plan, and the changes to plan them with.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// `KIND/NAME`; all objects of the plugins where nothing else is said.
+pub struct PlanRequest {
+    /// Objects as `KIND/NAME`. Empty for all objects of the plugins, unless `files` names some.
     pub objects: Vec<String>,
-    /// The namespace of these, or the only one to look at.
+    /// Namespace of the objects; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Where objects are that name no namespace.
+    /// Namespace of objects that name none.
     pub default_namespace: String,
-    /// Objects as they would be, each with the file it is from.
+    /// Desired objects, each with the name of its file.
     pub files: Vec<(String, Value)>,
-    /// Builds in place of those of the same name.
+    /// Components that replace the plugins of the same name.
     pub builds: Vec<PathBuf>,
-    /// Whether the objects are to be deleted.
+    /// Plans the deletion of the objects.
     pub delete: bool,
 }
 
-/// Makes a plan. Nothing is written by it, neither to the API server nor to an upstream.
-pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyhow::Result<Report> {
+/// Computes a plan. It writes neither to the API server nor to an upstream.
+pub async fn plan(
+    client: kube::Client,
+    settings: Settings,
+    plan_request: &PlanRequest,
+) -> anyhow::Result<Report> {
     let since = now();
     let world = World::new(client, settings);
     let world = world.await?;
-    let made = world.make(wish).await;
+    let made = world.make(plan_request).await;
     let shown = Shown::new(world.overlay.secrets(), world.overlay.uids(), since);
     // The API server quotes what it refuses.
     let report = made.map_err(|e| anyhow::anyhow!(shown.text(&format!("{e:#}"))))?;
     Ok(world.finish(report, &shown))
 }
 
-/// Now, as the times it writes: to the second.
+/// The current time to the second, as Kubernetes timestamps have it.
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// The host that a plan is made with.
+/// The host that computes a plan.
 struct World {
     settings: Arc<Settings>,
     cluster: ApiClient,
@@ -140,7 +144,7 @@ impl World {
                 .with_network(network)
                 .with_dry_run(move |upstream, request| noting.request(upstream, request)),
             streams: EventStreams::disabled(),
-            memo: Memo::default(),
+            object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             fence: WriteFence::default(),
@@ -160,13 +164,13 @@ impl World {
         })
     }
 
-    async fn make(&self, wish: &Wish) -> anyhow::Result<Report> {
+    async fn make(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
         let mut report = Report::default();
         // First: files may have Plugins.
-        let intended = self.intend(wish).await?;
-        self.load(&wish.builds, &mut report.notes).await?;
+        let intended = self.intend(plan_request).await?;
+        self.load(&plan_request.builds, &mut report.notes).await?;
         self.watch(&mut report.notes).await?;
-        let chosen = self.choose(wish, &intended, &mut report.notes).await?;
+        let chosen = self.choose(plan_request, &intended, &mut report.notes).await?;
         self.hooks(&chosen, &mut report.notes).await;
         for key in &chosen {
             self.services
@@ -191,7 +195,7 @@ impl World {
     }
 
     /// Reconciles until nothing is woken any more.
-    async fn run(&self, notes: &mut Vec<String>) -> Vec<Looked> {
+    async fn run(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
         let dispatcher = &self.services.dispatcher;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut looked = BTreeMap::new();
@@ -199,9 +203,9 @@ impl World {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
-            if *round > ROUNDS {
+            if *round > MAX_ROUNDS {
                 notes.push(format!(
-                    "{key} is woken again and again: given up after {ROUNDS} reconciles"
+                    "{key} is woken again and again: given up after {MAX_ROUNDS} reconciles"
                 ));
                 dispatcher.forget(&key);
                 continue;
@@ -214,7 +218,7 @@ impl World {
     }
 
     /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
-    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<Looked> {
+    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
         let Services {
             dispatcher, store, ..
         } = &*self.services;
@@ -222,10 +226,10 @@ impl World {
         self.overlay.begin(&key.to_string(), Some(key.clone()));
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
-        if step == ReconcileStep::Fails && ran.conflict && round < ATTEMPTS {
+        if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.writer.read_uncached(None, key, key).await {
-                tracing::debug!(object = %key, "not read again: {e}");
+                tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             dispatcher.enqueue(key, Priority::Normal, Cause::Retry);
             return None;
@@ -245,7 +249,7 @@ impl World {
             }
             _ => (ready.reason, ready.message),
         };
-        Some(Looked {
+        Some(PlannedObject {
             object: key.to_string(),
             plugin: work.lane.to_string(),
             verdict: step.into(),

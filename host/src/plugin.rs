@@ -69,11 +69,11 @@ impl From<LoadError> for String {
 
 impl LoadError {
     /// Reason of a file whose plugin is governed by a `Plugin` object with another source.
-    const GOVERNED: &str = "Governed";
+    const GOVERNED: &str = "ManagedByPluginObject";
     /// Reason of a build whose name another file or object has.
-    const NAME_TAKEN: &str = "NameTaken";
+    const NAME_TAKEN: &str = "NameConflict";
     /// Reason of a build with a kind that another plugin reconciles.
-    const KIND_TAKEN: &str = "KindTaken";
+    const KIND_TAKEN: &str = "KindConflict";
 
     /// True when another slot stands in the way: it is retried when one is removed or gives up a kind.
     fn is_conflict(&self) -> bool {
@@ -172,7 +172,7 @@ impl Plugin {
     /// Copies this build with the grants, limits and suspension of another one of the same plugin. These are an
     /// administrator's decision, which a rollback does not undo.
     fn with_policy_of(&self, other: &Self) -> Self {
-        let asks = self.manifest.as_ref().map(|m| m.asks.clone());
+        let asks = self.manifest.as_ref().map(|m| m.permissions.clone());
         let terms = PluginPolicy {
             plugin: self.terms.plugin.clone(),
             grants: other.terms.grants.clone().with_asks(asks),
@@ -211,7 +211,7 @@ impl Plugin {
         if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
             return Err(LoadError::new(
                 "SecretsNotGranted",
-                "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
+                "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
                     .into(),
             ));
         }
@@ -290,33 +290,40 @@ pub async fn load(
 ) -> Result<Plugin, LoadError> {
     let inspection = inspection::inspect(&wasm).map_err(|e| {
         let reason = match e {
-            ContractError::Differs(_) => "ContractDiffers",
+            ContractError::Differs(_) => "IncompatibleContract",
             _ => "NotAComponent",
         };
         LoadError::new(reason, e.to_string())
     })?;
+    if inspection.messages {
+        return Err(LoadError::new(
+            "ContractDiffers",
+            "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
+                .into(),
+        ));
+    }
     let manifest =
-        manifest::read_manifest(&wasm).map_err(|e| LoadError::new("ManifestInvalid", e.to_string()))?;
+        manifest::read_manifest(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
     let only_inspected = config.is_none();
     let config = parse_config(config, manifest.as_ref())?;
     let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
-        .map_err(|e| LoadError::new("DoesNotCompile", format!("compiling stopped: {e}")))?
-        .map_err(|e| LoadError::new("DoesNotCompile", format!("does not compile: {e:#}")))?;
+        .map_err(|e| LoadError::new("CompileFailed", format!("compiling stopped: {e}")))?
+        .map_err(|e| LoadError::new("CompileFailed", format!("does not compile: {e:#}")))?;
     let terms = |name: &str| bind_terms(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor =
         described.map_err(|e| LoadError::new("DescribeFailed", format!("`describe` failed: {e}")))?;
-    let kinds = check_descriptor(&descriptor).map_err(|e| LoadError::new("DescriptorInvalid", e))?;
+    let kinds = check_descriptor(&descriptor).map_err(|e| LoadError::new("InvalidDescriptor", e))?;
     let plugin = Plugin {
         terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
         digest,
         kinds,
-        max_concurrent: descriptor.max_concurrent,
+        max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
         manifest,
@@ -342,7 +349,7 @@ fn bind_terms(
 ) -> PluginPolicy {
     let grants = grants
         .grants_for(name)
-        .with_asks(manifest.map(|m| m.asks.clone()));
+        .with_asks(manifest.map(|m| m.permissions.clone()));
     PluginPolicy {
         plugin: name.into(),
         limits: grants.effective_limits(limits),
@@ -361,7 +368,7 @@ fn parse_config(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec
         Some(configuration) => config::validate_config(config, &configuration.schema),
         None => Ok(config),
     });
-    let config = config.map_err(|e| LoadError::new("ConfigInvalid", e))?;
+    let config = config.map_err(|e| LoadError::new("InvalidConfig", e))?;
     Ok(config.to_string().into_bytes())
 }
 
@@ -406,6 +413,11 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.validate()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
+        if kind.wait_for_dependents {
+            return Err(format!(
+                "`describe` lists {gvk} with wait-for-dependents, which this host does not offer yet: unset it"
+            ));
+        }
         if *gvk.group == *"ostler.dev" {
             return Err(format!(
                 "`describe` lists {gvk}, which the host itself reconciles"
@@ -463,8 +475,9 @@ mod tests {
                 finalizer: Some(finalizer.into()),
                 label_selector: None,
                 phase: false,
+                wait_for_dependents: false,
             }],
-            max_concurrent: 0,
+            max_concurrent: None,
         }
     }
 

@@ -237,7 +237,7 @@ impl Controller {
                         Ok(None) => dispatcher.forget(&key),
                         // The next leader reconciles it; this host does if it leads again.
                         Err(NotLeader) => {
-                            debug!(object = %key, "abandoned: {NotLeader}");
+                            debug!(object = %key, error = %NotLeader, "abandoning reconcile");
                             self.stats.abandon_reconcile(&key);
                             let again = Requeue::Wait(dispatcher.now(), Cause::Retry);
                             dispatcher.done(&key, again, None);
@@ -334,7 +334,7 @@ impl Controller {
             return Some(end);
         }
         self.stats.forget(key);
-        self.services.memo.forget(key);
+        self.services.object_cache.forget(key);
         self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.writer.forget(key);
         self.loops.lock().forget(key);
@@ -364,9 +364,9 @@ impl Controller {
             // case that the event was handled before.
             Err(e) => {
                 if e.code() != 409 {
-                    warn_api_error!(e, object = %key, "finalizer not written: {e}");
+                    warn_api_error!(e, object = %key, error = %e, "writing finalizers failed");
                     self.stats
-                        .record_error(key, "FinalizerNotWritten", &e.to_string());
+                        .record_error(key, "FinalizerUpdateFailed", &e.to_string());
                 }
                 Err(ReconcileOutcome::retry())
             }
@@ -383,7 +383,7 @@ impl Controller {
             format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
         let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
         let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Yield,
+            resolution: reconciler::Resolution::Wait,
             reason: "Paused".into(),
             message: note,
             conditions: vec![paused],

@@ -15,10 +15,10 @@ use crate::{
     policy::grants::Grants,
     recording::{
         Player, Stop, Tape,
-        codec::Taped,
+        codec::Recordable,
         format::Recording,
         recorder,
-        value::{Shown, changes},
+        value::{RecordedValue, changes},
     },
     sandbox::{
         capabilities::Call,
@@ -52,7 +52,7 @@ fn whole(recording: &Recording) -> Result<(), String> {
     }
     if recording.cut {
         return Err(format!(
-            "recording {name} is cut off after {} host calls: a larger one is kept with --record-bytes",
+            "recording {name} is cut off after {} host calls: a larger one is kept with --max-recording-bytes",
             recording.calls.len()
         ));
     }
@@ -74,8 +74,8 @@ pub async fn replay(
     recording: Arc<Recording>,
 ) -> Result<Replayed, String> {
     whole(&recording)?;
-    let request = Request::read(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
-    let config = Vec::<u8>::read(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
+    let request = Request::from_recorded(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
+    let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
     let terms = PluginPolicy {
         plugin: name.as_str().into(),
@@ -133,7 +133,9 @@ pub async fn replay(
             (None, _) => "departed".into(),
             (Some(_), Some(Err(trap))) => trap.to_string(),
             (Some(end), _) => match end {
-                Shown::Record(fields) => fields.first().map(|(word, _)| word.clone()).unwrap_or_default(),
+                RecordedValue::Record(fields) => {
+                    fields.first().map(|(word, _)| word.clone()).unwrap_or_default()
+                }
                 _ => String::new(),
             },
         },

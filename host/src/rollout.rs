@@ -133,7 +133,7 @@ impl Reloader {
                 .is_err()
         {
             // An object may suspend a plugin or narrow its grants: its file must not serve meanwhile.
-            warn!("no plugin is loaded before the API server has listed the Plugin objects");
+            warn!("waiting for the list of Plugin objects before loading plugins");
             ready.take().into_iter().for_each(|ready| ready());
             objects.wait_listed().await;
         }
@@ -149,7 +149,7 @@ impl Reloader {
                     let since = Instant::now();
                     match event {
                         None => return Ok(()),
-                        Some(Err(e)) => warn!("watching {}: {e}", self.directory.display()),
+                        Some(Err(e)) => warn!(directory = %self.directory.display(), error = %e, "watching plugin directory failed"),
                         Some(Ok(_)) => {}
                     }
                     while let Ok(Some(_)) = tokio::time::timeout(DEBOUNCE_INTERVAL, events.recv()).await {}
@@ -171,11 +171,11 @@ impl Reloader {
         match read.and_then(|text| Grants::parse(&text, &name)) {
             Ok(grants) if grants == self.grants => {}
             Ok(grants) => {
-                info!("{name} has changed: reloading plugins whose grants differ");
+                info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
             }
-            Err(e) => warn!("keeping previous grants: {e}"),
+            Err(e) => warn!(error = %e, "keeping previous grants"),
         }
     }
 
@@ -184,10 +184,7 @@ impl Reloader {
         let files = match list_components(&self.directory) {
             Ok(files) => files,
             Err(e) => {
-                warn!(
-                    "the plugin directory {} can't be read: {e}",
-                    self.directory.display()
-                );
+                warn!(directory = %self.directory.display(), error = %e, "reading plugin directory failed");
                 return;
             }
         };
@@ -210,7 +207,7 @@ impl Reloader {
 
     fn unload(&self, id: &SlotId) {
         if let Some(plugin) = self.registry.remove(id) {
-            info!(plugin = &**plugin.name(), "{id} is gone: unloaded");
+            info!(plugin = &**plugin.name(), source = %id, "plugin unloaded");
             (self.on_activate)(None, Some(&plugin));
         }
     }
@@ -225,7 +222,7 @@ impl Reloader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => {
                 let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(id, "", LoadError::new("ConfigInvalid", why));
+                return self.refuse(id, "", LoadError::new("InvalidConfig", why));
             }
         };
         let mut content = Sha256::new();
@@ -278,22 +275,20 @@ impl Reloader {
             return;
         }
         let (name, short) = (&**now.name(), &now.digest[..12]);
-        let done = if before.is_some() {
-            "replaced the build of"
-        } else {
-            "loaded"
-        };
+        let replaces = before.as_ref().map(|before| &before.digest[..12]);
         info!(
             plugin = name,
             version = now.version,
             digest = short,
-            "{done} {id}"
+            source = %id,
+            replaces,
+            "plugin loaded"
         );
         (self.on_activate)(Some(&now), before.as_ref());
     }
 
     fn refuse(&self, id: &SlotId, revision: &str, refusal: LoadError) {
-        warn!("{id} is not loaded: {refusal}");
+        warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading plugin failed");
         self.registry.record_refusal(id, revision, refusal);
     }
 }

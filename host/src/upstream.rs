@@ -57,7 +57,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::CircuitState,
-    masking::{Encoding, PreviousSecrets, Substitution},
+    masking::{Encoding, PreviousSecrets, SecretSource, Substitution, Username},
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
     sse::ServerSentEvent,
@@ -238,7 +238,7 @@ impl From<SendError> for types::Error {
             SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
             SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::Budget(text),
+            SendError::TooLarge(_) => Self::LimitExceeded(text),
         }
     }
 }

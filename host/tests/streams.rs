@@ -534,7 +534,7 @@ async fn stream_requests_obey_retry_after_and_open_breaker() {
 #[tokio::test]
 async fn tail_counts_as_in_flight_and_open_stream_does_not() {
     let mut lab = lab().await;
-    lab.upstream.spec.limits = serde_json::from_value(json!({"inFlight": 1})).unwrap();
+    lab.upstream.spec.limits = serde_json::from_value(json!({"requestsInFlight": 1})).unwrap();
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     assert_eq!(lab.get(LONG).await, Ok(200));

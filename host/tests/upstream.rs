@@ -22,8 +22,8 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::upstream::{
-    ClientPool, Encoding, Request, Response, Secret, SecretKey, SendError, Substitution, UpstreamObject,
-    UpstreamSpec,
+    ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
+    UpstreamObject, UpstreamSpec,
 };
 use serde_json::{Value, json};
 
@@ -231,6 +231,14 @@ async fn credentials_stay_at_their_origin_and_out_of_response() {
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
 }
 
+fn secret(name: &str) -> SecretSource {
+    SecretSource::Key(SecretKey {
+        namespace: "n".into(),
+        name: name.into(),
+        key: "password".into(),
+    })
+}
+
 #[tokio::test]
 async fn secrets_enter_body_and_placeholders_return() {
     let lab = lab().await;
@@ -240,11 +248,7 @@ async fn secrets_enter_body_and_placeholders_return() {
     put.body = Some(br#"{"password":"((placeholder-of-registry))"}"#.to_vec());
     put.substitutions = vec![Substitution {
         placeholder: "((placeholder-of-registry))".into(),
-        secret: SecretKey {
-            namespace: "n".into(),
-            name: "registry".into(),
-            key: "password".into(),
-        },
+        source: secret("registry"),
         encoding: Encoding::JsonString,
     }];
     let answer = lab.send(put.clone()).await.unwrap();
@@ -254,7 +258,7 @@ async fn secrets_enter_body_and_placeholders_return() {
         serde_json::from_str::<Value>(json).unwrap()["password"],
         "((placeholder-of-registry))"
     );
-    put.substitutions[0].secret.name = "missing".into();
+    put.substitutions[0].source = secret("missing");
     let error = lab.send(put).await.unwrap_err();
     assert!(
         matches!(&error, SendError::NotFound(text) if text.contains("Secret n/missing")),

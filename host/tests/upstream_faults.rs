@@ -196,7 +196,7 @@ async fn concurrency_and_rate_are_bounded() {
         inside.fetch_sub(1, Ordering::SeqCst);
     };
     let lab = Lab::new(
-        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"inFlight": 4}}),
+        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"requestsInFlight": 4}}),
     );
     let opening = async {
         while count(&now) < 4 {
@@ -320,7 +320,7 @@ fn login_spec(url: &str) -> Value {
     json!({"url": url, "auth": {"login": {"path": "/session", "username": "robot",
         "passwordSecretRef": {"name": "robot", "key": "password"}, "header": "X-Token",
         "body": {"auth": {"user": "$(username)", "pw": "$(password)"}},
-        "tokenJsonPath": "$.data.token", "lifetimeJsonPath": ".data.ttl"}}})
+        "tokenJsonPath": "$.data.token", "expirationJsonPath": ".data.ttl"}}})
 }
 
 #[tokio::test]
@@ -373,7 +373,7 @@ async fn failed_login_is_shared_by_waiting_requests() {
         for answer in join_all((0..20).map(|_| lab.get("/"))).await {
             match (&answer, wait) {
                 (Err(SendError::Throttled(ms)), Some(s)) if *ms <= s * 1000 => {}
-                (Err(SendError::Unavailable(why)), None) if why.contains("log-in: ") => {}
+                (Err(SendError::Unavailable(why)), None) if why.contains("login: ") => {}
                 _ => panic!("{status} {after:?}: {answer:?}"),
             }
         }

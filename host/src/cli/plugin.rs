@@ -24,23 +24,23 @@ use crate::observe::telemetry::LogFormat;
 /// The commands.
 #[derive(Subcommand)]
 pub enum Plugin {
-    /// Begin a plugin: a small project that builds, with its kind, a sample and a test.
+    /// Create a plugin project with a kind, a sample and a test.
     #[cfg(feature = "dev")]
     New(new::New),
-    /// Build a plugin's component.
+    /// Build the component of a plugin.
     #[cfg(feature = "dev")]
     Build(build::Build),
-    /// Test a plugin: its own tests, then its component in a host with an API server of its own.
+    /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
     #[cfg(feature = "dev")]
     Test(test::Test),
-    /// Work on a plugin: build, run, and build and swap again whenever a file is saved.
+    /// Develop a plugin: build and run it, and rebuild and reload it whenever a file changes.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
+    /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
     Inspect(inspect::Inspect),
-    /// Push a component to an OCI registry, and sign it.
+    /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
-    /// Verify a component: its digest, who has signed it, and whether it fits this host.
+    /// Verify a component: its digest, its signatures, and whether this host can run it.
     Verify(verify::Verify),
 }
 

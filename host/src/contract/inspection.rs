@@ -400,9 +400,9 @@ pub(crate) mod tests {
     fn names_what_differs() {
         for (from, to, expected) in [
             (
-                "    budget(string),\n",
+                "    limit-exceeded(string),\n",
                 "",
-                "types.error: the case `budget` is missing in the component",
+                "types.error: the case `limit-exceeded` is missing in the component",
             ),
             (
                 "    unsupported(string),",
@@ -410,9 +410,9 @@ pub(crate) mod tests {
                 "a case `late` that this host does not know",
             ),
             (
-                "enum tri-state { yes, no, unknown }",
-                "enum tri-state { no, yes, unknown }",
-                "types.tri-state: the cases are in another order",
+                "enum condition-status { %true, %false, unknown }",
+                "enum condition-status { %false, %true, unknown }",
+                "types.condition-status: the cases are in another order",
             ),
             (
                 "    attempt: u32,",

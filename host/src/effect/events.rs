@@ -138,7 +138,7 @@ impl EventRecorder {
                 return false;
             }
         };
-        tracing::info!(object = %key, plugin = component, kind, reason, "{note}");
+        tracing::info!(object = %key, plugin = component, kind, reason, note, "event");
         let namespace = if key.namespace.is_empty() {
             "default"
         } else {
@@ -175,7 +175,7 @@ impl EventRecorder {
         };
         if let Err(e) = &sent {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(object = %key, plugin = component, reason, "event dropped: {e}");
+            tracing::warn!(object = %key, plugin = component, reason, error = %e, "writing event failed");
         }
         sent.is_ok()
     }

@@ -16,6 +16,7 @@ use self::write_responses::{Authorship, WriteResponses};
 use crate::{
     cache::store::Store,
     client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
+    contract::bindings::kubernetes::{Preconditions, Propagation},
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
@@ -212,31 +213,71 @@ impl ApiWriter {
         })
     }
 
+    /// Applies a merge patch to an object. The API server checks the preconditions by the identity in the patch: it
+    /// answers 409 if the uid or the resourceVersion differs.
+    pub async fn patch_with_preconditions(
+        &self,
+        context: WriteContext<'_>,
+        key: &ObjectRef,
+        patch: &Value,
+        preconditions: &Preconditions,
+    ) -> Result<Written, ApiError> {
+        let path = format!(
+            "{}?fieldManager={}",
+            self.client.discover_resource(&key.gvk).await?.object(key),
+            context.manager
+        );
+        let mut body = patch.clone();
+        let required = [
+            ("uid", &preconditions.uid),
+            ("resourceVersion", &preconditions.resource_version),
+        ];
+        for (field, value) in required {
+            if let Some(value) = value {
+                body["metadata"][field] = value.as_str().into();
+            }
+        }
+        let before = self.store.get(key, Projection::Full);
+        let before = before.map(|live| fingerprint_fields(&live.to_value(), patch));
+        let pending = self.responses.expect_response(key, context.by);
+        let client = self.client.acting_as(context.account);
+        let response = client
+            .patch(&path, PatchType::Merge, body.to_string().into_bytes())
+            .await?;
+        // If the patched fields did not change, another client's change came with the response.
+        let authorship = if before == Some(fingerprint_fields(&parse_response(&response)?, patch)) {
+            Authorship::Foreign
+        } else {
+            Authorship::Own
+        };
+        Ok(Written {
+            object: pending.store_response(&response, authorship)?,
+            sent: true,
+        })
+    }
+
     /// Deletes an object and returns true if it existed.
     pub async fn delete(
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
-        propagation: Option<&str>,
-        uid: Option<&str>,
+        propagation: Propagation,
+        preconditions: &Preconditions,
     ) -> Result<bool, ApiError> {
-        let propagation = match propagation.unwrap_or("background") {
-            "background" => "Background",
-            "foreground" => "Foreground",
-            "orphan" => "Orphan",
-            other => {
-                return Err(ApiError::Status {
-                    code: 422,
-                    reason: "Invalid".into(),
-                    message: format!("propagation is `{other}`; use background, foreground or orphan"),
-                    retry_after: None,
-                });
-            }
+        let policy = match propagation {
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+            Propagation::Orphan => "Orphan",
         };
-        let mut options =
-            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation});
-        if let Some(uid) = uid {
-            options["preconditions"] = json!({ "uid": uid });
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy});
+        let required = [
+            ("uid", &preconditions.uid),
+            ("resourceVersion", &preconditions.resource_version),
+        ];
+        for (field, value) in required {
+            if let Some(value) = value {
+                options["preconditions"][field] = value.as_str().into();
+            }
         }
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         match self

@@ -5,41 +5,41 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One aspect of the object's state.
+/// Condition in the status of an object, as in `metav1.Condition`.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Type of the condition, for example Ready.
+    /// Type of the condition in CamelCase.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True, False or Unknown.
+    /// Status of the condition: `True`, `False` or `Unknown`.
     pub status: String,
-    /// Machine-readable reason for the status, in CamelCase.
+    /// Machine-readable reason for the last transition, in CamelCase.
     pub reason: String,
-    /// Human-readable explanation of the status.
+    /// Human-readable details of the last transition.
     #[serde(default)]
     pub message: String,
-    /// Time of the last change of the status.
+    /// Time at which the status last changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// Generation of the spec that the condition was computed from.
+    /// Generation of the spec that this condition describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// Renders a CRD as YAML, as it is checked in under `crds/`.
+/// A CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub(crate) fn render_yaml<K: CustomResourceExt>() -> String {
     let mut crd = serde_json::to_value(K::crd()).unwrap_or_default();
     strip_unsigned_formats(&mut crd);
     serde_saphyr::to_string(&crd).unwrap_or_default()
 }
 
-/// The schema of an object whose unknown fields the API server preserves.
+/// Schema of an object whose fields the API server does not prune.
 pub(crate) fn any_object_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Removes the `uint…` formats: API servers do not know them and ignore them.
+/// Removes the unsigned integer formats, which API servers do not know.
 fn strip_unsigned_formats(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -54,7 +54,7 @@ fn strip_unsigned_formats(value: &mut Value) {
     }
 }
 
-/// Fails when a file under `crds/` differs from the YAML rendered from the types.
+/// Fails if a file under `crds/` differs from the CRD generated from the types.
 #[cfg(test)]
 pub(crate) fn assert_crd_current(file: &str, yaml: &str) {
     let path = format!("{}/../crds/{file}", env!("CARGO_MANIFEST_DIR"));

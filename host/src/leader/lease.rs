@@ -166,8 +166,8 @@ impl Announced {
         let holder = election.holder();
         if self.term != term {
             match term {
-                Some(term) => info!(term, "leading"),
-                None => warn!(holder, "not leading any more: standing by"),
+                Some(term) => info!(term, "became leader"),
+                None => warn!(holder, "lost leadership, standing by"),
             }
         } else if term.is_none() && self.holder != holder {
             match holder {

@@ -20,7 +20,8 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use self::plugin::{HostCall, PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use self::plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use crate::contract::host_calls::HostCall;
 
 /// Labels of a series. The `controller` of controller-runtime is a plugin here.
 pub type Labels = Vec<(&'static str, Arc<str>)>;
@@ -122,24 +123,24 @@ impl Default for Metrics {
         };
         registry.register(
             "rest_client_requests",
-            "HTTP requests to the API server, by status code, method and host",
+            "Total number of HTTP requests to the API server, by status code, method and host",
             rest.requests.clone(),
         );
         registry.register(
             "rest_client_request_duration_seconds",
-            "Seconds until the API server answered, by verb and host",
+            "Latency of requests to the API server in seconds, by verb and host",
             rest.seconds.clone(),
         );
         let upstreams = Family::default();
         registry.register(
             "ostler_upstream_requests",
-            "Requests of components to upstreams, by upstream and status code; code 0 for no answer",
+            "Total number of requests of components to upstreams, by upstream and status code; code 0 means no response",
             upstreams.clone(),
         );
         let upstream_seconds: Histograms = Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
         registry.register(
             "ostler_upstream_request_duration_seconds",
-            "Seconds until an upstream answered",
+            "Latency of requests to upstreams in seconds",
             upstream_seconds.clone(),
         );
         Self {

@@ -40,7 +40,7 @@ impl Agreed {
             id: SlotId::object(name),
             grants: Grants::from_object(name, spec.grant()),
             config: config_of_spec(spec),
-            suspended: spec.suspended,
+            suspended: spec.suspend,
         }
     }
 }
@@ -86,7 +86,7 @@ impl World {
                 bail!("there is no plugin to plan with: {}", notes.join("; "));
             }
             let directory = self.settings.plugins.display();
-            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugins");
+            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugin-dir");
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl World {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound && others => return Ok(Vec::new()),
             Err(e) => bail!(
-                "the plugin directory {} can't be read: {e}; say where it is with --plugins",
+                "the plugin directory {} can't be read: {e}; say where it is with --plugin-dir",
                 directory.display()
             ),
         };
@@ -249,7 +249,7 @@ impl World {
         };
         let served = async {
             let selector =
-                CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("SpecInvalid", e))?;
+                CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("InvalidSpec", e))?;
             let plugin = self.governed(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
@@ -277,13 +277,13 @@ impl World {
                 let directory = &self.settings.plugins;
                 std::fs::read(directory.join(file)).map_err(|e| {
                     let place = directory.display();
-                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugins");
-                    LoadError::new("FileMissing", why)
+                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugin-dir");
+                    LoadError::new("FileNotFound", why)
                 })?
             }
             _ => {
                 return Err(LoadError::new(
-                    "SpecInvalid",
+                    "InvalidSpec",
                     "spec.source names no component".into(),
                 ));
             }

@@ -99,7 +99,9 @@ mod tests {
     async fn whatever_passes_is_remembered() {
         let overlay = Arc::new(Overlay::default());
         let cluster = ApiClient::new(kube::Client::new(tower::service_fn(answer), "default"));
-        let cluster = cluster.with_fence(WriteFence::closed()).with_interceptor(overlay.clone());
+        let cluster = cluster
+            .with_fence(WriteFence::closed())
+            .with_interceptor(overlay.clone());
         let account = ServiceAccount {
             namespace: "n".into(),
             name: "reader".into(),

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::bail;
 
-use super::{PATIENCE, Wish, World};
+use super::{PlanRequest, SYNC_TIMEOUT, World};
 use crate::{
     cache::store::Query,
     client::api::ApiError,
@@ -41,7 +41,7 @@ impl World {
                 .flat_map(|k| k.scopes(&self.services.namespaces))
                 .collect();
             for scope in &scopes {
-                let synced = informers.wait_synced(scope, PATIENCE).await;
+                let synced = informers.wait_synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
@@ -75,7 +75,7 @@ impl World {
     /// The objects to look at.
     pub(super) async fn choose(
         &self,
-        wish: &Wish,
+        plan_request: &PlanRequest,
         intended: &[ObjectRef],
         notes: &mut Vec<String>,
     ) -> anyhow::Result<Vec<ObjectRef>> {
@@ -84,9 +84,9 @@ impl World {
         let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
         let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
         let foreign = chosen.len() < intended.len();
-        for named in &wish.objects {
-            let key = self.named(wish, named, &kinds).await?;
-            if wish.delete {
+        for named in &plan_request.objects {
+            let key = self.named(plan_request, named, &kinds).await?;
+            if plan_request.delete {
                 self.follow_owned(&key, &serving).await;
                 self.delete(&key).await?;
             } else if self.services.store.get(&key, Projection::Full).is_none() {
@@ -95,28 +95,32 @@ impl World {
             chosen.push(key);
         }
         // Anything may read what no plugin reconciles.
-        if wish.objects.is_empty() && (foreign || intended.is_empty()) {
+        if plan_request.objects.is_empty() && (foreign || intended.is_empty()) {
             if foreign {
                 notes.push(
                     "files have objects that no plugin reconciles: all that may read them is planned".into(),
                 );
             }
-            chosen.extend(self.all(wish, &serving).await);
+            chosen.extend(self.all(plan_request, &serving).await);
         }
         Ok(chosen)
     }
 
     /// Everything the plugins reconcile; with other builds, only what these reconcile.
-    async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
+    async fn all(&self, plan_request: &PlanRequest, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
         let built = |plugin: &&Arc<Plugin>| {
-            wish.builds.is_empty() || wish.builds.iter().any(|b| *b == Path::new(&plugin.source))
+            plan_request.builds.is_empty()
+                || plan_request
+                    .builds
+                    .iter()
+                    .any(|b| *b == Path::new(&plugin.source))
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
             for scope in kind.scopes(&self.services.namespaces) {
                 let (scope, _) = self.services.informers.ensure_informer(&scope);
                 let query = Query {
-                    namespace: wish.namespace.as_deref().unwrap_or_default(),
+                    namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
                     ..Query::default()
                 };
@@ -128,7 +132,12 @@ impl World {
     }
 
     /// The object of a `KIND/NAME`.
-    async fn named(&self, wish: &Wish, named: &str, kinds: &[&Kind]) -> anyhow::Result<ObjectRef> {
+    async fn named(
+        &self,
+        plan_request: &PlanRequest,
+        named: &str,
+        kinds: &[&Kind],
+    ) -> anyhow::Result<ObjectRef> {
         let Some((kind, name)) = named
             .split_once('/')
             .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
@@ -147,7 +156,7 @@ impl World {
                 continue;
             }
             let namespace = match resource.namespaced {
-                true => &*wish.default_namespace,
+                true => &*plan_request.default_namespace,
                 false => "",
             };
             return Ok(ObjectRef::new(gvk.clone(), namespace, name));

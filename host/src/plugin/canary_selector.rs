@@ -9,7 +9,7 @@ use crate::kube::{object::Object, selector::Selector};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CanarySelector {
     /// A percentage. The uid of an object decides alone, so that raising it only adds objects.
-    Share(u8),
+    Weight(u8),
     /// The objects with these labels.
     Selector(Selector),
 }
@@ -17,20 +17,20 @@ pub enum CanarySelector {
 impl CanarySelector {
     /// Reads the spec of a `Plugin` object. The error names the field.
     pub fn new(objects: &CanaryObjects) -> Result<Self, String> {
-        match (objects.share, &objects.selector) {
-            (Some(share @ 0..=100), None) => Ok(Self::Share(share)),
-            (Some(share), None) => Err(format!("spec.canary.objects.share is {share}: 100 at most")),
+        match (objects.weight, &objects.label_selector) {
+            (Some(weight @ 0..=100), None) => Ok(Self::Weight(weight)),
+            (Some(weight), None) => Err(format!("spec.canary.objects.weight is {weight}: 100 at most")),
             (None, Some(text)) => Selector::parse(text)
                 .map(Self::Selector)
-                .map_err(|e| format!("spec.canary.objects.selector: {e}")),
-            _ => Err("spec.canary.objects: exactly one of share and selector is needed".into()),
+                .map_err(|e| format!("spec.canary.objects.labelSelector: {e}")),
+            _ => Err("spec.canary.objects: exactly one of weight and labelSelector is needed".into()),
         }
     }
 
     /// True when the canary reconciles this object.
     pub fn matches(&self, object: &Object) -> bool {
         match self {
-            Self::Share(share) => percentile_of(&object.uid) < *share,
+            Self::Weight(weight) => percentile_of(&object.uid) < *weight,
             Self::Selector(selector) => selector.matches(&object.labels),
         }
     }
@@ -39,7 +39,7 @@ impl CanarySelector {
 impl std::fmt::Display for CanarySelector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Share(share) => write!(f, "{share} %"),
+            Self::Weight(weight) => write!(f, "{weight} %"),
             Self::Selector(selector) => write!(f, "{selector}"),
         }
     }
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn selector_with_labels_matches_these_objects_only() {
         let objects = CanaryObjects {
-            share: None,
-            selector: Some("tier=test".into()),
+            weight: None,
+            label_selector: Some("tier=test".into()),
         };
         let selector = CanarySelector::new(&objects).expect("a selector");
         assert!(selector.matches(&object("a", "test")) && !selector.matches(&object("a", "prod")));
@@ -79,17 +79,17 @@ mod tests {
             (CanaryObjects::default(), "exactly one"),
             (
                 CanaryObjects {
-                    share: Some(101),
-                    selector: None,
+                    weight: Some(101),
+                    label_selector: None,
                 },
-                "share is 101",
+                "weight is 101",
             ),
             (
                 CanaryObjects {
-                    share: None,
-                    selector: Some("a in b".into()),
+                    weight: None,
+                    label_selector: Some("a in b".into()),
                 },
-                "spec.canary.objects.selector",
+                "spec.canary.objects.labelSelector",
             ),
         ] {
             let error = CanarySelector::new(&objects).expect_err(field);
@@ -107,7 +107,7 @@ mod tests {
             let mut taken = 0;
             for i in 0..2000u64 {
                 let object = object(&format!("{seed:016x}-{i}"), "x");
-                let by = |share| CanarySelector::Share(share).matches(&object);
+                let by = |weight| CanarySelector::Weight(weight).matches(&object);
                 taken += u32::from(by(small));
                 prop_assert!(by(great) || !by(small));
                 prop_assert!(by(100) && !by(0));

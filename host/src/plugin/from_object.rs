@@ -24,7 +24,7 @@ pub fn config_of_spec(spec: &PluginSpec) -> String {
 impl PluginSpec {
     /// Parses the spec of a stored object and checks its grants. The error names the field.
     pub fn parse(object: &Object) -> Result<Self, LoadError> {
-        let invalid = |e: String| LoadError::new("SpecInvalid", e);
+        let invalid = |e: String| LoadError::new("InvalidSpec", e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
         let checked = read.spec.grant().check_fields();
@@ -51,7 +51,7 @@ pub async fn load_for_object(
     };
     plugin.check_object_name(name)?;
     Ok(Plugin {
-        suspended: spec.suspended,
+        suspended: spec.suspend,
         ..plugin
     })
 }
@@ -69,7 +69,7 @@ impl Plugin {
                 "the component says it is the plugin {}: a Plugin object has the name of its plugin",
                 self.name()
             );
-            return Err(LoadError::new("NameDiffers", why));
+            return Err(LoadError::new("NameMismatch", why));
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub fn format_lines(permissions: &Permissions) -> Vec<String> {
     let secrets = permissions.secrets.iter().map(format_secret);
     let events = permissions.events.then(|| "emit Events".to_owned());
     let readable = permissions
-        .secrets_are_readable
+        .read_secrets
         .then(|| "see what is in Secrets".to_owned());
     kubernetes
         .chain(upstreams)
@@ -135,7 +135,7 @@ fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     let flags = [
         (asks.events && !granted.events, "emit Events"),
         (
-            asks.secrets_are_readable && !granted.secrets_are_readable,
+            asks.read_secrets && !granted.read_secrets,
             "see what is in Secrets",
         ),
     ];

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wasmparser::{Parser, Payload};
 
-use crate::policy::grants::Permissions;
+use crate::{kube::renamed_fields::explain_unknown_field, policy::grants::Permissions};
 
 /// Name of the custom section.
 pub const SECTION_NAME: &str = "ostler:manifest";
@@ -25,7 +25,7 @@ const MAX_MANIFEST_BYTES: usize = 256 << 10;
 pub struct Manifest {
     /// The permissions it asks for. All others are denied, whatever is granted.
     #[serde(default)]
-    pub asks: Permissions,
+    pub permissions: Permissions,
     /// Its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Configuration>,
@@ -59,13 +59,16 @@ pub enum ManifestError {
 impl Manifest {
     /// Parses a `plugin.yaml`. The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        let manifest: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))?;
+        let manifest: Self =
+            serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         manifest.check_fields().map_err(|e| format!("{file}: {e}"))?;
         Ok(manifest)
     }
 
     fn check_fields(&self) -> Result<(), String> {
-        self.asks.check_fields().map_err(|e| format!("asks.{e}"))?;
+        self.permissions
+            .check_fields()
+            .map_err(|e| format!("permissions.{e}"))?;
         match &self.config {
             Some(config) if !config.schema.is_object() => {
                 Err("config.schema is no JSON schema: a mapping is needed".into())
@@ -179,7 +182,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         let text = "
-asks:
+permissions:
   kubernetes:
   - {kinds: [ConfigMap], verbs: [get, apply]}
   events: true
@@ -229,10 +232,10 @@ config:
         assert_eq!(read_manifest(&twice), Err(ManifestError::Duplicate(2)));
         for (text, words) in [
             ("aks: {}", "aks"),
-            ("asks: {kubernets: []}", "kubernets"),
+            ("permissions: {kubernets: []}", "kubernets"),
             (
-                "asks: {kubernetes: [{kinds: [], verbs: [get]}]}",
-                "asks.kubernetes[0].kinds is empty",
+                "permissions: {kubernetes: [{kinds: [], verbs: [get]}]}",
+                "permissions.kubernetes[0].kinds is empty",
             ),
             ("config: {schema: 1}", "config.schema is no JSON schema"),
         ] {
@@ -266,7 +269,7 @@ config:
         /// Arbitrary documents are parsed, or refused with an error.
         #[test]
         fn arbitrary_document_is_parsed_or_refused(kinds in prop::collection::vec("[A-Za-z*]{0,8}", 0..4), events in any::<bool>(), extra in "[a-z]{1,6}") {
-            let document = json!({"asks": {"kubernetes": [{"kinds": kinds, "verbs": ["get"]}], "events": events}});
+            let document = json!({"permissions": {"kubernetes": [{"kinds": kinds, "verbs": ["get"]}], "events": events}});
             let parsed = Manifest::parse(&document.to_string(), FILE_NAME);
             prop_assert_eq!(parsed.is_ok(), !kinds.is_empty() && kinds.iter().all(|k| !k.is_empty()));
             let mut more = document.clone();

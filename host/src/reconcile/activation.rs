@@ -39,7 +39,7 @@ pub(crate) fn activate(
         .flat_map(|k| k.scopes(&services.namespaces))
         .collect();
     let limits = [
-        plugin.terms.grants.pace().concurrency.unwrap_or(0),
+        plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
         plugin.max_concurrent,
         most,
     ];
@@ -54,7 +54,7 @@ pub(crate) fn activate(
     if plugin.terms.grants.holdable_kinds().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
-    info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
+    info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
 }
 
 fn warn_readable_secrets(plugin: &Plugin) {
@@ -62,16 +62,11 @@ fn warn_readable_secrets(plugin: &Plugin) {
     if namespaces.is_empty() {
         return;
     }
-    let place = if namespaces.contains("*") {
-        "every namespace".to_owned()
-    } else {
-        let names: Vec<_> = namespaces.into_iter().collect();
-        format!("the namespaces {}", names.join(", "))
-    };
+    let names: Vec<_> = namespaces.into_iter().collect();
     warn!(
-        "plugin {} is granted to read Secrets of {place} (secretsAreReadable): the host can no longer keep their \
-         content from leaving it",
-        plugin.name()
+        plugin = &**plugin.name(),
+        namespaces = names.join(","),
+        "plugin may read Secrets"
     );
 }
 
@@ -84,7 +79,10 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
             Err(e) => {
                 warn!(
                     plugin = &**plugin.name(),
-                    kind, group, "kind of held objects not watched: {e}"
+                    kind,
+                    group,
+                    error = %e,
+                    "watching held objects failed"
                 );
                 continue;
             }

@@ -108,7 +108,7 @@ impl Controller {
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
-        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
+        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconciling");
         Span::current().record("reconcile", tracing::field::display(id));
         (call, request)
     }
@@ -126,7 +126,7 @@ impl Controller {
             Ok(Err(failure)) => return self.enforce_limits(plugin, key, GuestResult::Failure(failure)),
             Err(trap) => trap,
         };
-        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, digest = &plugin.digest[..12], "{trap}");
+        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
         if let Some(metrics) = &call.metrics {
             metrics.trapped(trap.kind());
             if let Some(limit) = trap.limit() {
@@ -178,10 +178,10 @@ impl Controller {
     ) {
         let result = match (trap, result) {
             // A slow upstream is as likely the cause as the plugin.
-            (Some(Trap::Wall(_)), _) => CallResult::Failed,
+            (Some(Trap::Timeout(_)), _) => CallResult::Failed,
             (Some(_), _) => CallResult::Trapped,
             (None, GuestResult::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
+                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
                 _ => CallResult::Failed,
             },
             (None, GuestResult::Outcome(_)) => CallResult::Succeeded,
@@ -191,13 +191,13 @@ impl Controller {
             self.registry
                 .record_call(plugin, &object.uid, result, &message, Instant::now());
         if let Some(rollback) = &rollback {
-            let what = if rollback.canary { "canary" } else { "build" };
             warn!(
                 plugin = &**plugin.name(),
                 digest = &rollback.bad.digest[..12],
-                "{what} rolled back, {} serves: {}",
-                &rollback.now.digest[..12],
-                rollback.why
+                running = &rollback.now.digest[..12],
+                canary = rollback.canary,
+                reason = %rollback.why,
+                "build rolled back"
             );
             let before = if rollback.canary {
                 &rollback.now
@@ -234,7 +234,7 @@ impl Controller {
                     plugin,
                     key,
                     object,
-                    "it may not read Secrets: `secretsAreReadable` is missing".into(),
+                    "it may not read Secrets: `readSecrets` is missing".into(),
                 )
                 .await);
         }
@@ -245,8 +245,8 @@ impl Controller {
         match self.services.reviewer.check_access(account, read).await {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
-                warn_api_error!(e, object = %key, plugin = &**plugin.name(), "access review failed: {e}");
-                self.stats.record_error(key, "AccessUnknown", &e.to_string());
+                warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
+                self.stats.record_error(key, "AccessReviewFailed", &e.to_string());
                 Err(ReconcileOutcome::retry())
             }
             Err(AccessError::Forbidden(message)) => {
@@ -314,7 +314,7 @@ impl Controller {
         call: &Call,
     ) -> ReconcileOutcome {
         if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
-            && outcome.next == reconciler::Next::Settled
+            && outcome.next == reconciler::Next::AwaitChange
         {
             return self.remove_finalizer(key, object, finalizer).await;
         }
@@ -323,9 +323,9 @@ impl Controller {
         }
         let next = self.choose_requeue(plugin, &result);
         if let GuestResult::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution_name(&failure.resolution), "{}: {}", failure.reason, failure.message);
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
             // `yield` means waiting, which is no error.
-            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
+            if !matches!(failure.resolution, reconciler::Resolution::Wait) {
                 self.stats.record_error(key, &failure.reason, &failure.message);
             }
         }
@@ -360,8 +360,8 @@ fn add_hot_loop(result: &mut GuestResult, reason: &str, note: &str) {
 fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
     match resolution {
         reconciler::Resolution::Retry => "retry",
-        reconciler::Resolution::Yield => "yield",
-        reconciler::Resolution::Parked => "parked",
+        reconciler::Resolution::Wait => "wait",
+        reconciler::Resolution::Terminal => "terminal",
         reconciler::Resolution::Throttled(_) => "throttled",
         reconciler::Resolution::Denied(_) => "denied",
     }
@@ -370,7 +370,7 @@ fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
 /// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
 fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
-        Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
+        Trap::CpuTime(_) | Trap::Timeout(_) => "PluginTimeout",
         Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
         Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
     };

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::contract::bindings::{
     reconciler::{Failure, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
 /// The API server's limit for the message of a condition.
@@ -28,7 +28,11 @@ pub struct StatusContext<'a> {
 pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condition {
     Condition {
         type_: kind.into(),
-        status: if status { TriState::Yes } else { TriState::No },
+        status: if status {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        },
         reason: reason.into(),
         message: message.into(),
     }
@@ -58,7 +62,7 @@ pub fn status_after_failure(
     let mut conditions = failure.conditions.clone();
     conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
     conditions.push(condition("Ready", false, &failure.reason, &failure.message));
-    let parked = matches!(failure.resolution, Resolution::Parked | Resolution::Denied(_));
+    let parked = matches!(failure.resolution, Resolution::Terminal | Resolution::Denied(_));
     if parked {
         conditions.push(condition("Stalled", true, &failure.reason, &failure.message));
     } else {
@@ -134,9 +138,9 @@ fn remove_nulls(value: &mut Value) {
 /// A condition in JSON. As in Kubernetes the transition time changes with the status only.
 fn render_condition(c: &Condition, old: Option<&Value>, moment: StatusContext) -> Value {
     let status = match c.status {
-        TriState::Yes => "True",
-        TriState::No => "False",
-        TriState::Unknown => "Unknown",
+        ConditionStatus::True => "True",
+        ConditionStatus::False => "False",
+        ConditionStatus::Unknown => "Unknown",
     };
     let since = old
         .filter(|o| o["status"] == status)
@@ -224,7 +228,7 @@ mod tests {
         Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         }
     }
 
@@ -279,7 +283,7 @@ mod tests {
             None,
             MOMENT,
         );
-        let failed = status_after_failure(Some(&first), &failure(Resolution::Parked), None, MOMENT);
+        let failed = status_after_failure(Some(&first), &failure(Resolution::Terminal), None, MOMENT);
         assert_eq!(find(&failed, "Synced")["status"], "True");
         assert_eq!(find(&failed, "Stalled")["reason"], "TeamNotReady");
         let well = status_after_outcome(Some(&failed), &outcome(vec![]), None, MOMENT);

@@ -6,8 +6,8 @@ use tracing::info;
 
 use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
 use crate::{
-    effect::events::EventType,
     contract::bindings::reconciler,
+    effect::events::EventType,
     kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::Plugin,
     reconcile::conditions,
@@ -70,7 +70,7 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "finalizer removed");
+                info!(object = %key, "cleanup finished");
                 ReconcileOutcome::settled()
             }
             Err(end) => end,
@@ -83,7 +83,7 @@ impl Controller {
             GuestResult::Failure(failure) => (failure, None),
             GuestResult::Outcome(outcome) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Terminating".into(),
                     message: "Cleanup in progress".into(),
                     conditions: outcome.conditions,

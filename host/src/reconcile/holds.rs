@@ -6,13 +6,13 @@ use tracing::info;
 
 use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
-    effect::events::{EventDraft, EventType},
     client::api::{ApiError, warn_api_error},
     contract::bindings::reconciler,
+    effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
         object::Object,
-        references::{self, Holder, list_holders, list_held},
+        references::{self, Holder, list_held, list_holders},
         scope::Projection,
     },
     plugin::Plugin,
@@ -55,7 +55,7 @@ impl Controller {
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                warn_api_error!(e, object = %key, "held objects not written: {e}");
+                warn_api_error!(e, object = %key, error = %e, "recording held objects failed");
                 Err(ReconcileOutcome::retry())
             }
         }
@@ -80,14 +80,19 @@ impl Controller {
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         for object in held {
-            match self.services.writer.set_hold_finalizer(object, holder, uid, false).await {
+            match self
+                .services
+                .writer
+                .set_hold_finalizer(object, holder, uid, false)
+                .await
+            {
                 Ok(sent) => {
                     self.stats
                         .add_counts(holder, super::count_writes(u64::from(sent)));
-                    info!(object = %object, holder = %holder, "let go");
+                    info!(object = %object, holder = %holder, "hold released");
                 }
                 Err(e) => {
-                    warn_api_error!(e, object = %object, holder = %holder, "not let go: {e}");
+                    warn_api_error!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
                     return Err(ReconcileOutcome::retry());
                 }
             }
@@ -123,7 +128,7 @@ impl Controller {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    warn_api_error!(e, object = %key, holder = %holder, "holder can't be read: {e}");
+                    warn_api_error!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
                     return Some(ReconcileOutcome::retry());
                 }
             }
@@ -139,7 +144,7 @@ impl Controller {
         match plugin {
             Some(plugin) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Held".into(),
                     message: note.clone(),
                     conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],
@@ -190,7 +195,7 @@ impl Controller {
         }
         let by = holder.object.as_ref().unwrap_or(key);
         effects.set_hold_finalizer(key, by, &holder.uid, false).await?;
-        info!(object = %key, holder = %holder, forced, "let go");
+        info!(object = %key, holder = %holder, forced, "hold released");
         Ok(true)
     }
 }

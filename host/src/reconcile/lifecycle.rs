@@ -158,7 +158,7 @@ impl HookRunner {
         info!(
             plugin = &**name,
             digest = &plugin.digest[..12],
-            "life-cycle hooks done"
+            "lifecycle hooks finished"
         );
         let done = (plugin.digest.clone(), term);
         self.done.lock().insert(name.clone(), done);
@@ -224,7 +224,8 @@ impl HookRunner {
         warn!(
             plugin = &**plugin.name(),
             digest = &plugin.digest[..12],
-            "life-cycle hooks failed, the objects wait: {why}"
+            error = %why,
+            "lifecycle hooks failed"
         );
         self.set_state(plugin, HookState::Failed(why));
         let wait = *pause;
@@ -332,7 +333,7 @@ fn flatten_result<T>(result: Result<Result<T, Error>, Trap>) -> Result<T, String
             Error::Throttled(ms) => format!("throttled for {ms} ms"),
             Error::Unavailable(why) => format!("unavailable: {why}"),
             Error::NotReady(other) => format!("{} {} is not ready", other.ref_.gvk.kind, other.ref_.name),
-            Error::Budget(why) => format!("budget: {why}"),
+            Error::LimitExceeded(why) => format!("limit exceeded: {why}"),
             Error::Unsupported(why) => format!("unsupported: {why}"),
         }),
     }

@@ -14,7 +14,7 @@ use crate::{
     cache::store::Query,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
-        types::{Condition, TriState},
+        types::{Condition, ConditionStatus},
     },
     kube::{key::ObjectRef, object::Object, scope::Projection},
     plugin::{
@@ -93,9 +93,7 @@ impl Controller {
         let answer = compose_result(&report, serving.as_deref(), dealt);
         // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
-            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => {
-                Some(failure)
-            }
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
             _ => None,
         };
         if let Some(failure) = failure {
@@ -130,7 +128,7 @@ impl Controller {
             return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
-            warn!(object = %key, "finalizer removed because of {FORCE_DELETE}: objects that were not cleaned up keep their finalizers");
+            warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
             return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         let Some(plugin) = serving else {
@@ -222,7 +220,7 @@ impl Controller {
         reads: Vec<Dependency>,
     ) -> ReconcileOutcome {
         let mut failure = Failure {
-            resolution: Resolution::Yield,
+            resolution: Resolution::Wait,
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
@@ -266,7 +264,7 @@ impl Controller {
             {
                 return end;
             }
-            info!(object = %held, plugin = &**plugin.name(), "finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan");
+            info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // A reconcile that was running when the lane was held may have added a finalizer after the list.
         ReconcileOutcome::wait(self.services.dispatcher.now() + LOADING_GRACE, Cause::Retry)
@@ -279,7 +277,7 @@ fn has_finalizers(plugin: &Plugin) -> bool {
 
 fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
-        status: TriState::Unknown,
+        status: ConditionStatus::Unknown,
         ..condition(kind, false, reason, message)
     }
 }
@@ -292,7 +290,7 @@ fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Gue
         None => GuestResult::Outcome(Outcome {
             conditions,
             status,
-            next: Then::Settled,
+            next: Then::AwaitChange,
         }),
         Some((reason, message, resolution)) => GuestResult::Failure(Failure {
             resolution,
@@ -354,7 +352,7 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        HookState::Failed(why) => condition("Healthy", false, "HooksFailing", why),
+        HookState::Failed(why) => condition("Healthy", false, "HooksFailed", why),
     };
     vec![loaded, granted, healthy]
 }
@@ -362,22 +360,22 @@ fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> V
 /// Reason and message why it is not Ready, and the resolution; none when it is Ready.
 fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
-        let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
+        let bad = |c: &&Condition| c.type_ == kind && c.status != ConditionStatus::True;
         aspects.iter().find(bad)
     };
     let waits = |c: &Condition| match c.status {
-        TriState::Unknown => Resolution::Yield,
+        ConditionStatus::Unknown => Resolution::Wait,
         _ if report.passing || !dealt => Resolution::Retry,
-        _ => Resolution::Parked,
+        _ => Resolution::Terminal,
     };
     if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
     let (reason, resolution) = match canary.state {
-        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Parked),
-        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Parked),
-        LoadState::Loading => ("CanaryLoading", Resolution::Yield),
+        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Terminal),
+        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Terminal),
+        LoadState::Loading => ("CanaryLoading", Resolution::Wait),
         LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((
@@ -403,10 +401,10 @@ fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
-            short: short(&p.digest),
+            short_digest: short(&p.digest),
             source: p.source.clone(),
         }),
-        last_good: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
+        last_good_digest: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
         rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
             digest: report.bad.clone(),
             message: report.message.clone(),
@@ -463,15 +461,15 @@ mod tests {
     fn refused_build_is_not_ready_and_names_the_serving_one() {
         assert_eq!(check_ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
-            reason: "ConfigInvalid".into(),
+            reason: "InvalidConfig".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
         let (reason, message) = check_ready(&refused(LoadState::Failed)).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(!message.contains("serves on"), "{message}");
         let (reason, message) = check_ready(&refused(LoadState::Refused)).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        assert_eq!(reason, "InvalidConfig");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
             "{message}"

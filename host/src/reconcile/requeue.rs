@@ -61,7 +61,9 @@ impl Controller {
     /// Delay of a requeue by time; none for one that depends on an event or a backoff.
     fn delay_until(&self, next: &Requeue<Cause>) -> Option<Duration> {
         match next {
-            Requeue::At(at, _) | Requeue::Wait(at, _) => Some(at.saturating_sub(self.services.dispatcher.now())),
+            Requeue::At(at, _) | Requeue::Wait(at, _) => {
+                Some(at.saturating_sub(self.services.dispatcher.now()))
+            }
             Requeue::AwaitChange | Requeue::Retry(_) | Requeue::Terminal => None,
         }
     }
@@ -74,14 +76,14 @@ impl Controller {
 
     /// The requeue that the component asks for.
     pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Requeue<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER_PERCENT, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll_interval);
-        let dispatcher = &self.services.dispatcher;
-        let after = |wait: Duration, cause| Requeue::At(dispatcher.now() + wait.max(MIN_REQUEUE_DELAY), cause);
+        let settings = plugin.terms.grants.reconcile();
+        let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
+        let interval = settings.interval.unwrap_or(self.settings.poll_interval);
+        let router = &self.services.dispatcher;
+        let after = |wait: Duration, cause| Requeue::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {
             GuestResult::Outcome(outcome) => match outcome.next {
-                reconciler::Next::Settled => Requeue::AwaitChange,
+                reconciler::Next::AwaitChange => Requeue::AwaitChange,
                 reconciler::Next::Poll(ms) => after(
                     add_jitter(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
@@ -96,13 +98,13 @@ impl Controller {
             },
             GuestResult::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Requeue::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Requeue::Wait(
-                    dispatcher.now() + add_jitter(self.settings.wait_interval, jitter),
+                reconciler::Resolution::Wait => Requeue::Wait(
+                    router.now() + add_jitter(self.settings.wait_interval, jitter),
                     Cause::Retry,
                 ),
-                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Requeue::Terminal,
+                reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Requeue::Terminal,
                 reconciler::Resolution::Throttled(ms) => Requeue::Wait(
-                    dispatcher.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
+                    router.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
                     Cause::Retry,
                 ),
             },

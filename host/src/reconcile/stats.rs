@@ -398,8 +398,9 @@ impl ReconcileStats {
 
 fn describe_object(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
     let ms = |micros: f64| micros / 1000.0;
-    let at =
-        |seconds: NonZero<u64>| crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
+    let at = |seconds: NonZero<u64>| {
+        crate::kube::time::format_rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()))
+    };
     let build = entry.build.as_ref();
     ObjectStats {
         kind: key.gvk.kind.to_string(),

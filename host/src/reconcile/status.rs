@@ -94,7 +94,7 @@ impl Controller {
         };
         let mut new = new.unwrap_or_else(|why| {
             let failure = invalid_status(&why);
-            warn!(object = %key, plugin = &**by, "{}", failure.message);
+            warn!(object = %key, plugin = &**by, error = failure.message, "invalid status");
             self.stats.record_error(key, &failure.reason, &failure.message);
             conditions::status_after_failure(old, &failure, None, context)
         });
@@ -117,7 +117,7 @@ impl Controller {
         context: StatusContext<'_>,
         message: &str,
     ) -> ReconcileOutcome {
-        warn!(object = %key, plugin = &**by, "status refused: {message}");
+        warn!(object = %key, plugin = &**by, error = %message, "API server refused status");
         let failure = invalid_status(message);
         self.stats.record_error(key, &failure.reason, &failure.message);
         let status = conditions::status_after_failure(old, &failure, None, context);
@@ -148,8 +148,8 @@ impl Controller {
                 ..
             } if message.contains("uid") => ReconcileOutcome::retry(),
             e => {
-                warn_api_error!(e, object = %key, plugin = &**by, "status not written: {e}");
-                self.stats.record_error(key, "StatusNotWritten", &e.to_string());
+                warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
+                self.stats.record_error(key, "StatusUpdateFailed", &e.to_string());
                 ReconcileOutcome::retry()
             }
         }
@@ -168,7 +168,7 @@ impl Controller {
         };
         let name = limit.name();
         let failure = invalid_status(&format!("{name} are {found}, {} at most", limits.shown(limit)));
-        warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+        warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
         self.services.metrics.plugin(plugin.name()).exceeded(limit);
         GuestResult::Failure(failure)
     }
@@ -196,7 +196,7 @@ impl Controller {
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+            warn!(object = %key, fields = fields.join(","), "status fields pruned by the API server, missing in the CRD");
             Box::new((wanted.clone(), kept))
         });
         let whole = dropped.is_none();
@@ -251,8 +251,8 @@ fn parse_fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
 /// The failure that stands for a status that can't be written.
 fn invalid_status(why: &str) -> reconciler::Failure {
     reconciler::Failure {
-        resolution: reconciler::Resolution::Parked,
-        reason: "PluginStatusInvalid".into(),
+        resolution: reconciler::Resolution::Terminal,
+        reason: "InvalidStatus".into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,

@@ -50,12 +50,12 @@ impl Controller {
         let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
         self.stats.begin_reconcile(key, &by, "");
-        debug!(object = %key, "reconcile upstream");
+        debug!(object = %key, "checking upstream");
         let (report, again, reads) = self.check_upstream(key, &object).await;
         let answer = match report.to_outcome() {
             Ok(outcome) => GuestResult::Outcome(outcome),
             Err(failure) => {
-                info!(object = %key, "{}: {}", failure.reason, failure.message);
+                info!(object = %key, reason = failure.reason, error = failure.message, "upstream is not ready");
                 self.stats.record_error(key, &failure.reason, &failure.message);
                 GuestResult::Failure(failure)
             }

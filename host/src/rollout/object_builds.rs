@@ -137,15 +137,15 @@ impl Reloader {
         match CanarySelector::new(&canary.objects) {
             Ok(selector) => {
                 if self.registry.select_canary_objects(id, &selector) {
-                    info!(plugin = desired.name, "the canary reconciles {selector}");
+                    info!(plugin = desired.name, objects = %selector, "canary selection changed");
                     self.requeue_objects(id);
                 }
                 self.load_build(desired, BuildRole::Canary, &canary.source, since);
             }
             Err(why) => {
-                let refusal = LoadError::new("SpecInvalid", why);
+                let refusal = LoadError::new("InvalidSpec", why);
                 self.registry
-                    .refuse_canary(id, "", CanarySelector::Share(0), Some(refusal));
+                    .refuse_canary(id, "", CanarySelector::Weight(0), Some(refusal));
             }
         }
     }
@@ -184,7 +184,7 @@ impl Reloader {
             Some(file) if file.contains('/') => return,
             Some(file) => Some(std::fs::read(self.directory.join(file)).map_err(|e| {
                 let why = format!("{file} in the host's plugin directory can't be read: {e}");
-                LoadError::new("FileMissing", why)
+                LoadError::new("FileNotFound", why)
             })),
         };
         let spec = &desired.spec;
@@ -200,7 +200,7 @@ impl Reloader {
             self.rebind(
                 &id,
                 &Grants::from_object(&desired.name, spec.grant()),
-                spec.suspended,
+                spec.suspend,
             );
         }
         if let Some(pending) = self.loading.get_mut(&key).filter(|p| p.revision == revision) {
@@ -285,7 +285,7 @@ impl Reloader {
         } = match loaded {
             Ok(loaded) => loaded,
             Err(e) if e.is_cancelled() => return,
-            Err(e) => return warn!("loading a plugin panicked: {e}"),
+            Err(e) => return warn!(error = %e, "load task panicked"),
         };
         let Some(pending) = self.loading.get_mut(&key).filter(|p| p.revision == revision) else {
             return;
@@ -336,14 +336,15 @@ impl Reloader {
                 plugin = desired.name,
                 version,
                 digest = short,
-                "canary for {selector}"
+                objects = %selector,
+                "canary loaded"
             );
             Ok(())
         });
         match served {
             Ok(()) => self.requeue_objects(&id),
             Err(refusal) => {
-                warn!("the canary of {id} is not loaded: {refusal}");
+                warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading canary failed");
                 self.registry
                     .refuse_canary(&id, revision, selector, Some(refusal));
             }
@@ -364,7 +365,7 @@ fn compute_revision(
         Some(Err(refusal)) => refusal.message.clone(),
         None => String::new(),
     });
-    let policy = json!([source, spec.verify, spec.config, spec.grant(), spec.suspended]);
+    let policy = json!([source, spec.verify, spec.config, spec.grant(), spec.suspend]);
     revision.update(policy.to_string());
     encode_hex(&revision.finalize())
 }
@@ -389,7 +390,7 @@ async fn build_component(
         (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
         (None, None) => {
             return Err(LoadError::new(
-                "SpecInvalid",
+                "InvalidSpec",
                 "spec.source names no component".into(),
             ));
         }

@@ -110,7 +110,7 @@ impl PluginObjects {
         let services = &self.services;
         let mut pause = DISCOVERY_BACKOFF.initial;
         while let Err(e) = services.writer.discover_resource(&plugin::kind()).await {
-            debug!("the kind Plugin is not watched yet: {e}");
+            debug!(error = %e, "kind Plugin is not served yet");
             let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
             self.is_listing_done
                 .send_if_modified(|done| has_none && !std::mem::replace(done, true));
@@ -132,10 +132,10 @@ impl PluginObjects {
                 .list_page(None, &plugin::kind(), "", None, 1, "")
                 .await;
             if page.is_err_and(|e| matches!(e.code(), 403 | 404)) {
-                warn!("Plugin objects can't be listed, only the plugin directory is used: {why}");
+                warn!(error = %why, "listing Plugin objects denied, using the plugin directory only");
                 self.is_listing_done.send_replace(true);
             } else {
-                warn!("Plugin objects are not listed yet: {why}");
+                warn!(error = %why, "waiting for the list of Plugin objects");
             }
         }
         self.has_list.store(true, Ordering::Release);
@@ -183,8 +183,8 @@ impl PluginObjects {
         let reference: Reference = oci
             .reference
             .parse()
-            .map_err(|e| LoadError::new("SpecInvalid", format!("the reference {}: {e}", oci.reference)))?;
-        let auth = match &oci.pull_secret {
+            .map_err(|e| LoadError::new("InvalidSpec", format!("the reference {}: {e}", oci.reference)))?;
+        let auth = match &oci.pull_secret_ref {
             None => RegistryAuth::anonymous(),
             Some(secret) => {
                 let at = format!("Secret {}/{}", secret.namespace, secret.name);
@@ -193,9 +193,9 @@ impl PluginObjects {
                     name: secret.name.clone(),
                     key: ".dockerconfigjson".into(),
                 };
-                let json = self.read_secret("PullSecretInvalid", &name).await?;
+                let json = self.read_secret("InvalidPullSecret", &name).await?;
                 RegistryAuth::from_docker_config(&json)
-                    .map_err(|e| LoadError::new("PullSecretInvalid", format!("{at}: {e}")))?
+                    .map_err(|e| LoadError::new("InvalidPullSecret", format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
@@ -210,7 +210,7 @@ impl PluginObjects {
             passing: e.is_transient()
                 || matches!(
                     e.reason(),
-                    "NotFound" | "Unauthorized" | "SignatureMissing" | "SignatureInvalid"
+                    "NotFound" | "Unauthorized" | "SignatureMissing" | "InvalidSignature"
                 ),
         })?;
         let signed = || {
@@ -227,7 +227,7 @@ impl PluginObjects {
     /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
     async fn load_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
         let invalid =
-            |at: &str, e: &dyn std::fmt::Display| LoadError::new("KeyInvalid", format!("{at}: {e}"));
+            |at: &str, e: &dyn std::fmt::Display| LoadError::new("InvalidKey", format!("{at}: {e}"));
         let mut keys = Vec::new();
         for (i, pem) in verify.keys.iter().enumerate() {
             let at = format!("spec.verify.keys[{i}]");
@@ -235,13 +235,18 @@ impl PluginObjects {
         }
         for (i, source) in verify.keys_from.iter().enumerate() {
             let at = format!("spec.verify.keysFrom[{i}]");
-            let pem = match (&source.config_map, &source.secret) {
+            let pem = match (&source.config_map_key_ref, &source.secret_key_ref) {
                 (Some(name), None) => self
-                    .read_data("ConfigMap", "KeyInvalid", name)
+                    .read_data("ConfigMap", "InvalidKey", name)
                     .await?
                     .into_bytes(),
-                (None, Some(name)) => self.read_secret("KeyInvalid", name).await?,
-                _ => return Err(invalid(&at, &"exactly one of configMap and secret is needed")),
+                (None, Some(name)) => self.read_secret("InvalidKey", name).await?,
+                _ => {
+                    return Err(invalid(
+                        &at,
+                        &"exactly one of configMapKeyRef and secretKeyRef is needed",
+                    ));
+                }
             };
             // The ConfigMap or Secret is not watched, so loading is retried.
             let passing = |refusal: LoadError| LoadError {
@@ -254,7 +259,7 @@ impl PluginObjects {
         if keys.is_empty() {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
-        let policy = if verify.all {
+        let policy = if verify.require_all {
             SignaturePolicy::all_of(keys)
         } else {
             SignaturePolicy::any_of(keys)

@@ -42,13 +42,13 @@ pub(super) async fn preflight_replay(
             "it traps where the build before did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
-        return Err(LoadError::new("TrapsInReplay", why));
+        return Err(LoadError::new("PreflightFailed", why));
     }
     let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
     if report.differing.is_empty() {
-        info!(plugin = name, digest, "preflight: {report}");
+        info!(plugin = name, digest, result = %report, "preflight replay passed");
     } else {
-        warn!(plugin = name, digest, "preflight: effects differ: {report}");
+        warn!(plugin = name, digest, result = %report, "preflight replay shows different effects");
     }
     Ok(Plugin {
         preflight: Some(report),

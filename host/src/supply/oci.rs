@@ -147,7 +147,7 @@ impl PullError {
             Self::NotAComponent(_) => "NotAComponent",
             Self::TooLarge(_) => "TooLarge",
             Self::SignatureMissing(_) => "SignatureMissing",
-            Self::SignatureInvalid(_) => "SignatureInvalid",
+            Self::SignatureInvalid(_) => "InvalidSignature",
         }
     }
 
@@ -401,7 +401,7 @@ impl ComponentStore {
         let directory = cache.directory().display().to_string();
         let written = tokio::task::spawn_blocking(move || write(&cache)).await;
         if let Ok(Err(e)) = written {
-            warn!(%directory, "the component cache can't be written to: {e}");
+            warn!(%directory, error = %e, "writing component cache failed");
         }
     }
 }

@@ -164,7 +164,9 @@ impl Client {
             tls: (parsed.scheme() == "https").then(|| Arc::new(tls).into()),
             url,
             coalescer: ResponseCoalescer::default(),
-            in_flight: Arc::new(Semaphore::new(limits.in_flight.unwrap_or(16).max(1) as usize)),
+            in_flight: Arc::new(Semaphore::new(
+                limits.requests_in_flight.unwrap_or(16).max(1) as usize
+            )),
             request_bytes: bytes(limits.request_body_bytes),
             response_bytes: bytes(limits.response_body_bytes),
             timeout,

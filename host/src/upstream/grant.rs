@@ -72,7 +72,7 @@ impl TokenRequest {
             || json!({"username": "$(username)", "password": "$(password)"}),
             Value::Object,
         );
-        let lifetime = match (&login.lifetime_json_path, login.lifetime_seconds) {
+        let lifetime = match (&login.expiration_json_path, login.expiration_seconds) {
             (Some(path), _) => Err(path.clone()),
             (None, Some(seconds)) => Ok(Duration::from_secs(seconds.into())),
             (None, None) => Ok(DEFAULT_TOKEN_LIFETIME),
@@ -250,10 +250,10 @@ mod tests {
         let answer = br#"{"token":"t","data":{"s":[{"id":"x","ttl":"90"}]},"n":1.5}"#;
         for (spec, token, ms) in [
             (json!({}), "t", 300_000),
-            (json!({"lifetimeSeconds": 7}), "t", 7000),
-            (json!({"lifetimeJsonPath": "$.n"}), "t", 1500),
+            (json!({"expirationSeconds": 7}), "t", 7000),
+            (json!({"expirationJsonPath": "$.n"}), "t", 1500),
             (
-                json!({"tokenJsonPath": ".data.s[0].id", "lifetimeJsonPath": ".data.s[0].ttl"}),
+                json!({"tokenJsonPath": ".data.s[0].id", "expirationJsonPath": ".data.s[0].ttl"}),
                 "x",
                 90_000,
             ),
@@ -266,7 +266,7 @@ mod tests {
         for (spec, word) in [
             (json!({"tokenJsonPath": ".data.s[1].id"}), ".data.s[1].id"),
             (json!({"tokenJsonPath": ".n"}), "no text"),
-            (json!({"lifetimeJsonPath": ".token"}), "seconds"),
+            (json!({"expirationJsonPath": ".token"}), "seconds"),
         ] {
             let error = login(spec).parse_token(answer).unwrap_err();
             assert!(error.contains(word) && !error.contains("\"t\""), "{error}");

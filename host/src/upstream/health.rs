@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{SendError, transport_error};
 use crate::contract::bindings::{
     reconciler::{Failure, Next, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
 /// Time for which a rejected request stands against the credentials; later a success on another path clears it.
@@ -78,7 +78,7 @@ impl Health {
             let message = "The server does not accept the credentials (HTTP 401)";
             changed |= set_if_changed(
                 &mut self.authenticated,
-                HealthFact::new(false, "AuthFailed", message),
+                HealthFact::new(false, "AuthenticationFailed", message),
             );
         } else if status < 400 {
             let stands = |(at, since): &(String, Instant)| {
@@ -106,7 +106,7 @@ impl Health {
             Ok(()) if self.rejected.is_some() => self.record_reachable(now),
             Ok(()) => self.record_reachable(now) | self.record_authenticated("LoggedIn"),
             Err(SendError::LoginFailed(why)) => {
-                let fact = HealthFact::new(false, "AuthFailed", format!("Login refused: {why}"));
+                let fact = HealthFact::new(false, "AuthenticationFailed", format!("Login refused: {why}"));
                 self.record_reachable(now) | set_if_changed(&mut self.authenticated, fact)
             }
             // A failed login says nothing about the credentials; but there is no token.
@@ -121,7 +121,7 @@ impl Health {
     /// The upstream cannot be reached.
     pub fn record_unreachable(&mut self, kind: transport_error::TransportErrorKind, why: &str) -> bool {
         let reason = match kind {
-            transport_error::TransportErrorKind::Tls => "TLSFailed",
+            transport_error::TransportErrorKind::Tls => "TLSHandshakeFailed",
             transport_error::TransportErrorKind::Address => "AddressNotAllowed",
             transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => {
                 "ConnectionFailed"
@@ -181,7 +181,7 @@ impl HealthReport {
     /// The report for an Upstream that cannot be tried because of its spec or its Secrets.
     pub fn from_error(error: &SendError) -> Self {
         let (reason, is_stalled) = match error {
-            SendError::NotFound(_) => ("SecretMissing", false),
+            SendError::NotFound(_) => ("SecretNotFound", false),
             SendError::NotAllowed(_) => ("AddressNotAllowed", true),
             _ => ("InvalidSpec", true),
         };
@@ -203,9 +203,9 @@ impl HealthReport {
     pub fn to_outcome(&self) -> Result<Outcome, Failure> {
         let condition = |kind: &str, fact: &Option<HealthFact>| {
             let (status, reason, message) = match fact {
-                Some(fact) if fact.holds => (TriState::Yes, fact.reason, &*fact.message),
-                Some(fact) => (TriState::No, fact.reason, &*fact.message),
-                None => (TriState::Unknown, "NotChecked", ""),
+                Some(fact) if fact.holds => (ConditionStatus::True, fact.reason, &*fact.message),
+                Some(fact) => (ConditionStatus::False, fact.reason, &*fact.message),
+                None => (ConditionStatus::Unknown, "NotChecked", ""),
             };
             Condition {
                 type_: kind.into(),
@@ -222,9 +222,9 @@ impl HealthReport {
         if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.holds) {
             return Err(Failure {
                 resolution: if self.is_stalled {
-                    Resolution::Parked
+                    Resolution::Terminal
                 } else {
-                    Resolution::Yield
+                    Resolution::Wait
                 },
                 reason: bad.reason.into(),
                 message: bad.message.clone(),
@@ -238,7 +238,7 @@ impl HealthReport {
         Ok(Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         })
     }
 }
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(ready(&health.to_report(None, false)), "True");
         assert_eq!(ready(&health.to_report(Some("5 failures"), false)), "CircuitOpen");
         health.record_response(401, "/", t);
-        assert_eq!(ready(&health.to_report(None, false)), "AuthFailed");
+        assert_eq!(ready(&health.to_report(None, false)), "AuthenticationFailed");
         assert_eq!(ready(&health.to_report(None, true)), "True");
         health.record_unreachable(transport_error::TransportErrorKind::Connect, "refused");
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
         let missing = HealthReport::from_error(&SendError::NotFound("Secret a/b".into()));
         assert_eq!(
             (ready(&missing), missing.is_stalled),
-            ("SecretMissing".into(), false)
+            ("SecretNotFound".into(), false)
         );
         assert!(HealthReport::from_error(&SendError::Invalid("x".into())).is_stalled);
     }

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use base64::{
     Engine,
-    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
 use memchr::memmem;
 use parking_lot::Mutex;
 
 use super::{SecretKey, SendError};
-use crate::contract::bindings::http;
+use crate::contract::bindings::types;
 
 /// How a secret is written where its placeholder stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,16 +21,45 @@ pub enum Encoding {
     JsonString,
     /// Percent-encoded for a form.
     Form,
+    /// Base64 with padding.
+    Base64,
+    /// Escaped for the text of an XML element or attribute.
+    Xml,
 }
 
-impl From<http::Encoding> for Encoding {
-    fn from(e: http::Encoding) -> Self {
+impl From<types::Encoding> for Encoding {
+    fn from(e: types::Encoding) -> Self {
         match e {
-            http::Encoding::Plain => Self::Plain,
-            http::Encoding::JsonString => Self::JsonString,
-            http::Encoding::Form => Self::Form,
+            types::Encoding::Plain => Self::Plain,
+            types::Encoding::JsonString => Self::JsonString,
+            types::Encoding::Form => Self::Form,
+            types::Encoding::Base64 => Self::Base64,
+            types::Encoding::Xml => Self::Xml,
         }
     }
+}
+
+/// The user name of a pair of credentials.
+#[derive(Clone, Debug)]
+pub enum Username {
+    /// The user name itself.
+    Literal(String),
+    /// The value of a secret.
+    Secret(SecretKey),
+}
+
+/// The source of a substituted value.
+#[derive(Clone, Debug)]
+pub enum SecretSource {
+    /// The value of a secret.
+    Key(SecretKey),
+    /// `user:password`.
+    Basic {
+        /// The user name.
+        username: Username,
+        /// The password.
+        password: SecretKey,
+    },
 }
 
 /// A placeholder and what it stands for.
@@ -38,8 +67,8 @@ impl From<http::Encoding> for Encoding {
 pub struct Substitution {
     /// At least 16 characters.
     pub placeholder: String,
-    /// The secret.
-    pub secret: SecretKey,
+    /// The source of the value.
+    pub source: SecretSource,
     /// How it is written.
     pub encoding: Encoding,
 }
@@ -139,11 +168,32 @@ impl Redactor {
                     "the placeholder {placeholder:?} has fewer than 16 characters"
                 )));
             }
-            let value = get(&s.secret).ok_or_else(|| super::missing_secret(&s.secret))?;
-            for before in previous.record_current(&s.secret, &value) {
-                redactor.add_secret(&before);
-            }
-            redactor.add_secret(&value);
+            let mut resolve = |secret: &SecretKey| {
+                let value = get(secret).ok_or_else(|| super::missing_secret(secret))?;
+                for before in previous.record_current(secret, &value) {
+                    redactor.add_secret(&before);
+                }
+                redactor.add_secret(&value);
+                Ok::<_, SendError>(value)
+            };
+            let value = match &s.source {
+                SecretSource::Key(secret) => resolve(secret)?,
+                SecretSource::Basic { username, password } => {
+                    let mut pair = match username {
+                        Username::Literal(name) => name.clone().into_bytes(),
+                        Username::Secret(secret) => resolve(secret)?,
+                    };
+                    if pair.contains(&b':') {
+                        return Err(SendError::Invalid(
+                            "a user name of basic credentials contains a colon (RFC 7617, section 2)".into(),
+                        ));
+                    }
+                    pair.push(b':');
+                    pair.extend(resolve(password)?);
+                    redactor.add_secret(&pair);
+                    pair
+                }
+            };
             redactor
                 .present
                 .push((s.placeholder.clone().into_bytes(), encode_secret(&value, s)?));
@@ -185,6 +235,10 @@ impl Redactor {
                     .replace('>', "\\u003e"),
             );
             self.add_written(json);
+            let xml = escape_xml(text);
+            if xml != text {
+                self.add_written(xml);
+            }
         }
     }
 
@@ -228,15 +282,35 @@ impl Redactor {
 }
 
 fn encode_secret(value: &[u8], s: &Substitution) -> Result<Vec<u8>, SendError> {
+    let text = || {
+        let secret = match &s.source {
+            SecretSource::Key(secret) | SecretSource::Basic { password: secret, .. } => secret,
+        };
+        std::str::from_utf8(value).map_err(|_| SendError::Invalid(format!("{secret} is not UTF-8")))
+    };
     match s.encoding {
         Encoding::Plain => Ok(value.to_vec()),
-        Encoding::JsonString => {
-            let text = std::str::from_utf8(value)
-                .map_err(|_| SendError::Invalid(format!("{} is not UTF-8", s.secret)))?;
-            Ok(escape_json(text).into_bytes())
-        }
+        Encoding::JsonString => Ok(escape_json(text()?).into_bytes()),
         Encoding::Form => Ok(percent_encode(value)),
+        Encoding::Base64 => Ok(STANDARD.encode(value).into_bytes()),
+        Encoding::Xml => Ok(escape_xml(text()?).into_bytes()),
     }
+}
+
+/// Escapes the text of an XML element or attribute.
+fn escape_xml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&apos;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// The inside of a JSON string.
@@ -275,11 +349,11 @@ mod tests {
     fn substitution(encoding: Encoding) -> Substitution {
         Substitution {
             placeholder: "{{placeholder-1}}".into(),
-            secret: SecretKey {
+            source: SecretSource::Key(SecretKey {
                 namespace: "n".into(),
                 name: "s".into(),
                 key: "k".into(),
-            },
+            }),
             encoding,
         }
     }
@@ -338,6 +412,64 @@ mod tests {
         let hidden = redactor(Encoding::Plain, "the-new-value", &previous)
             .redact_bytes(b"a=the-old-value b=the-new-value");
         assert_eq!(hidden, b"a=*** b={{placeholder-1}}");
+    }
+
+    #[test]
+    fn basic_pair_in_base64_is_filled_and_redacted() {
+        let pair = Substitution {
+            source: SecretSource::Basic {
+                username: Username::Literal("ada".into()),
+                password: SecretKey {
+                    namespace: "n".into(),
+                    name: "s".into(),
+                    key: "k".into(),
+                },
+            },
+            ..substitution(Encoding::Base64)
+        };
+        let value = |_: &SecretKey| Some(b"correct horse".to_vec());
+        let Ok(masks) = Redactor::new(std::slice::from_ref(&pair), value, &PreviousSecrets::default()) else {
+            panic!("resolves")
+        };
+        let filled = masks.fill_body(br#"{"auth":"{{placeholder-1}}"}"#);
+        assert_eq!(filled, br#"{"auth":"YWRhOmNvcnJlY3QgaG9yc2U="}"#);
+        assert_eq!(masks.redact_bytes(&filled), br#"{"auth":"{{placeholder-1}}"}"#);
+        for answer in ["ada:correct horse", "password=correct%20horse", "correct horse"] {
+            let hidden = masks.redact_bytes(answer.as_bytes());
+            assert!(!String::from_utf8_lossy(&hidden).contains("horse"), "{answer}");
+        }
+        let colon = Substitution {
+            source: SecretSource::Basic {
+                username: Username::Literal("a:b".into()),
+                password: SecretKey {
+                    namespace: "n".into(),
+                    name: "s".into(),
+                    key: "k".into(),
+                },
+            },
+            ..pair
+        };
+        assert!(matches!(
+            Redactor::new(&[colon], value, &PreviousSecrets::default()),
+            Err(SendError::Invalid(_))
+        ));
+    }
+
+    #[test]
+    fn xml_text_is_escaped_and_redacted() {
+        let masks = redactor(Encoding::Xml, "a<b>&\"c'd", &PreviousSecrets::default());
+        let filled = masks.fill_body(b"<password>{{placeholder-1}}</password>");
+        assert_eq!(filled, b"<password>a&lt;b&gt;&amp;&quot;c&apos;d</password>");
+        assert_eq!(
+            masks.redact_bytes(&filled),
+            b"<password>{{placeholder-1}}</password>"
+        );
+        assert!(
+            !masks
+                .redact_bytes(b"again a&lt;b&gt;&amp;&quot;c&apos;d")
+                .windows(3)
+                .any(|w| w == b"&lt")
+        );
     }
 
     #[test]

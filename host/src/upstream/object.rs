@@ -6,7 +6,7 @@ use super::{
     SecretKey,
     spec::{Auth, SecretKeySelector, Upstream, UpstreamSpec},
 };
-use crate::kube::object::Object;
+use crate::kube::{object::Object, renamed_fields::explain_unknown_field};
 
 /// An `Upstream` as its client needs it.
 #[derive(Clone, Debug)]
@@ -26,8 +26,8 @@ pub struct UpstreamObject {
 impl UpstreamObject {
     /// Parses a stored object; the error names the field.
     pub fn from_object(object: &Object) -> Result<Self, String> {
-        let upstream: Upstream =
-            serde_json::from_slice(&object.json.text()).map_err(|e| format!("Upstream: {e}"))?;
+        let upstream: Upstream = serde_json::from_slice(&object.json.text())
+            .map_err(|e| format!("Upstream: {}", explain_unknown_field(e)))?;
         Ok(Self {
             uid: object.uid.to_string(),
             generation: object.generation,

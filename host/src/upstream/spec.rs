@@ -1,4 +1,4 @@
-//! The spec of `Upstream` (`ostler.dev/v1alpha1`), and the CRD generated from it.
+//! The `Upstream` kind (`ostler.dev/v1alpha1`): its spec and status, from which its CRD is generated.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::kube::crd::{self, Condition, any_object_schema};
 
-/// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
+/// Desired state of an upstream: a service that plugins refer to by name. The host authenticates and adds the
+/// credentials to requests; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "ostler.dev",
     version = "v1alpha1",
     kind = "Upstream",
-    doc = "A service that plugins use by its name: where it is, how to log in, what may be used.",
+    doc = "Upstream is a service that plugins refer to by name: its URL, its authentication, and its limits.",
     namespaced,
     category = "ostler",
     status = "UpstreamStatus",
@@ -23,13 +24,13 @@ use crate::kube::crd::{self, Condition, any_object_schema};
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!self.url.startsWith('amqp') || !has(self.auth) || has(self.auth.none) || has(self.auth.basic)",
-        "message": "an amqp or amqps url takes auth none or basic"},
+        "message": "an amqp or amqps url supports only auth.none and auth.basic"},
 ]))]
 pub struct UpstreamSpec {
-    /// Base URL (http, https, amqp or amqps); the paths of requests are appended to it.
+    /// Base URL with the scheme http, https, amqp or amqps. The paths of requests are appended to it.
     #[schemars(
         regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"),
         length(max = 2048)
@@ -38,51 +39,53 @@ pub struct UpstreamSpec {
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Authentication of requests. Exactly one method.
+    /// Authentication of requests. Exactly one method must be set; defaults to `none`.
     #[serde(default)]
     pub auth: Auth,
-    /// Limits of the requests.
+    /// Limits on requests, on bodies, and on concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Namespaces whose objects may use the Upstream besides its own; `*` for all.
+    /// Namespaces, besides the Upstream's own, whose objects may use it. `*` allows all namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_namespaces: Vec<String>,
-    /// Timeout of a request in seconds, 30 by default.
+    /// Timeout of a request in seconds. Defaults to 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: Option<u32>,
-    /// Timeout of connecting in seconds, 10 by default.
+    /// Timeout for establishing a connection in seconds. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub connect_timeout_seconds: Option<u32>,
 }
 
-/// Status of the Upstream, written by the host.
+/// Observed state of an upstream, written by the host.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// The generation of the spec that the status describes.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Connected and Authenticated; Reconciling or Stalled while it is not Ready.
+    /// Conditions of types Ready, Connected and Authenticated; Reconciling or Stalled while the upstream is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// A key of a Secret in the Upstream's namespace.
+/// Reference to a key of a Secret in the Upstream's namespace.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SecretKeySelector {
     /// Name of the Secret.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Key in its data.
+    /// Key in the data of the Secret.
     #[schemars(length(min = 1))]
     pub key: String,
 }
 
-/// A Secret in the Upstream's namespace.
+/// Reference to a Secret in the Upstream's namespace.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SecretReference {
     /// Name of the Secret.
     #[schemars(length(min = 1))]
@@ -91,15 +94,15 @@ pub struct SecretReference {
 
 /// TLS settings of the connection.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tls {
-    /// PEM certificates of authorities to trust in addition to the system's.
+    /// CA certificates in PEM format, trusted in addition to the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<SecretKeySelector>,
-    /// A Secret of type `kubernetes.io/tls` (keys `tls.crt` and `tls.key`) with the client certificate.
+    /// Secret of type `kubernetes.io/tls` with the client certificate (keys `tls.crt` and `tls.key`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate_secret_ref: Option<SecretReference>,
-    /// Accept any server certificate. For tests.
+    /// Skips the verification of the server's certificate. For tests only.
     #[serde(default)]
     pub insecure_skip_verify: bool,
 }
@@ -110,17 +113,17 @@ pub struct Tls {
 pub enum Auth {
     /// No authentication.
     None {},
-    /// HTTP Basic (RFC 7617).
+    /// HTTP Basic authentication (RFC 7617).
     Basic(Basic),
-    /// A bearer token (RFC 6750).
+    /// Static bearer token (RFC 6750).
     Bearer(Bearer),
-    /// A header of any name.
+    /// Static value in a header of any name.
     Header(Header),
-    /// A token by OAuth2's password grant (RFC 6749, section 4.3).
+    /// Token from the OAuth2 password grant (RFC 6749, section 4.3).
     Oauth2Password(Oauth2Password),
-    /// A token by OAuth2's client credentials grant (RFC 6749, section 4.4).
+    /// Token from the OAuth2 client credentials grant (RFC 6749, section 4.4).
     Oauth2ClientCredentials(Oauth2ClientCredentials),
-    /// A token in exchange for a JSON body with user name and password, as the login of many servers.
+    /// Token from a login endpoint that accepts a JSON body with user name and password.
     Login(Login),
 }
 
@@ -130,9 +133,9 @@ impl Default for Auth {
     }
 }
 
-/// HTTP Basic.
+/// HTTP Basic authentication.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Basic {
     /// User name.
     pub username: String,
@@ -140,148 +143,148 @@ pub struct Basic {
     pub password_secret_ref: SecretKeySelector,
 }
 
-/// A bearer token.
+/// Static bearer token.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Bearer {
-    /// The token.
+    /// Secret key with the token.
     pub token_secret_ref: SecretKeySelector,
 }
 
-/// A header of any name.
+/// Static value in a header of any name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Header {
     /// Name of the header.
     pub name: String,
-    /// Value of the header.
+    /// Secret key with the value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
 
-/// OAuth2's password grant.
+/// OAuth2 password grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
-    {"rule": "!(has(self.clientSecret) && has(self.clientSecretRef))", "message": "clientSecret and clientSecretRef exclude each other"},
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl must be set"},
+    {"rule": "!(has(self.clientSecret) && has(self.clientSecretRef))", "message": "clientSecret and clientSecretRef are mutually exclusive"},
 ]))]
 pub struct Oauth2Password {
-    /// Path of the token endpoint below the URL.
+    /// Path of the token endpoint, relative to the URL of the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, if it is not below the URL. Only user name, password and client secret are sent there; it
-    /// must be https unless it is of the URL's own origin.
+    /// URL of a token endpoint on another host. Only user name, password and client secret are sent to it. Must be https
+    /// unless it has the same origin as the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
     /// Client ID.
     pub client_id: String,
-    /// Client secret, if it is public (as that of Concourse's `fly`).
+    /// Client secret of a public client, such as Concourse's `fly`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
-    /// Client secret, if it is confidential.
+    /// Secret key with the client secret of a confidential client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret_ref: Option<SecretKeySelector>,
     /// User name.
     pub username: String,
     /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// Requested scopes.
+    /// Scopes that the token is requested for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
-/// OAuth2's client credentials grant.
+/// OAuth2 client credentials grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl must be set"},
 ]))]
 pub struct Oauth2ClientCredentials {
-    /// Path of the token endpoint below the URL.
+    /// Path of the token endpoint, relative to the URL of the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, if it is not below the URL. Only client ID and secret are sent there; it must be https
-    /// unless it is of the URL's own origin.
+    /// URL of a token endpoint on another host. Only client ID and client secret are sent to it. Must be https unless it
+    /// has the same origin as the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
     /// Client ID.
     pub client_id: String,
-    /// Client secret.
+    /// Secret key with the client secret.
     pub client_secret_ref: SecretKeySelector,
-    /// Requested scopes.
+    /// Scopes that the token is requested for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
-/// A login whose response contains a token.
+/// Login endpoint that returns a token.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!(has(self.lifetimeSeconds) && has(self.lifetimeJsonPath))",
-        "message": "lifetimeSeconds and lifetimeJsonPath exclude each other"},
+    {"rule": "!(has(self.expirationSeconds) && has(self.expirationJsonPath))",
+        "message": "expirationSeconds and expirationJsonPath are mutually exclusive"},
 ]))]
 pub struct Login {
-    /// Path below the URL that the body is POSTed to.
+    /// Path of the login endpoint, relative to the URL of the Upstream. The body is sent to it by POST.
     #[schemars(regex(pattern = r"^/"))]
     pub path: String,
     /// User name.
     pub username: String,
     /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// The body: any JSON object, with `$(username)` and `$(password)` in its strings. By default `{"username":
-    /// "$(username)", "password": "$(password)"}`.
+    /// Body of the login request: a JSON object in whose strings `$(username)` and `$(password)` are replaced. Defaults to
+    /// `{"username": "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object_schema")]
     pub body: Option<Map<String, Value>>,
-    /// Path of the token in the response, such as `.token` or `.data.sessions[0].id`.
+    /// JSONPath of the token in the response, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
     pub token_json_path: String,
-    /// Path of the token's lifetime in seconds in the response.
+    /// JSONPath of the token's lifetime in seconds in the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
-    pub lifetime_json_path: Option<String>,
-    /// Lifetime of the token in seconds, 300 by default.
+    pub expiration_json_path: Option<String>,
+    /// Lifetime of the token in seconds. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub lifetime_seconds: Option<u32>,
-    /// The header that carries the token as it is; without it, the token is sent as a bearer token.
+    pub expiration_seconds: Option<u32>,
+    /// Header that carries the token. When unset, the token is sent as a bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub header: Option<String>,
 }
 
-/// Limits of the requests.
+/// Limits on requests, on bodies, and on concurrency.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst needs requestsPerSecond"},
+    {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst requires requestsPerSecond"},
 ]))]
 pub struct Limits {
-    /// Requests per second; unlimited by default.
+    /// Maximum number of requests per second. Unlimited when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub requests_per_second: Option<u32>,
-    /// Maximum burst of requests after a pause, by default as many as `requestsPerSecond`.
+    /// Maximum number of requests in a burst. Defaults to `requestsPerSecond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub burst: Option<u32>,
-    /// Maximum number of concurrent requests, 16 by default.
+    /// Maximum number of concurrent requests. Defaults to 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
-    pub in_flight: Option<u32>,
-    /// Maximum size of a request body in bytes, 8 MiB by default.
+    pub requests_in_flight: Option<u32>,
+    /// Maximum size of a request body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub request_body_bytes: Option<u32>,
-    /// Maximum size of a response body in bytes, 8 MiB by default.
+    /// Maximum size of a response body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub response_body_bytes: Option<u32>,
 }
 
-/// The CRD as YAML, as checked in under `crds/`.
+/// The CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
     crd::render_yaml::<Upstream>()
 }

@@ -370,7 +370,7 @@ async fn signatures_are_verified_before_other_content_is_read() {
     ] {
         sign(&fake, digest, signer, payload.clone(), media_type);
         let error = pull().await.expect_err(says);
-        assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+        assert_eq!(error.reason(), "InvalidSignature", "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
     fake.put(
@@ -379,7 +379,7 @@ async fn signatures_are_verified_before_other_content_is_read() {
         "<html>",
     );
     let error = pull().await.expect_err("no manifest");
-    assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+    assert_eq!(error.reason(), "InvalidSignature", "{error}");
     sign(&fake, digest, &key, payload, SIMPLE);
     let pulled = pull().await.expect("signed");
     assert_eq!(pulled.signers, [key.public_key().fingerprint().clone()]);

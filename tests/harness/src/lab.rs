@@ -34,7 +34,7 @@ const PROBE_GRANTS: &str = "
     kubernetes:
     - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}
     - {group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}
-    secretsAreReadable: true
+    readSecrets: true
     events: true
 ";
 

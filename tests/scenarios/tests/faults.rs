@@ -75,7 +75,7 @@ async fn answers_401(mut lab: Lab) {
 }
 
 async fn does_not_answer(mut lab: Lab) {
-    lab.settings.limits.wall = Duration::from_secs(2);
+    lab.settings.limits.timeout = Duration::from_secs(2);
     prepared(&mut lab).await;
     lab.concourse
         .faults()
@@ -134,7 +134,13 @@ async fn wrong_password(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-right-password")).await;
     lab.apply(lab.instance_object()).await;
     let instance = lab
-        .wait_condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(
+            &kind("Instance"),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     let message = find_condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");

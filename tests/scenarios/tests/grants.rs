@@ -212,7 +212,10 @@ fn asking(lab: &Lab, asks: &str) {
 async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     granted(&mut lab, "");
     lab.apply_config_map("seen", "x", "1").await;
-    asking(&lab, "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}");
+    asking(
+        &lab,
+        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}",
+    );
     lab.start_host().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
     lab.apply_probe("reader", json!([get]), json!([])).await;
@@ -222,13 +225,13 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     let words = [
         "apply ConfigMap",
         "its manifest does not ask for it",
-        "`asks.kubernetes",
+        "`permissions.kubernetes",
     ];
     refused(&lab, "writer", "PermissionDenied", &words).await;
     // Another build asks for more: it is granted already.
     asking(
         &lab,
-        "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
+        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
     );
     lab.wait_ready(&kind(), "writer").await;
     // A manifest that makes no sense does not serve.
@@ -269,13 +272,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     ];
     for (name, step) in steps {
         lab.apply_probe(name, json!([step]), json!([])).await;
-        refused(
-            &lab,
-            name,
-            "PermissionDenied",
-            &["Secret", "secretsAreReadable: true"],
-        )
-        .await;
+        refused(&lab, name, "PermissionDenied", &["Secret", "readSecrets: true"]).await;
     }
     let gauge = |lab: &Lab| {
         let host = lab.host();
@@ -297,7 +294,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     assert!(!objects.contains(VALUE));
 
     lab.host = None;
-    granted(&mut lab, "secretsAreReadable: true");
+    granted(&mut lab, "readSecrets: true");
     lab.start_host().await;
     lab.apply_probe("get", json!([get]), json!([])).await;
     lab.wait_ready(&kind(), "get").await;

@@ -86,7 +86,7 @@ fn grant(lab: &mut Lab, entry: &str) {
 /// One object misbehaves; objects of the same plugin and of another are made after that and become Ready all the
 /// same, and the one that misbehaved says what happened and recovers when it is told to behave.
 async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, words: &str) {
-    lab.settings.limits.cpu = Duration::from_millis(200);
+    lab.settings.limits.cpu_time = Duration::from_millis(200);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     lab.apply(object(lab, "bad", behaviour)).await;
@@ -146,7 +146,7 @@ async fn recurses_without_end(mut lab: Lab) {
 }
 
 async fn returns_nonsense(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "nonsense", "PluginStatusInvalid", "not a JSON object").await;
+    costs_its_own_reconcile(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
 }
 
 async fn calls_and_chatters_without_end(mut lab: Lab) {

@@ -235,7 +235,7 @@ async fn lives(plugin: &str, mut lab: Lab) {
 /// What a component is measured with: one that computes for seconds is no failure here.
 fn limits() -> Limits {
     Limits {
-        cpu: Duration::from_secs(60),
+        cpu_time: Duration::from_secs(60),
         ..Limits::default()
     }
 }

@@ -186,9 +186,9 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
     let status = &told["status"];
     assert_eq!(status["running"]["digest"], served.digest);
-    assert_eq!(status["running"]["short"], served.digest[..12]);
+    assert_eq!(status["running"]["shortDigest"], served.digest[..12]);
     assert_eq!(status["running"]["source"], "greeting.wasm");
-    assert_eq!(status["lastGood"], served.digest);
+    assert_eq!(status["lastGoodDigest"], served.digest);
     assert_eq!(status["kinds"], json!(["Greeting.v1alpha1.examples.ostler.dev"]));
     assert_eq!(
         status["requested"],
@@ -321,7 +321,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     };
     govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     assert!(
         message(&told, "Loaded").contains("config.writer: Invalid value"),
         "{told:#}"
@@ -341,7 +341,7 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         .expect("a trace");
     assert_eq!(written["data"]["writer"], "me");
     govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     let why = message(&told, "Loaded");
     assert!(
         why.contains("config.writter: unknown field") && why.contains("serves on"),
@@ -354,8 +354,8 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
 async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
     let _alone = alone(&lab, "greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
-    let spec = |suspended: bool| {
-        json!({"source": {"file": "greeting.wasm"}, "suspended": suspended,
+    let spec = |suspend: bool| {
+        json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
             "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     govern(&lab, "greeting", spec(true)).await;
@@ -402,7 +402,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         ),
         (
             json!({"source": {"file": "a.wasm"}, "canary": {"source": {"file": "b.wasm"}, "objects": {}}}),
-            "exactly one of share and selector",
+            "exactly one of weight and labelSelector",
         ),
     ] {
         let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
@@ -418,12 +418,12 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     govern(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
     for (spec, reason, words) in [
-        (file("absent.wasm"), "FileMissing", "absent.wasm"),
+        (file("absent.wasm"), "FileNotFound", "absent.wasm"),
         (file("module.wasm"), "NotAComponent", "core module"),
         (file("bare.wasm"), "ManifestMissing", "plugin.yaml"),
         (
             json!({"source": {"file": "hostile.wasm"}, "limits": {"memory": "5Gi"}}),
-            "SpecInvalid",
+            "InvalidSpec",
             "limits.memory",
         ),
     ] {
@@ -438,7 +438,9 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
         let second = reports.into_iter().find(|r| r.file == "second.wasm");
-        second.is_some_and(|r| r.reason == "Governed" && r.message.contains("Plugin object hostile"))
+        second.is_some_and(|r| {
+            r.reason == "ManagedByPluginObject" && r.message.contains("Plugin object hostile")
+        })
     })
     .await;
     // Another's component.
@@ -447,7 +449,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         .delete("elsewhere", &Default::default())
         .await;
     govern(&lab, "elsewhere", file("second.wasm")).await;
-    let told = says(&lab, "elsewhere", "Loaded", "False", "NameDiffers").await;
+    let told = says(&lab, "elsewhere", "Loaded", "False", "NameMismatch").await;
     assert!(
         message(&told, "Loaded").contains("is the plugin hostile"),
         "{told:#}"
@@ -505,7 +507,7 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     lab.wait_ready(&probe(), "a").await;
     // Nothing that would take it up again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
-    says(&lab, "probe", "Loaded", "False", "FileMissing").await;
+    says(&lab, "probe", "Loaded", "False", "FileNotFound").await;
     let orphan = kube::api::Patch::Merge(
         json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
     );
@@ -572,9 +574,9 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     govern(&lab, "greeting", spec.clone()).await;
     lab.start_host().await;
     says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
-    spec["source"]["oci"]["pullSecret"] = json!({"namespace": lab.namespace, "name": "pull"});
+    spec["source"]["oci"]["pullSecretRef"] = json!({"namespace": lab.namespace, "name": "pull"});
     let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
-    spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
+    spec["verify"] = json!({"keysFrom": [{"configMapKeyRef": keys}]});
     govern(&lab, "greeting", spec).await;
     let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");

@@ -229,7 +229,7 @@ mod real {
             "theirs.pub",
             "--key",
             "ours.pub",
-            "--all",
+            "--require-all",
         ];
         let missing = desk.fails(&all);
         assert!(missing.contains("must be signed by every key"), "{missing}");
@@ -435,7 +435,7 @@ mod real {
         let put = http.put(sig(&evil)).header("content-type", MANIFEST).body(copied);
         assert!(put.send().await.expect("an answer").status().is_success());
         let error = pull().await.expect_err("copied");
-        assert_eq!(error.reason(), "SignatureInvalid");
+        assert_eq!(error.reason(), "InvalidSignature");
         assert!(
             error
                 .to_string()

@@ -126,7 +126,7 @@ impl Ingest {
                 Some(key)
             }
             Err(e) => {
-                warn!(kind = %self.scope.gvk, "skipped: {e}");
+                warn!(kind = %self.scope.gvk, error = %e, "skipping malformed object");
                 None
             }
         }

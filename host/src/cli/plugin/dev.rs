@@ -48,21 +48,22 @@ const SOURCES: [&str; 13] = [
 
 /// Arguments of `ostler plugin dev`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it could not run, 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  ended by SIGINT or SIGTERM\n  1  error\n  2  invalid arguments")]
 pub struct Dev {
-    /// The plugin's folder.
+    /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// A cluster to develop against, with the plugin's CRDs and samples applied to it; an API server of its own without.
+    /// Kubeconfig of a cluster to develop against. The plugin's CRDs and samples are applied to it. Defaults to an embedded
+    /// API server.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The plugin's configuration.
+    /// Configuration of the plugin.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of the admin server, which `ostler status` and `ostler explain` ask.
-    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
-    admin: SocketAddr,
-    /// How what happens is told: a table, or a line of JSON each.
+    /// Address that the admin server binds to, for `ostler status` and `ostler explain`.
+    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = address)]
+    admin_bind_address: SocketAddr,
+    /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -260,9 +261,15 @@ impl Dev {
         stage.define(&project.crds).await?;
         stage.start().await?;
         let workers = 4;
-        let address = crate::cli::admin(stage.host()?, workers).serve(self.admin).await;
-        let address =
-            address.with_context(|| format!("the admin address {}: try --admin 127.0.0.1:0", self.admin))?;
+        let address = crate::cli::admin(stage.host()?, workers)
+            .serve(self.admin_bind_address)
+            .await;
+        let address = address.with_context(|| {
+            format!(
+                "the admin address {}: try --admin 127.0.0.1:0",
+                self.admin_bind_address
+            )
+        })?;
         self.tell(&stage, address)?;
         let working = async {
             let mut saved = Saved {

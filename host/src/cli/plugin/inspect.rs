@@ -24,12 +24,14 @@ use crate::{
 
 /// Arguments of `ostler plugin inspect`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 this host can run it, 1 it can not, 2 wrong arguments")]
+#[command(
+    after_help = "Exit codes:\n  0  this host can run the component\n  1  this host cannot run it\n  2  invalid arguments"
+)]
 pub struct Inspect {
-    /// The component.
+    /// Component file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -97,7 +99,9 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     found.capabilities = capabilities(&wasm).unwrap_or_default();
     match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
-            found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
+            found.asks = manifest
+                .as_ref()
+                .and_then(|m| serde_json::to_value(&m.permissions).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
         }
         Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
@@ -274,7 +278,7 @@ mod tests {
         ostler_builder::component::append_section(
             &mut component,
             "ostler:manifest",
-            br#"{"asks":{"events":true}}"#,
+            br#"{"permissions":{"events":true}}"#,
         );
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());

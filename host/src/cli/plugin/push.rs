@@ -29,16 +29,16 @@ use crate::{
                   1 otherwise."
 )]
 pub struct Push {
-    /// The component.
+    /// Component file.
     file: PathBuf,
-    /// Where to: REGISTRY/REPOSITORY:TAG.
+    /// Destination in the form REGISTRY/REPOSITORY:TAG.
     reference: Reference,
-    /// Sign it with this private key (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
+    /// Private key to sign the component with (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
     #[arg(long, value_name = "KEY")]
     sign: Option<PathBuf>,
     #[command(flatten)]
     registry: Registry,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

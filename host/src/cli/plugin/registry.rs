@@ -10,10 +10,11 @@ use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 /// How a registry is reached.
 #[derive(Args)]
 pub struct Registry {
-    /// File with the credentials, as `docker login` writes it [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    /// File with registry credentials, as written by `docker login`. Defaults to config.json in $DOCKER_CONFIG or
+    /// ~/.docker.
     #[arg(long, value_name = "FILE")]
     docker_config: Option<PathBuf>,
-    /// Speak plain HTTP with the registry; with one on this machine it is always so.
+    /// Use plain HTTP for the registry. Registries on the loopback interface always use plain HTTP.
     #[arg(long)]
     plain_http: bool,
 }

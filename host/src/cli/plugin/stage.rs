@@ -365,7 +365,7 @@ mod tests {
     async fn a_build_that_is_refused_is_refused_again_at_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
-        std::fs::write(folder.path().join("plugin.yaml"), "asks: {}").unwrap();
+        std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();
         let project = Project::read(folder.path()).unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut stage = Stage::set(None).await.unwrap();

@@ -29,21 +29,21 @@ use crate::{
                         asked for."
 )]
 pub struct Verify {
-    /// A reference (REGISTRY/REPOSITORY@sha256:…, or with a tag) or a file.
+    /// Registry reference (REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG) or file.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
-    /// Public key that must have signed it (PEM, ECDSA P-256 or Ed25519); of several, one is enough.
+    /// Trusted public key (PEM, ECDSA P-256 or Ed25519). May be repeated: one valid signature is enough.
     #[arg(long = "key", value_name = "COSIGN.PUB")]
     keys: Vec<PathBuf>,
-    /// Every key must have signed it.
+    /// Require a valid signature by every key.
     #[arg(long, requires = "keys")]
-    all: bool,
-    /// The signature of a FILE, in base64, as `cosign sign-blob` writes it.
+    require_all: bool,
+    /// Signature of the file in base64, as written by `cosign sign-blob`.
     #[arg(long, value_name = "FILE", requires = "keys")]
     signature: Option<PathBuf>,
     #[command(flatten)]
     registry: Registry,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -86,7 +86,7 @@ impl Verify {
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
-        let policy = match (asked, self.all) {
+        let policy = match (asked, self.require_all) {
             (false, _) => SignaturePolicy::none(),
             (true, false) => SignaturePolicy::any_of(keys),
             (true, true) => SignaturePolicy::all_of(keys),
@@ -148,7 +148,7 @@ impl Verify {
                 .filter(|key| key.verify_message(&wasm, &signature));
             signers.extend(signed.map(|key| key.fingerprint().clone()));
             // One file has one signature, so of several keys at most one has made it.
-            if signers.is_empty() || (self.all && signers.len() < policy.keys.len()) {
+            if signers.is_empty() || (self.require_all && signers.len() < policy.keys.len()) {
                 problem = Some(format!(
                     "{} is not its signature by the keys given",
                     file.display()

@@ -162,7 +162,11 @@ mod tests {
             ("DELETE", "/api/v1/pods/a?dryRun=All", "{}", false),
             ("DELETE", "/api/v1/pods/a?dryRun=All", "", false),
         ] {
-            assert_eq!(is_dry_run(method, path, body.as_bytes()), is, "{method} {path} {body}");
+            assert_eq!(
+                is_dry_run(method, path, body.as_bytes()),
+                is,
+                "{method} {path} {body}"
+            );
         }
     }
 }

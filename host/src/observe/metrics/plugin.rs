@@ -14,7 +14,7 @@ use prometheus_client::{
 };
 
 use super::{Histograms, Labels};
-use crate::contract::limits::Limit;
+use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Buckets for the seconds of a reconcile, equal to controller-runtime's.
 const RECONCILE_SECONDS: [f64; 40] = [
@@ -77,7 +77,7 @@ impl ReconcileResult {
 
 const RESULT_LABELS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
-const TRAP_LABELS: [&str; 4] = ["cpu", "wall", "memory", "trap"];
+const TRAP_LABELS: [&str; 4] = ["cpu_time", "timeout", "memory", "trap"];
 
 /// A write that was not sent because it would have changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,42 +89,6 @@ pub enum Suppressed {
 }
 
 const SUPPRESSED_LABELS: [&str; 2] = ["apply", "status"];
-
-macro_rules! host_calls {
-    ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// What a component can call, to be counted by.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)]
-        pub enum HostCall { $($variant),+ }
-
-        const HOST_CALLS: &[&str] = &[$($name),+];
-    };
-}
-
-host_calls! {
-    KubernetesGet = "kubernetes.get",
-    KubernetesList = "kubernetes.list",
-    KubernetesRequireReady = "kubernetes.require-ready",
-    KubernetesApply = "kubernetes.apply",
-    KubernetesCreate = "kubernetes.create",
-    KubernetesDelete = "kubernetes.delete",
-    ReferencesHold = "references.hold",
-    HttpSend = "http.send",
-    HttpSecretDigest = "http.secret-digest",
-    HttpSubscribe = "http.subscribe",
-    HttpReadEvents = "http.read-events",
-    MessagingPublish = "messaging.publish",
-    StatusCheckpoint = "status.checkpoint",
-    EventsEmit = "events.emit",
-    LogWrite = "log.write",
-    MetricsCounter = "metrics.counter",
-    MetricsGauge = "metrics.gauge",
-    ClockNow = "clock.now",
-    ConfigGet = "config.get",
-    MemoGet = "memo.get",
-    MemoPut = "memo.put",
-    MemoRemove = "memo.remove",
-}
 
 /// Defines the metric families in which every plugin has series, and their registration.
 macro_rules! families {
@@ -147,59 +111,59 @@ macro_rules! families {
 families! {
     results: Family<Labels, Counter> =
         "controller_runtime_reconcile",
-        "Reconciles, by controller and result",
+        "Total number of reconciles, by controller and result",
         Family::default();
     errors: Family<Labels, Counter> =
         "controller_runtime_reconcile_errors",
-        "Reconciles that failed",
+        "Total number of reconciles that failed",
         Family::default();
     terminal: Family<Labels, Counter> =
         "controller_runtime_terminal_reconcile_errors",
-        "Reconciles that failed and are not retried",
+        "Total number of reconciles that failed with a terminal error, which is not retried",
         Family::default();
     panics: Family<Labels, Counter> =
         "controller_runtime_reconcile_panics",
-        "Reconciles that ended in a trap",
+        "Total number of reconciles that ended in a trap of the component",
         Family::default();
     timeouts: Family<Labels, Counter> =
         "controller_runtime_reconcile_timeouts",
-        "Reconciles that computed or took too long",
+        "Total number of reconciles that exceeded their CPU time or timeout",
         Family::default();
     seconds: Histograms =
         "controller_runtime_reconcile_time_seconds",
-        "Seconds a reconcile takes",
+        "Duration of a reconcile in seconds",
         Family::new_with_constructor(|| Histogram::new(RECONCILE_SECONDS));
     queued: Histograms =
         "workqueue_queue_duration_seconds",
-        "Seconds an object was due before it was begun",
+        "Seconds that an object waited in the queue before its reconcile started",
         Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     worked: Histograms =
         "workqueue_work_duration_seconds",
-        "Seconds an object was worked on",
+        "Seconds that the reconcile of an object took",
         Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
     retries: Family<Labels, Counter> =
         "workqueue_retries",
-        "Times an object was queued to be looked at again later",
+        "Total number of times an object was requeued with a delay",
         Family::default();
     calls: Histograms =
         "ostler_wasm_call_duration_seconds",
-        "Seconds a call into a component takes, its host calls included",
+        "Duration of a call into a component in seconds, host calls included",
         Family::new_with_constructor(|| Histogram::new(CALL_SECONDS));
     cpu: Family<Labels, Counter<f64, AtomicU64>> =
         "ostler_wasm_cpu_seconds",
-        "Seconds components have computed",
+        "Total CPU time used by components in seconds",
         Family::default();
     traps: Family<Labels, Counter> =
         "ostler_wasm_traps",
-        "Calls into a component that did not return, by what ended them",
+        "Total number of calls into a component that did not return, by reason",
         Family::default();
     host_calls: Family<Labels, Counter> =
         "ostler_host_calls",
-        "Calls of components into the host",
+        "Total number of host calls made by components",
         Family::default();
     suppressed: Family<Labels, Counter> =
         "ostler_writes_suppressed",
-        "Writes not sent because they would have changed nothing",
+        "Total number of writes that were not sent because they would not have changed the object",
         Family::default();
     hot_loops: Family<Labels, Counter> =
         "ostler_hot_loops",
@@ -207,15 +171,15 @@ families! {
         Family::default();
     exceeded: Family<Labels, Counter> =
         "ostler_plugin_limit_exceeded",
-        "Times a component wanted more than a limit",
+        "Total number of times a component exceeded a limit",
         Family::default();
     bytes: Family<Labels, Counter> =
         "ostler_host_call_bytes",
-        "Bytes that components hand to the host (out) and are given by it (in)",
+        "Total number of bytes passed in host calls, by direction: to_host or from_host",
         Family::default();
     memory: Histograms =
         "ostler_wasm_memory_bytes",
-        "Linear memory a call into a component had at its end",
+        "Linear memory of the instance in bytes at the end of a call into a component",
         Family::new_with_constructor(|| Histogram::new(MEMORY_BYTES));
 }
 
@@ -276,13 +240,20 @@ impl PluginMetrics {
             retries: families.retries.get_or_create_owned(&queue),
             calls: families.calls.get_or_create_owned(&plugin),
             cpu: families.cpu.get_or_create_owned(&plugin),
-            traps: TRAP_LABELS.map(|t| families.traps.get_or_create_owned(&plugin_by("kind", t))),
-            host_calls: HOST_CALLS
+            traps: TRAP_LABELS.map(|t| families.traps.get_or_create_owned(&plugin_by("reason", t))),
+            host_calls: HostCall::ALL
                 .iter()
-                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c)))
+                .map(|c| {
+                    families
+                        .host_calls
+                        .get_or_create_owned(&plugin_by("call", c.name()))
+                })
                 .collect(),
-            suppressed: SUPPRESSED_LABELS
-                .map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
+            suppressed: SUPPRESSED_LABELS.map(|w| {
+                families
+                    .suppressed
+                    .get_or_create_owned(&plugin_by("operation", w))
+            }),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),
             exceeded: Limit::ALL
                 .iter()
@@ -292,7 +263,8 @@ impl PluginMetrics {
                         .get_or_create_owned(&plugin_by("limit", l.name()))
                 })
                 .collect(),
-            bytes: ["out", "in"].map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
+            bytes: ["to_host", "from_host"]
+                .map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
             memory: families.memory.get_or_create_owned(&plugin),
             running: Mutex::default(),
             own: Mutex::default(),
@@ -332,7 +304,7 @@ impl PluginMetrics {
     pub fn trapped(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
-            TrapKind::Cpu | TrapKind::Wall => self.timeouts.inc(),
+            TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
             TrapKind::Memory | TrapKind::Other => self.panics.inc(),
         };
     }

@@ -6,7 +6,7 @@ use super::{Registry, RolledBackBuild, Slot};
 use crate::plugin::{LoadError, Plugin, SlotId, canary_selector::CanarySelector};
 
 /// Reason of a canary that differs from the build beside it in kinds, finalizers or hooks.
-pub(super) const CANARY_DIFFERS: &str = "CanaryDiffers";
+pub(super) const CANARY_DIFFERS: &str = "IncompatibleCanary";
 
 pub(super) struct Canary {
     pub(super) serving: Option<Arc<Plugin>>,
@@ -78,7 +78,7 @@ impl Registry {
         let slot = slots.entry(id.clone()).or_default();
         let Some(stable) = &slot.serving else {
             return Err(LoadError::new(
-                "NothingBeside",
+                "PrimaryNotLoaded",
                 "there is no build beside it".into(),
             ));
         };

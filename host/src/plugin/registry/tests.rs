@@ -81,10 +81,10 @@ fn trap_objects(registry: &Registry, objects: std::ops::Range<usize>) -> Option<
     back
 }
 
-fn share(share: u8) -> CanarySelector {
+fn weight(weight: u8) -> CanarySelector {
     let objects = CanaryObjects {
-        share: Some(share),
-        selector: None,
+        weight: Some(weight),
+        label_selector: None,
     };
     CanarySelector::new(&objects).expect("a choice")
 }
@@ -98,15 +98,15 @@ fn serve_with_taken_name_or_kind_is_refused_until_it_is_free() {
     let refused = |id: &SlotId, plugin| registry.serve(id, "1", plugin, None).err().map(|r| r.reason);
     assert_eq!(
         refused(&SlotId::file("b.wasm"), plugin("a", "2", "B")),
-        Some("NameTaken")
+        Some("NameConflict")
     );
     assert_eq!(
         refused(&SlotId::file("b.wasm"), plugin("b", "2", "A")),
-        Some("KindTaken")
+        Some("KindConflict")
     );
     assert_eq!(
         refused(&SlotId::object("b"), plugin("b", "2", "A")),
-        Some("KindTaken")
+        Some("KindConflict")
     );
     let kept = registry
         .serve(&SlotId::file("b.wasm"), "1", plugin("b", "2", "A"), None)
@@ -145,7 +145,7 @@ fn serve_from_object_replaces_the_file_and_refuses_others() {
     assert_eq!(served.before.expect("a build before").digest, "1".repeat(64));
     assert_eq!(registry.slot_ids(), std::slice::from_ref(&id));
     let other = registry.serve(&SlotId::file("other.wasm"), "1", plugin("a", "3", "A"), None);
-    assert_eq!(other.err().map(|r| r.reason), Some("Governed"));
+    assert_eq!(other.err().map(|r| r.reason), Some("ManagedByPluginObject"));
     assert_eq!(build_of(&registry, 1), "2");
     // What it goes back to is the file's.
     assert!(trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).is_some());
@@ -222,13 +222,13 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
     let registry = Registry::default();
     let id = SlotId::object("a");
     registry.reserve_name("a");
-    let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), share(50));
-    assert_eq!(beside.err().map(|r| r.reason), Some("NothingBeside"));
+    let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), weight(50));
+    assert_eq!(beside.err().map(|r| r.reason), Some("PrimaryNotLoaded"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
     let differs = registry
-        .serve_canary(&id, "c", plugin("a", "2", "B"), share(50))
+        .serve_canary(&id, "c", plugin("a", "2", "B"), weight(50))
         .err();
     assert!(
         differs
@@ -237,16 +237,17 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
             .contains("does not reconcile A.v1.g")
     );
     registry
-        .serve_canary(&id, "c", plugin("a", "2", "A"), share(50))
+        .serve_canary(&id, "c", plugin("a", "2", "A"), weight(50))
         .expect("serves");
     let builds = |registry: &Registry| (0..100).filter(|uid| build_of(registry, *uid) == "2").count();
     let half = builds(&registry);
     assert!((25..75).contains(&half), "{half}");
     assert!(
-        registry.select_canary_objects(&id, &share(100)) && !registry.select_canary_objects(&id, &share(100))
+        registry.select_canary_objects(&id, &weight(100))
+            && !registry.select_canary_objects(&id, &weight(100))
     );
     assert_eq!(builds(&registry), 100);
-    registry.select_canary_objects(&id, &share(50));
+    registry.select_canary_objects(&id, &weight(50));
     let theirs: Vec<usize> = (0..100).filter(|uid| build_of(&registry, *uid) == "2").collect();
     for uid in &theirs[..2] {
         assert!(trap_objects(&registry, *uid..uid + 1).is_none());
@@ -258,11 +259,11 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
     assert_eq!((canary.state, canary.failing), (LoadState::RolledBack, 3));
     // The same is not tried again, another is.
     registry
-        .serve_canary(&id, "d", plugin("a", "2", "A"), share(50))
+        .serve_canary(&id, "d", plugin("a", "2", "A"), weight(50))
         .expect("dealt with");
     assert_eq!(builds(&registry), 0);
     registry
-        .serve_canary(&id, "e", plugin("a", "3", "A"), share(100))
+        .serve_canary(&id, "e", plugin("a", "3", "A"), weight(100))
         .expect("serves");
     assert_eq!(build_of(&registry, 1), "3");
     registry
@@ -335,7 +336,7 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
     registry
-        .serve_canary(&id, "c", plugin("a", "2", "A"), share(100))
+        .serve_canary(&id, "c", plugin("a", "2", "A"), weight(100))
         .expect("serves");
     assert_eq!(build_of(&registry, 1), "2");
     let more = Plugin {
@@ -350,7 +351,7 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
     registry.refuse_canary(
         &id,
         "c",
-        share(100),
+        weight(100),
         Some(LoadError::new(canary::CANARY_DIFFERS, String::new())),
     );
     assert!(registry.is_canary_current(&id, "c"));
@@ -362,7 +363,7 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
     registry.refuse_canary(
         &id,
         "c",
-        share(100),
+        weight(100),
         Some(LoadError::new(canary::CANARY_DIFFERS, String::new())),
     );
     assert!(trap_objects(&registry, 0..health::MIN_AFFECTED_OBJECTS).is_some());
@@ -406,7 +407,7 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
         .serve(&SlotId::object("a"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
     registry
-        .serve_canary(&SlotId::object("a"), "c", plugin("a", "2", "A"), share(100))
+        .serve_canary(&SlotId::object("a"), "c", plugin("a", "2", "A"), weight(100))
         .expect("serves");
     agree(&SlotId::object("a"), most(5));
     assert_eq!(now(), 5);

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Pace, Permissions, SecretGrant, ServiceAccount, UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, Permissions, ReconcileSettings, SecretGrant, ServiceAccount,
+    UpstreamGrant, Verb,
 };
 use crate::contract::limits::Limits;
 
@@ -31,7 +32,10 @@ impl Denied {
         fmt::from_fn(|f| {
             let term = &self.field;
             if !self.is_asked {
-                write!(f, "its manifest does not ask for it, which would be `asks.{term}")?;
+                write!(
+                    f,
+                    "its manifest does not ask for it, which would be `permissions.{term}"
+                )?;
             }
             if !self.is_asked && self.grant_prefix.is_some() {
                 f.write_str("; nor is it granted: ")?;
@@ -117,8 +121,8 @@ impl PluginGrants {
     }
 
     /// The pace of its reconciles, as far as it is granted.
-    pub fn pace(&self) -> Pace {
-        self.grant.pace
+    pub fn reconcile(&self) -> ReconcileSettings {
+        self.grant.reconcile
     }
 
     /// Its identity at the API server; `None` for the host's own.
@@ -209,7 +213,7 @@ impl Permissions {
                 && matches_any(&g.kinds, "Secret")
                 && g.verbs.iter().any(returns_object)
         };
-        let readable = self.secrets_are_readable;
+        let readable = self.read_secrets;
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
@@ -228,7 +232,7 @@ impl Permissions {
                         && g.verbs.contains(&verb)
                         && matches_any(&g.namespaces, namespace)
                 };
-                let readable = self.secrets_are_readable || !access.is_secret_access();
+                let readable = self.read_secrets || !access.is_secret_access();
                 self.kubernetes.iter().position(covers).filter(|_| readable)
             }
             Access::Upstream {
@@ -268,7 +272,7 @@ impl Access<'_> {
         match *self {
             Self::Kubernetes { verb, gvk, namespace } => {
                 let readable = if self.is_secret_access() {
-                    " and `secretsAreReadable: true`"
+                    " and `readSecrets: true`"
                 } else {
                     ""
                 };
@@ -388,17 +392,17 @@ plugins:
 
     #[test]
     fn pace_parses_durations_and_refuses_others() {
-        let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
-        let pace = Grants::parse(text, "g.yaml")
+        let text = "plugins: {team: {reconcile: {interval: 1h30m, jitter: 5}}}";
+        let settings = Grants::parse(text, "g.yaml")
             .expect("parses")
             .grants_for("team")
-            .pace();
+            .reconcile();
         assert_eq!(
-            (pace.poll, pace.jitter),
+            (settings.interval, settings.jitter),
             (Some(Duration::from_secs(5400)), Some(5))
         );
         for wrong in ["soon", "0s", "-5m"] {
-            let text = format!("plugins: {{team: {{pace: {{poll: {wrong}}}}}}}");
+            let text = format!("plugins: {{team: {{reconcile: {{interval: {wrong}}}}}}}");
             let error = Grants::parse(&text, "g.yaml").unwrap_err();
             assert!(error.contains("is no time") && error.contains(wrong), "{error}");
         }
@@ -468,14 +472,14 @@ plugins:
         );
         let neither = silent.check_access(&Access::Events).unwrap_err().to_string();
         assert!(
-            neither.contains("`asks.events: true`") && neither.contains("`plugins.team.events: true`"),
+            neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
             "{neither}"
         );
     }
 
     #[test]
-    fn secrets_are_readable_only_if_asked_and_granted() {
-        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], secretsAreReadable: true}";
+    fn read_secrets_only_if_asked_and_granted() {
+        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], readSecrets: true}";
         let closed = "{kubernetes: [{kinds: ['*'], verbs: [get]}]}";
         let parse = |text: &str| serde_saphyr::from_str::<Permissions>(text).expect("parses");
         let secret = Gvk::new("", "v1", "Secret");
@@ -537,10 +541,10 @@ plugins:
             any::<bool>(),
             any::<bool>(),
         )
-            .prop_map(|(kubernetes, events, secrets_are_readable)| Permissions {
+            .prop_map(|(kubernetes, events, read_secrets)| Permissions {
                 kubernetes,
                 events,
-                secrets_are_readable,
+                read_secrets,
                 ..Permissions::default()
             })
     }
@@ -553,7 +557,7 @@ plugins:
             let grant = |p: &Permissions| Grant {
                 kubernetes: p.kubernetes.clone(),
                 events: p.events,
-                secrets_are_readable: p.secrets_are_readable,
+                read_secrets: p.read_secrets,
                 ..Grant::default()
             };
             let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));

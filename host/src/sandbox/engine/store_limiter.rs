@@ -131,7 +131,7 @@ mod tests {
             plugin_policy::PluginPolicy,
         },
         sandbox::{
-            capabilities::{Call, Door},
+            capabilities::{Call, HostCalls},
             engine::{Engine, State, trap::explain},
         },
     };
@@ -176,7 +176,7 @@ mod tests {
             let mut store = Store::new(
                 &engine.engine,
                 State {
-                    door: Door(Call::new(Arc::new(terms), None)),
+                    door: HostCalls(Call::new(Arc::new(terms), None)),
                     allowance: Allowance::new(&limits, Arc::new(Meter::new(engine.turns.clone()))),
                     wasi: None,
                     table: ResourceTable::new(),

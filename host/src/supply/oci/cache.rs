@@ -58,7 +58,7 @@ impl DiskCache {
         let path = self.blob_path(digest);
         let bytes = read_file(&path, most)?;
         if Digest::of_bytes(&bytes) != *digest {
-            warn!(file = %path.display(), "not what its name says: removed, and pulled again");
+            warn!(file = %path.display(), "removing corrupt file from component cache");
             let _ = fs::remove_file(&path);
             return None;
         }
@@ -123,7 +123,7 @@ impl DiskCache {
                 break;
             }
             if !but.contains(&path) {
-                info!(file = %path.display(), "removed from the component cache: it is full");
+                info!(file = %path.display(), "evicting file from component cache");
                 fs::remove_file(&path)?;
                 total -= length;
             }

@@ -90,7 +90,7 @@ impl StreamTask {
             let pause = pause(in_a_row);
             // A server that gave a time to come back (`Retry-After`) has not failed.
             in_a_row += u32::from(wait.is_zero());
-            tracing::debug!(stream = %key, "event stream: {why}");
+            tracing::debug!(stream = %key, reason = %why, "event stream interrupted");
             if streams.on_broken(key, epoch, why, refused && !told).is_none() {
                 return;
             }

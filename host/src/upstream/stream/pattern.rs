@@ -17,7 +17,7 @@ impl From<http::EventMatch> for EventPattern {
     fn from(m: http::EventMatch) -> Self {
         Self {
             name: m.name,
-            data: m.data,
+            data: m.data.map(|data| (data.pointer, data.value)),
         }
     }
 }

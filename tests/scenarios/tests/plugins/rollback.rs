@@ -49,7 +49,7 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
     let status = &told["status"];
     assert_eq!(
-        (&status["running"]["digest"], &status["lastGood"]),
+        (&status["running"]["digest"], &status["lastGoodDigest"]),
         (&json!(good), &json!(good))
     );
     let bad = status["rolledBack"]["digest"]

@@ -55,16 +55,16 @@ impl Call {
         let call = HostCall::HttpReadEvents;
         let (services, key, upstream) = self.upstream(call, &query.upstream, "GET", path).await?;
         self.counts.upstream_reads += 1;
-        let at_most = |wanted: u32, limit: usize| match wanted as usize {
-            0 => limit,
-            wanted => wanted.min(limit),
+        let at_most = |wanted: Option<u32>, limit: usize| match wanted {
+            None | Some(0) => limit,
+            Some(wanted) => limit.min(wanted as usize),
         };
         let wanted = TailQuery {
-            last: at_most(query.last, EVENTS),
-            bytes: at_most(query.bytes, BYTES),
+            last: at_most(query.max_events, EVENTS),
+            bytes: at_most(query.max_bytes, BYTES),
             timeout: match query.timeout {
-                0 => READING,
-                ms => Duration::from_millis(ms.into()).min(READING),
+                None | Some(0) => READING,
+                Some(ms) => Duration::from_millis(ms).min(READING),
             },
             select: patterns(query.select),
             until: patterns(query.until),
