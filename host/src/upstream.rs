@@ -528,4 +528,22 @@ mod tests {
             "another has to be looked at"
         );
     }
+
+    #[test]
+    fn keyed_digest_is_truncated_hmac_sha256() {
+        // Test case 1 of RFC 4231.
+        let pool = ClientPool {
+            digest_key: hmac::Key::new(hmac::HMAC_SHA256, &[0x0b; 20]),
+            ..ClientPool::default()
+        };
+        assert_eq!(pool.keyed_digest(b"Hi There"), "b0344c61d8db38535ca8afceaf0bf12b");
+        let (one, other) = (ClientPool::default(), ClientPool::default());
+        assert_eq!(one.keyed_digest(b"value"), one.keyed_digest(b"value"));
+        assert_ne!(one.keyed_digest(b"value"), one.keyed_digest(b"other"));
+        assert_ne!(
+            one.keyed_digest(b"value"),
+            other.keyed_digest(b"value"),
+            "each key is random"
+        );
+    }
 }

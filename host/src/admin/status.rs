@@ -1,4 +1,4 @@
-//! The whole host at a glance.
+//! Status summary of the host.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,12 @@ use crate::{
     reconcile::stats::{ObjectStats, RecordedError},
 };
 
-/// Objects that are not Ready are listed up to so many; they are counted all the same.
-const LISTED: usize = 200;
-/// Last errors listed.
-const ERRORS: usize = 20;
+/// Maximum number of listed objects that are not Ready; all are counted.
+const MAX_LISTED_OBJECTS: usize = 200;
+/// Maximum number of listed errors.
+const MAX_LISTED_ERRORS: usize = 20;
 
-/// What `/status` tells.
+/// The response of `/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The host's version.
@@ -24,7 +24,7 @@ pub struct Status {
     pub leases: Vec<Lease>,
     /// The component files.
     pub plugins: Vec<Plugin>,
-    /// What is watched.
+    /// The watches.
     pub watches: Vec<Watch>,
     /// The queue, by plugin.
     pub queue: Vec<Queue>,
@@ -43,7 +43,7 @@ pub struct Status {
 pub struct Lease {
     /// Its name.
     pub name: String,
-    /// Whether it is held.
+    /// True if this process holds it.
     pub leads: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Plugin {
     pub digest: String,
     /// State of its newest build.
     pub state: LoadState,
-    /// What is wrong with the newest file.
+    /// Problem of the newest file.
     pub message: String,
     /// Progress of its life-cycle hooks.
     pub hooks: HookState,
@@ -101,11 +101,11 @@ pub struct Watch {
     pub namespace: String,
     /// The label selector; empty for all.
     pub selector: String,
-    /// Whether only metadata is kept.
+    /// True if only metadata is cached.
     pub metadata: bool,
     /// `synced`, `listing` or `failing`.
     pub state: String,
-    /// Why it fails.
+    /// Error of a failing watch.
     pub message: String,
 }
 
@@ -172,7 +172,7 @@ impl From<ObjectStats> for NotReady {
 }
 
 impl Admin {
-    /// The host as it is now.
+    /// The current status of the host.
     pub fn status(&self) -> Status {
         let services = &self.services;
         let (lanes, delayed) = services.dispatcher.lanes();
@@ -229,13 +229,13 @@ impl Admin {
                 .collect(),
             not_ready: self
                 .stats
-                .list_not_ready(LISTED)
+                .list_not_ready(MAX_LISTED_OBJECTS)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
             errors: self
                 .stats
-                .list_errors(ERRORS)
+                .list_errors(MAX_LISTED_ERRORS)
                 .into_iter()
                 .map(|(key, error)| ObjectError {
                     object: key.to_string(),

@@ -342,6 +342,6 @@ pub(crate) struct Data {
 mod tests {
     #[test]
     fn checked_in_crd_is_current() {
-        crate::kube::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
+        crate::kube::crd::assert_crd_current("ostler.dev_plugins.yaml", &super::crd_yaml());
     }
 }

@@ -151,7 +151,7 @@ impl Client {
             .connect_timeout(connect_timeout)
             .pool_idle_timeout(Duration::from_secs(60))
             .dns_resolver(Arc::new(context.network.clone()))
-            .use_preconfigured_tls(tls.clone())
+            .tls_backend_preconfigured(tls.clone())
             .build()
             .map_err(|e| SendError::Invalid(format!("the client: {}", root_cause(&e))))?;
         let limits = spec.limits.clone().unwrap_or_default();

@@ -8,7 +8,7 @@ use ostler::testing::{
     key::Gvk,
     object::Object,
     scope::{Projection, Scope},
-    store::{Source, Put, Store},
+    store::{Put, Source, Store},
 };
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

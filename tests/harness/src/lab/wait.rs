@@ -69,7 +69,8 @@ impl Lab {
     /// Waits until the host has no reconcile running or due.
     pub async fn wait_idle(&self) {
         let router = &self.host().services().dispatcher;
-        self.wait_until("the host is idle", async || router.is_idle()).await;
+        self.wait_until("the host is idle", async || router.is_idle())
+            .await;
     }
 
     /// Waits until all CRDs are served, which is a moment after they were applied.

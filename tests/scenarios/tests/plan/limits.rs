@@ -1,7 +1,7 @@
 //! What a plan never does or shows, and what it says it can't know.
 
 use ostler::testing::{
-    api::{ApiError, ApiClient, PatchType},
+    api::{ApiClient, ApiError, PatchType},
     fence::WriteFence,
     grants::Grants,
     plan::{PlanRequest, Verdict, plan},
@@ -9,7 +9,7 @@ use ostler::testing::{
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{planned, planned_with, probe, refused_with, settings, snapshot, plan_request};
+use super::{plan_request, planned, planned_with, probe, refused_with, settings, snapshot};
 scenarios!(
     a_secret_is_never_shown,
     a_missing_grant_is_told,
