@@ -54,8 +54,8 @@ async fn good(mut lab: Lab) {
     lab.wait_idle().await;
     let (before, logins) = (lab.api_writes(), lab.concourse.counters().logins);
     // Looked at once more: nothing has changed, nothing is written, nobody is asked.
-    let router = &lab.host().services().router;
-    router.add(
+    let router = &lab.host().services().dispatcher;
+    router.enqueue(
         &lab.key(&upstreams(), "ci"),
         ostler::testing::queue::Priority::High,
         ostler::testing::dispatcher::Cause::Poll,

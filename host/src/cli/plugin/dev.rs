@@ -452,7 +452,7 @@ async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyho
                 return false;
             }
         }
-        host.services().router.idle()
+        host.services().dispatcher.is_idle()
     };
     if !wait_until(SETTLE_TIMEOUT, through).await {
         row.message = "still at work".into();

@@ -259,8 +259,10 @@ impl Test {
         }
         for key in keys {
             let (reconciles, api, upstream) = facts(key);
-            host.services().router.add(key, Priority::High, Cause::Manual);
-            let done = async || facts(key).0 > reconciles && host.services().router.idle();
+            host.services()
+                .dispatcher
+                .enqueue(key, Priority::High, Cause::Manual);
+            let done = async || facts(key).0 > reconciles && host.services().dispatcher.is_idle();
             if !wait_until(self.timeout, done).await {
                 bail!("{key} is not reconciled again after {:?}", self.timeout);
             }
