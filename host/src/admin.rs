@@ -80,7 +80,7 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     let scopes = admin.services.informers.scopes();
     let waiting: Vec<_> = scopes
         .iter()
-        .filter(|(_, s)| *s != crate::cache::informer::Synced::Yes)
+        .filter(|(_, s)| *s != crate::cache::informer::SyncState::Synced)
         .map(|(scope, s)| format!("{} {:?}", scope.gvk, s))
         .collect();
     (
@@ -118,10 +118,10 @@ async fn explain(State(admin): State<Admin>, Query(question): Query<Question>) -
 }
 
 async fn store(State(admin): State<Admin>) -> Json<Value> {
-    let (objects, bytes) = admin.services.store.size();
+    let size = admin.services.store.size();
     Json(json!({
-        "objects": objects,
-        "bytes": bytes,
+        "objects": size.objects,
+        "bytes": size.bytes,
         "watches": admin.services.informers.scopes().len(),
     }))
 }

@@ -71,7 +71,7 @@ use self::{
     health::Health,
 };
 use crate::{
-    client::fence::{Deposed, Gate},
+    client::fence::{NotLeader, WriteFence},
     contract::bindings::{http, types},
     kube::{hash::encode_hex, key::Gvk},
     policy::network::NetworkPolicy,
@@ -226,7 +226,7 @@ pub enum SendError {
     TooLarge(String),
     /// The host is not the leader; nothing was sent.
     #[error(transparent)]
-    NotLeader(#[from] Deposed),
+    NotLeader(#[from] NotLeader),
 }
 
 impl From<SendError> for types::Error {
@@ -257,7 +257,7 @@ pub struct ClientPool {
     previous: PreviousSecrets,
     /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
     digest_key: hmac::Key,
-    gate: Gate,
+    gate: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
     /// In a plan: answers requests that may change something.
@@ -300,7 +300,7 @@ impl Default for ClientPool {
             clients: Mutex::default(),
             previous: PreviousSecrets::default(),
             digest_key: key.expect("the system has randomness"),
-            gate: Gate::default(),
+            gate: WriteFence::default(),
             network: NetworkPolicy::default(),
             on_status_change: Arc::new(|_, _| {}),
             dry_run: None,
@@ -310,7 +310,7 @@ impl Default for ClientPool {
 
 impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
-    pub fn with_fence(self, gate: Gate) -> Self {
+    pub fn with_fence(self, gate: WriteFence) -> Self {
         Self { gate, ..self }
     }
 

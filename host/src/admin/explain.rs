@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, question::Question};
 use crate::{
-    cache::{informer::Synced, store::Query},
+    cache::{informer::SyncState, store::Query},
     kube::{
         key::ObjectRef,
         object::Object,
         references,
-        scope::{Form, Scope},
+        scope::{Projection, Scope},
     },
     plugin::HookState,
     reconcile::{
@@ -22,7 +22,7 @@ use crate::{
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::{Cause, Explanation as Turn},
-        queue::{Place, Priority},
+        queue::{ItemState, Priority},
     },
     upstream::{self, StreamState, StreamStatus},
 };
@@ -166,8 +166,8 @@ impl Admin {
         let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
         let facts = self.stats.object(&key).ok_or_else(gone)?;
-        let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
-        let mut turn = self.services.router.explain(&key);
+        let object = self.services.store.get(&key, Projection::Full).ok_or_else(gone)?;
+        let mut turn = self.services.dispatcher.explain(&key);
         let own = match &key.gvk {
             gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
             gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
@@ -196,14 +196,14 @@ impl Admin {
     }
 
     /// The current state of the target of a read, from the cache. No watch is started for it.
-    fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, Synced)]) -> Found {
+    fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, SyncState)]) -> Found {
         let services = &self.services;
-        let scope = dependency.scope(&services.reach);
+        let scope = dependency.scope(&services.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
-        let synced = covering().find(|(_, synced)| *synced == Synced::Yes);
+        let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
         let why = || {
             let failed = covering().find_map(|(_, synced)| match synced {
-                Synced::Failed(why) => Some(why.clone()),
+                SyncState::Failed(why) => Some(why.clone()),
                 _ => None,
             });
             failed.unwrap_or_else(|| "not listed yet".into())
@@ -249,7 +249,7 @@ fn build_explanation(
 ) -> Explanation {
     let paused = object.annotation(PAUSED_ANNOTATION) == Some("true");
     let state = match () {
-        () if object.deleting() => "Terminating",
+        () if object.is_deleting() => "Terminating",
         () if paused => "Paused",
         () if facts.ready => "Ready",
         () if facts.reason.is_empty() && facts.reconciles == 0 => "New",
@@ -280,15 +280,15 @@ fn build_explanation(
         follows: Vec::new(),
         next: next_run(&turn, plugin.is_some(), held),
         woken_by: causes.map(ToString::to_string).collect(),
-        holders: references::holders(object)
+        holders: references::list_holders(object)
             .iter()
             .map(ToString::to_string)
             .collect(),
-        holds: references::holds(object)
+        holds: references::list_held(object)
             .iter()
             .map(ToString::to_string)
             .collect(),
-        finalizers: finalizers().filter(|_| object.deleting()).collect(),
+        finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
         paused,
         plugin: plugin.unwrap_or(facts.plugin),
         plugin_digest: facts.plugin_digest,
@@ -352,13 +352,13 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
     let (state, why) = match object {
         None => (State::Absent, String::new()),
         Some(object) => {
-            let ready = object.ready();
+            let ready = object.readiness();
             let why = match (ready.reason.as_str(), ready.message.as_str()) {
                 (reason, "") => reason.to_owned(),
                 (reason, message) => format!("{reason}: {message}"),
             };
             match ready.reason.is_empty() {
-                _ if object.deleting() => (State::Terminating, why),
+                _ if object.is_deleting() => (State::Terminating, why),
                 _ if ready.ready => (State::Ready, String::new()),
                 true => (State::Exists, String::new()),
                 false => (State::NotReady, why),
@@ -401,18 +401,18 @@ fn pause_reason(suspended: bool, hooks: &HookState) -> Option<String> {
 }
 
 fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
-    if let (Some(Place::Queued(_) | Place::Delayed(_)), Some(why)) = (turn.place, held) {
+    if let (Some(ItemState::Queued(_) | ItemState::Delayed(_)), Some(why)) = (turn.state, held) {
         return NextRun {
             place: "held".into(),
             in_seconds: None,
             why,
         };
     }
-    let (place, why) = match turn.place {
+    let (place, why) = match turn.state {
         _ if !served => ("settled", "no plugin that runs reconciles its kind".to_owned()),
-        Some(Place::InFlight(false)) => ("running", "it runs now".to_owned()),
-        Some(Place::InFlight(true)) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
-        Some(Place::Queued(priority)) => {
+        Some(ItemState::InFlight { requeue: false }) => ("running", "it runs now".to_owned()),
+        Some(ItemState::InFlight { requeue: true }) => ("running", "it runs now, and once more right after: something changed meanwhile".to_owned()),
+        Some(ItemState::Queued(priority)) => {
             let word = match priority {
                 Priority::High => "high",
                 Priority::Normal => "normal",
@@ -420,8 +420,8 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
             };
             ("queued", format!("as soon as a worker is free ({word} priority)"))
         }
-        Some(Place::Delayed(_)) => {
-            let why = match &turn.then {
+        Some(ItemState::Delayed(_)) => {
+            let why = match &turn.due_cause {
                 Some(Cause::Poll) => "its polling interval is over then",
                 Some(Cause::Timer) => "its plugin asked for that time",
                 Some(Cause::Retry) if turn.failures > 0 => "it is tried again after a failure",
@@ -430,7 +430,7 @@ fn next_run(turn: &Turn, served: bool, held: Option<String>) -> NextRun {
             };
             ("delayed", format!("{why}; sooner when it or something it read changes"))
         }
-        Some(Place::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
+        Some(ItemState::Parked) => ("parked", "not by itself: a retry would not help. A change of it, of something it read, or of its plugin wakes it".to_owned()),
         None => ("settled", "when it or something it read changes".to_owned()),
     };
     NextRun {
@@ -475,7 +475,7 @@ mod tests {
             namespace: "n".into(),
             labels: crate::kube::selector::Selector::parse("app=web").ok(),
             fields: None,
-            form: Form::Whole,
+            projection: Projection::Full,
         };
         let found = vec![
             there(conditioned("ready", "True")),
@@ -483,7 +483,7 @@ mod tests {
             there(object("plain", "", "")),
             Found::Object(of_kind("absent"), None),
             Found::Unknown(
-                Dependency::Object(of_kind("unknown"), Form::Whole),
+                Dependency::Object(of_kind("unknown"), Projection::Full),
                 "forbidden".into(),
             ),
             Found::List(
@@ -494,10 +494,10 @@ mod tests {
         let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
         stats.observe_object(&key);
         let turn = Turn {
-            place: Some(Place::Delayed(Default::default())),
+            state: Some(ItemState::Delayed(Default::default())),
             failures: 0,
             due_in: Some(std::time::Duration::from_millis(1500)),
-            then: Some(Cause::Poll),
+            due_cause: Some(Cause::Poll),
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
         };
@@ -552,18 +552,18 @@ mod tests {
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
         for (place, expected) in [
-            (Some(Place::Queued(Priority::Low)), "held"),
-            (Some(Place::Delayed(Default::default())), "held"),
+            (Some(ItemState::Queued(Priority::Low)), "held"),
+            (Some(ItemState::Delayed(Default::default())), "held"),
             // What has begun ends, and what is not queued waits for nothing.
-            (Some(Place::InFlight(false)), "running"),
-            (Some(Place::Parked), "parked"),
+            (Some(ItemState::InFlight { requeue: false }), "running"),
+            (Some(ItemState::Parked), "parked"),
             (None, "settled"),
         ] {
             let turn = Turn {
-                place,
+                state: place,
                 failures: 0,
                 due_in: Some(std::time::Duration::from_secs(1)),
-                then: None,
+                due_cause: None,
                 causes: Vec::new(),
                 reads: Vec::new(),
             };

@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    cache::informer::Synced,
+    cache::informer::SyncState,
     contract::limits::Limit,
     observe::metrics::{
         Labels, MAX_UPSTREAMS, Metrics,
@@ -165,7 +165,7 @@ fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc
         "Maximum number of concurrent reconciles",
         Gauges::<i64>::default(),
     );
-    let (lanes, later) = scraped.services.router.lanes();
+    let (lanes, later) = scraped.services.dispatcher.lanes();
     delayed.set(to_signed(later));
     for LaneState {
         name,
@@ -297,26 +297,28 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         Family::<Labels, Counter>::default(),
     );
     if let Some(name) = &services.lease {
-        let gate = &services.gate;
+        let fence = &services.fence;
         let labels = vec![("name", name.clone())];
-        leads.get_or_create(&labels).set(i64::from(gate.term().is_some()));
-        rereads.get_or_create(&labels).inc_by(gate.rereads());
+        leads
+            .get_or_create(&labels)
+            .set(i64::from(fence.term().is_some()));
+        rereads.get_or_create(&labels).inc_by(fence.rereads());
     }
-    let (objects, bytes) = services.store.size();
+    let size = services.store.size();
     register(
         r,
         "ostler_cache_objects",
         "Current number of objects in the cache",
         Gauge::<i64>::default(),
     )
-    .set(to_signed(objects));
+    .set(to_signed(size.objects));
     register(
         r,
         "ostler_cache_bytes",
         "Size of the JSON of all cached objects in bytes",
         Gauge::<i64>::default(),
     )
-    .set(to_signed(bytes));
+    .set(to_signed(size.bytes));
     register_streams(r, &services.streams);
     register_limits(r, scraped.registry);
     let watches = register(
@@ -330,9 +332,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     }
     for (_, synced) in services.informers.scopes() {
         let state = match synced {
-            Synced::Yes => "synced",
-            Synced::No => "listing",
-            Synced::Failed(_) => "failing",
+            SyncState::Synced => "synced",
+            SyncState::Pending => "listing",
+            SyncState::Failed(_) => "failing",
         };
         watches.get_or_create(&vec![("state", state.into())]).inc();
     }

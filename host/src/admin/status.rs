@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::{
-    cache::informer::Synced,
-    kube::scope::Form,
+    cache::informer::SyncState,
+    kube::scope::Projection,
     plugin::{CanaryReport, HookState, LoadState, Report},
     reconcile::stats::{ObjectStats, RecordedError},
 };
@@ -175,7 +175,7 @@ impl Admin {
     /// The current status of the host.
     pub fn status(&self) -> Status {
         let services = &self.services;
-        let (lanes, delayed) = services.router.lanes();
+        let (lanes, delayed) = services.dispatcher.lanes();
         let mut watches: Vec<_> = services.informers.scopes();
         watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
         Status {
@@ -185,7 +185,7 @@ impl Admin {
                 .iter()
                 .map(|name| Lease {
                     name: name.to_string(),
-                    leads: services.gate.term().is_some(),
+                    leads: services.fence.term().is_some(),
                 })
                 .collect(),
             plugins: self.registry.reports().into_iter().map(Into::into).collect(),
@@ -195,15 +195,15 @@ impl Admin {
                     kind: scope.gvk.to_string(),
                     namespace: scope.namespace.to_string(),
                     selector: scope.selector.map(|s| s.to_string()).unwrap_or_default(),
-                    metadata: scope.form == Form::Metadata,
+                    metadata: scope.projection == Projection::Metadata,
                     state: match synced {
-                        Synced::Yes => "synced",
-                        Synced::No => "listing",
-                        Synced::Failed(_) => "failing",
+                        SyncState::Synced => "synced",
+                        SyncState::Pending => "listing",
+                        SyncState::Failed(_) => "failing",
                     }
                     .into(),
                     message: match synced {
-                        Synced::Failed(why) => why,
+                        SyncState::Failed(why) => why,
                         _ => String::new(),
                     },
                 })

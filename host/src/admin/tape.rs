@@ -62,7 +62,10 @@ pub async fn record(
         Err(refused) => return refused,
     };
     if method == Method::POST {
-        admin.services.router.add(&key, Priority::High, Cause::Manual);
+        admin
+            .services
+            .dispatcher
+            .enqueue(&key, Priority::High, Cause::Manual);
     }
     stream_response(following, wish.count.unwrap_or(usize::MAX))
 }
@@ -83,7 +86,7 @@ fn start_following(
     let key = question
         .find(&admin.stats.keys())
         .map_err(|message| error_response(StatusCode::NOT_FOUND, &message))?;
-    if admin.services.gate.term().is_none() {
+    if admin.services.fence.term().is_none() {
         let message = "this host stands by and reconciles nothing: ask the one that leads";
         return Err(error_response(StatusCode::CONFLICT, message));
     }

@@ -291,12 +291,12 @@ async fn interrupted_stream_resumes_at_last_event(mut lab: Lab) {
     let streams = lab.host().services().streams.clone();
     lab.wait_until("events have come", async || streams.all_streams()[0].events > 10)
         .await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.wait_until("it is noticed", async || {
         !matches!(streams.all_streams()[0].state, StreamState::Open)
     })
     .await;
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     wait_complete(&lab, "b", "Succeeded").await;
     let state = lab.concourse.state();
     let total = state["builds"][0]["events"].as_u64().expect("a number") + 1;
@@ -421,7 +421,7 @@ async fn each_object_has_one_build_after_200_crashes(mut lab: Lab) {
         if let Some(fault) = fault {
             faults.fail_next(random.usize(1..3), "POST", "/builds$", fault);
         }
-        faults.latency(Duration::from_millis(random.u64(0..4)));
+        faults.set_latency(Duration::from_millis(random.u64(0..4)));
         for _ in 0..random.usize(1..4) {
             let job = if random.bool() { "slow" } else { "quick" };
             apply_build(&lab, &format!("b{made}"), job, json!({})).await;

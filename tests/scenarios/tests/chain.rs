@@ -161,8 +161,8 @@ fn reconciles(lab: &Lab) -> u64 {
 /// Ends the poll interval of each object now, and waits until the queue is empty.
 async fn poll_all(lab: &Lab) {
     for (kind_name, name) in [("Instance", "ci"), ("Team", "platform"), ("Pipeline", "app")] {
-        let router = &lab.host().services().router;
-        router.add(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
+        let router = &lab.host().services().dispatcher;
+        router.enqueue(&lab.key(&kind(kind_name), name), Priority::Normal, Cause::Poll);
     }
     lab.wait_idle().await;
 }

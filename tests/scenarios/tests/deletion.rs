@@ -114,7 +114,7 @@ async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: La
     }
     lab.settings.deletion_deadline = std::time::Duration::ZERO;
     let lab = start_with_chain(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_until("the condition names obstacle and remedies", async || {
         let object = lab
@@ -126,7 +126,7 @@ async fn deletion_waits_for_unreachable_concourse_and_names_remedies(mut lab: La
     })
     .await;
     assert!(lab.get(&kind("Pipeline"), "app").await.is_some());
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_gone(&kind("Pipeline"), "app").await;
     assert!(lab.concourse.pipeline("platform", "app").is_none());
 }
@@ -184,7 +184,7 @@ async fn deletion_policy_annotation_keeps_pipeline(lab: Lab) {
         return;
     }
     let lab = start_with_chain(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.patch(
         &kind("Pipeline"),
         "app",
@@ -200,7 +200,7 @@ async fn force_delete_annotation_removes_object_with_event(lab: Lab) {
         return;
     }
     let lab = start_with_chain(lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.delete(&kind("Pipeline"), "app").await;
     lab.wait_until("it is being deleted", async || {
         lab.get(&kind("Pipeline"), "app")

@@ -113,7 +113,7 @@ async fn invalid_response_is_reported_and_retried(mut lab: Lab) {
 
 async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
     start_without_team(&mut lab).await;
-    lab.concourse.faults().outage(true);
+    lab.concourse.faults().set_outage(true);
     lab.apply(lab.team_object()).await;
     lab.wait_condition(
         &kind("Team"),
@@ -128,7 +128,7 @@ async fn unreachable_concourse_is_retried_with_backoff(mut lab: Lab) {
         lab.host().stats().object(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
-    lab.concourse.faults().outage(false);
+    lab.concourse.faults().set_outage(false);
     lab.wait_ready(&kind("Team"), "platform").await;
 }
 

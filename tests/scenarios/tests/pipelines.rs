@@ -55,8 +55,8 @@ async fn poll(lab: &Lab, kind_name: &str, name: &str) {
     let key = lab.key(&kind(kind_name), name);
     lab.host()
         .services()
-        .router
-        .add(&key, Priority::Normal, Cause::Poll);
+        .dispatcher
+        .enqueue(&key, Priority::Normal, Cause::Poll);
     lab.wait_idle().await;
 }
 

@@ -21,8 +21,8 @@ async fn rotated_password_is_used_immediately(mut lab: Lab) {
     lab.concourse.expire_tokens();
     lab.host()
         .services()
-        .router
-        .add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
+        .dispatcher
+        .enqueue(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
     let failed = lab
         .wait_condition(&kind("Instance"), "ci", "Ready", "False", "AuthenticationFailed")
         .await;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use ostler_builder::{Built, Options, progress::Step};
+use ostler_builder::{BuiltComponent, Options, progress::Step};
 use serde_json::json;
 
 use super::{format_kilobytes, project};
@@ -64,14 +64,14 @@ impl Build {
 }
 
 /// Builds the component of a folder and checks that this host can run it.
-pub async fn build(folder: &Path, options: Options) -> anyhow::Result<Built> {
-    ostler_builder::detect(folder)?;
+pub async fn build(folder: &Path, options: Options) -> anyhow::Result<BuiltComponent> {
+    ostler_builder::detect_language(folder)?;
     project::read_asks(folder)?;
     let owned = folder.to_owned();
     let built = tokio::task::spawn_blocking(move || {
         let step = Step::new("Building");
-        let built = ostler_builder::build(&owned, &options, &mut |what| step.at(what))?;
-        step.done(&built.name);
+        let built = ostler_builder::build_plugin(&owned, &options, &mut |what| step.set_status(what))?;
+        step.finish(&built.name);
         anyhow::Ok(built)
     })
     .await??;

@@ -301,7 +301,7 @@ impl Dev {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
-                ostler_builder::replace(&path, text.as_bytes())?;
+                ostler_builder::replace_file(&path, text.as_bytes())?;
                 path
             }
             None => self.kubeconfig.clone().unwrap_or_default(),
@@ -311,7 +311,7 @@ impl Dev {
             "kubeconfig": kubeconfig,
             "pid": std::process::id(),
         });
-        ostler_builder::replace(&self.ready_file(), facts.to_string().as_bytes())?;
+        ostler_builder::replace_file(&self.ready_file(), facts.to_string().as_bytes())?;
         match self.output {
             Output::Json => println!("{facts}"),
             Output::Table => println!(
@@ -452,7 +452,7 @@ async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyho
                 return false;
             }
         }
-        host.services().router.idle()
+        host.services().dispatcher.is_idle()
     };
     if !wait_until(SETTLE_TIMEOUT, through).await {
         row.message = "still at work".into();

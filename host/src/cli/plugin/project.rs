@@ -64,7 +64,7 @@ impl Document {
 impl Project {
     /// Reads a folder. Errors name the file, the field and the remedy.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
-        let language = ostler_builder::detect(folder)?;
+        let language = ostler_builder::detect_language(folder)?;
         let crds = read_documents(&folder.join("crds"))?;
         if let Some(other) = crds
             .iter()
@@ -88,7 +88,7 @@ impl Project {
     /// Grants with all requested permissions.
     pub fn grants(&self, plugin: &str) -> anyhow::Result<Grants> {
         let text = json!({ "plugins": { plugin: self.asks } }).to_string();
-        Grants::parse(&text, manifest::FILE).map_err(|e| anyhow::anyhow!("{e}"))
+        Grants::parse(&text, manifest::MANIFEST_FILE).map_err(|e| anyhow::anyhow!("{e}"))
     }
 
     /// Fails unless the folder defines every kind that the component reconciles.
@@ -120,7 +120,7 @@ impl Project {
 
 /// The permissions that a folder's `plugin.yaml` requests.
 pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
-    let file = folder.join(manifest::FILE);
+    let file = folder.join(manifest::MANIFEST_FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::project::{Document, Project};
 use crate::{
-    client::api::{ApiError, Cluster, Patch},
+    client::api::{ApiClient, ApiError, PatchType},
     host::{Host, Settings},
     kube::{
         hash::encode_hex,
@@ -38,7 +38,7 @@ pub struct Stage {
     host: Option<Host>,
     server: Option<ostler_apiserver::Server>,
     config: kube::Config,
-    cluster: Cluster,
+    cluster: ApiClient,
     directory: TempDir,
 }
 
@@ -58,7 +58,7 @@ impl Stage {
                 crate::cli::config(Some(path)).await?
             }
         };
-        let cluster = Cluster::new(kube::Client::try_from(config.clone())?);
+        let cluster = ApiClient::new(kube::Client::try_from(config.clone())?);
         Ok(Self {
             host: None,
             server,
@@ -79,7 +79,7 @@ impl Stage {
         let gvk = document.gvk();
         let began = Instant::now();
         let resource = loop {
-            match self.cluster.resource(&gvk).await {
+            match self.cluster.discover_resource(&gvk).await {
                 Ok(resource) => break resource,
                 // A new kind is served a moment after its CRD was applied.
                 Err(ApiError::UnknownKind(_)) if began.elapsed() < self.wait_limit(&gvk) => {
@@ -129,10 +129,10 @@ impl Stage {
         };
         let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
         let key = ObjectRef::new(gvk, namespace, text("/metadata/name"));
-        let path = self.cluster.resource(&key.gvk).await?.object(&key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(&key);
         let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true");
         self.cluster
-            .patch(&path, Patch::Apply, object.to_string().into_bytes())
+            .patch(&path, PatchType::Apply, object.to_string().into_bytes())
             .await?;
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Stage {
             self.apply(crd).await?;
         }
         for gvk in crds.iter().flat_map(Document::defines) {
-            let served = async || self.cluster.resource(&gvk).await.is_ok();
+            let served = async || self.cluster.discover_resource(&gvk).await.is_ok();
             if !wait_until(ESTABLISH_TIMEOUT, served).await {
                 bail!("{gvk} is not served {ESTABLISH_TIMEOUT:?} after its CRD was applied");
             }
@@ -153,7 +153,7 @@ impl Stage {
 
     /// The current state of an object; `None` if it does not exist.
     pub async fn get(&self, key: &ObjectRef) -> anyhow::Result<Option<Value>> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         match self.cluster.get(&path).await {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
             Err(e) if e.code() == 404 => Ok(None),
@@ -163,19 +163,19 @@ impl Stage {
 
     /// All objects of a kind.
     pub async fn list(&self, gvk: &Gvk) -> anyhow::Result<Vec<Value>> {
-        let path = self.cluster.resource(gvk).await?.collection("");
+        let path = self.cluster.discover_resource(gvk).await?.collection("");
         let list: Value = serde_json::from_slice(&self.cluster.get(&path).await?)?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
     /// The preferred version of a group, for a kind.
     pub async fn preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
-        Ok(self.cluster.preferred(group, kind).await?)
+        Ok(self.cluster.discover_preferred(group, kind).await?)
     }
 
     /// Deletes an object; an object that does not exist is no error.
     pub async fn delete(&self, key: &ObjectRef) -> anyhow::Result<()> {
-        let path = self.cluster.resource(&key.gvk).await?.object(key);
+        let path = self.cluster.discover_resource(&key.gvk).await?.object(key);
         match self.cluster.delete(&path, b"{}".to_vec()).await {
             Err(e) if e.code() != 404 => Err(e.into()),
             _ => Ok(()),
@@ -186,7 +186,7 @@ impl Stage {
     pub fn grant(&self, project: &Project, plugin: &str) -> anyhow::Result<bool> {
         project.grants(plugin)?;
         let text = json!({ "plugins": { plugin: project.asks } }).to_string();
-        ostler_builder::replace(&self.grants_file(), text.as_bytes())
+        ostler_builder::replace_file(&self.grants_file(), text.as_bytes())
     }
 
     fn grants_file(&self) -> PathBuf {
@@ -196,7 +196,7 @@ impl Stage {
     /// Configures the plugin by a file. Returns whether that changed.
     fn write_config(&self, plugin: &str, config: &Path) -> anyhow::Result<bool> {
         let text = std::fs::read(config).with_context(|| format!("reading {}", config.display()))?;
-        ostler_builder::replace(&self.plugin_file(plugin, "yaml"), &text)
+        ostler_builder::replace_file(&self.plugin_file(plugin, "yaml"), &text)
     }
 
     fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
@@ -255,7 +255,7 @@ impl Stage {
         };
         let refused = report()?.map_or(0, |r| r.refused);
         // The component first: grants and configuration are written before the host has read it.
-        let mut news = ostler_builder::replace(&self.plugin_file(plugin, "wasm"), wasm)?;
+        let mut news = ostler_builder::replace_file(&self.plugin_file(plugin, "wasm"), wasm)?;
         news |= self.grant(project, plugin)?;
         if let Some(config) = config {
             news |= self.write_config(plugin, config)?;
@@ -281,8 +281,8 @@ impl Stage {
 
     /// Waits until the host is idle; returns false after the timeout.
     pub async fn idle(&self, limit: Duration) -> anyhow::Result<bool> {
-        let router = self.host()?.services().router.clone();
-        Ok(wait_until(limit, async || router.idle()).await)
+        let router = self.host()?.services().dispatcher.clone();
+        Ok(wait_until(limit, async || router.is_idle()).await)
     }
 }
 

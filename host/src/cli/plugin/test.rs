@@ -87,7 +87,7 @@ impl Checks {
         let began = Instant::now();
         match made.await {
             Ok((value, message)) => {
-                step.done(&message);
+                step.finish(&message);
                 self.record_check(check, Verdict::Passed, began, message);
                 Some(value)
             }
@@ -259,8 +259,10 @@ impl Test {
         }
         for key in keys {
             let (reconciles, api, upstream) = facts(key);
-            host.services().router.add(key, Priority::High, Cause::Manual);
-            let done = async || facts(key).0 > reconciles && host.services().router.idle();
+            host.services()
+                .dispatcher
+                .enqueue(key, Priority::High, Cause::Manual);
+            let done = async || facts(key).0 > reconciles && host.services().dispatcher.is_idle();
             if !wait_until(self.timeout, done).await {
                 bail!("{key} is not reconciled again after {:?}", self.timeout);
             }
@@ -399,13 +401,13 @@ fn test_runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::
     let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
     let (program, arguments): (_, &[&str]) = match language {
         Language::Rust => {
-            let mut command = ostler_builder::rust::test(folder)?;
+            let mut command = ostler_builder::rust::test_command(folder)?;
             command.arg("--quiet");
             return Ok(Some(command));
         }
         Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
         Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
-        Language::Go => return Ok(Some(ostler_builder::go::test(folder)?)),
+        Language::Go => return Ok(Some(ostler_builder::go::test_command(folder)?)),
         Language::JavaScript | Language::Python => return Ok(None),
     };
     let mut command = std::process::Command::new(program);
