@@ -62,8 +62,8 @@ impl Step {
     pub fn finish(mut self, summary: impl Display) {
         let seconds = self.began.elapsed().as_secs_f64();
         let summary = summary.to_string();
-        let space = if summary.is_empty() { "" } else { " " };
-        self.end(&format!("✔ {}{space}{summary} ({seconds:.1} s)", self.name));
+        let colon = if summary.is_empty() { "" } else { ": " };
+        self.end(&format!("✔ {}{colon}{summary} ({seconds:.1} s)", self.name));
     }
 
     fn end(&mut self, line: &str) {

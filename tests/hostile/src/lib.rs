@@ -4,7 +4,7 @@ mod trespass;
 
 use ostler_sdk::{prelude::*, serde_json::Value};
 
-/// What to do wrong.
+/// An object whose reconcile misbehaves.
 #[ostler_sdk::resource(
     group = "tests.ostler.dev",
     version = "v1alpha1",
@@ -13,9 +13,9 @@ use ostler_sdk::{prelude::*, serde_json::Value};
     doc = "An object whose reconcile goes wrong in the way it names."
 )]
 pub struct HostileSpec {
-    /// What to do: `behave`, or one of the words in the plugin's source.
+    /// Action: `behave`, or one of the attacks in the plugin's source.
     pub behaviour: String,
-    /// Where it has no business: a namespace, or an upstream.
+    /// Target of the attack: a namespace or an upstream that the plugin may not access.
     pub target: Option<String>,
 }
 

@@ -4,7 +4,7 @@
 use ostler_sdk::prelude::*;
 use ostler_sdk::serde_json::Value;
 
-/// What to do.
+/// An object whose reconcile records its calls.
 #[ostler_sdk::resource(
     group = "tests.ostler.dev",
     version = "v1alpha1",
@@ -13,23 +13,23 @@ use ostler_sdk::serde_json::Value;
     doc = "An object whose reconciles leave traces."
 )]
 pub struct BeatSpec {
-    /// `beat` leaves a trace every so often, `patient` waits until it is asked to end, `stubborn` waits
-    /// whatever it is asked.
+    /// `beat` records a trace at intervals, `patient` waits until the host ends the call, `stubborn` ignores that and keeps
+    /// waiting.
     pub behaviour: String,
-    /// Milliseconds between beats; none for one beat only.
+    /// Milliseconds between traces; a single trace without it.
     pub interval: Option<u32>,
-    /// What `upgrade` does: `count` (without it), `fail`, `overreach`.
+    /// Action of `upgrade`: `count` (the default), `fail` or `overreach`.
     pub upgrade: Option<String>,
 }
 
 /// The plugin's configuration.
 #[ostler_sdk::api]
 struct Config {
-    /// Put into each trace.
+    /// Text in each trace.
     writer: Option<String>,
-    /// Where `initialize` counts itself; it doesn't without.
+    /// ConfigMap in which `initialize` counts its calls. Without it calls are not counted.
     namespace: Option<String>,
-    /// Makes `initialize` fail, with this.
+    /// Error message with which `initialize` fails.
     failure: Option<String>,
 }
 

@@ -90,7 +90,7 @@ pub fn build_components(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component
         step.set_status(guest.name.clone());
         components.push(build_foreign(guest, &step)?);
     }
-    step.finish(components.len());
+    step.finish(format!("{} components", components.len()));
     Ok(components)
 }
 

@@ -30,7 +30,7 @@ use crate::meter::Meter;
 
 const MANAGER: &str = "bench-kube-rs";
 
-/// What the ConfigMap is to have.
+/// Content of the ConfigMap.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(group = "bench.ostler.dev", version = "v1", kind = "Sample", namespaced)]
 // Its CRD is the bench's own.
@@ -40,7 +40,7 @@ struct SampleSpec {
     config: Option<String>,
 }
 
-/// What was found last.
+/// Status of the last reconcile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SampleStatus {
@@ -51,7 +51,7 @@ struct SampleStatus {
 struct Context {
     client: Client,
     config_maps: Store<ConfigMap>,
-    /// Whether the store has had everything once.
+    /// Becomes true when the store is complete.
     listed: watch::Receiver<bool>,
     meter: Arc<Meter>,
 }
@@ -131,10 +131,10 @@ fn status(sample: &Sample) -> SampleStatus {
 /// The bench's operator with kube-rs.
 #[derive(Parser)]
 struct Cli {
-    /// Reconciles at the same time.
+    /// Number of concurrent reconciles.
     #[arg(long, default_value_t = 16)]
     workers: u16,
-    /// Where to say the address of the bench's own server.
+    /// File to write the address of the bench's own server to.
     #[arg(long)]
     ready_file: PathBuf,
 }
@@ -143,11 +143,11 @@ struct Cli {
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    // Fails only when somebody was faster, which is as good.
+    // Fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::try_default().await?;
 
-    // One watch of ConfigMaps: for the store, for the children, for what is read.
+    // One ConfigMap watch serves the store, the owned objects and the objects that are read.
     let (config_maps, writer) = reflector::store::<ConfigMap>();
     let changed = watcher(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
         .default_backoff()
@@ -178,7 +178,7 @@ async fn main() -> anyhow::Result<()> {
                 .collect()
         }
     };
-    // One task waits for the store: of several that do, only the last is woken.
+    // Only one task waits for the store, because only the last of several waiters is woken.
     let (sender, listed) = watch::channel(false);
     let filling = config_maps.clone();
     tokio::spawn(async move {

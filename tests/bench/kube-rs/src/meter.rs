@@ -1,4 +1,4 @@
-//! The duration of each reconcile, and a server that tells the driver of it.
+//! Durations of reconciles, and a server from which the driver reads them.
 
 use std::{
     path::Path,
@@ -25,7 +25,7 @@ impl Drop for Timed<'_> {
 }
 
 impl Meter {
-    /// Begins to time a reconcile.
+    /// Starts the timer of a reconcile.
     pub fn start(&self) -> Timed<'_> {
         Timed(self, Instant::now())
     }
@@ -37,7 +37,7 @@ impl Meter {
         json!({"reconciles": sorted.len(), "p50_us": at(50), "p99_us": at(99)})
     }
 
-    /// Serves on a port of its own, said in a file; gives the driver's calls to reconcile all again.
+    /// Serves on a free port, whose address it writes to a file. Returns the driver's requests to reconcile all objects.
     pub async fn serve(ready_file: &Path) -> anyhow::Result<(Arc<Self>, impl Stream<Item = ()> + use<>)> {
         let meter = Arc::new(Self::default());
         let (sender, again) = mpsc::unbounded();
@@ -59,7 +59,7 @@ impl Meter {
             .route(
                 "/resync",
                 routing::post(async move || {
-                    // Fails when the controller is gone; then the driver finds out.
+                    // Fails when the controller has ended, which the driver notices by itself.
                     let _ = sender.unbounded_send(());
                 }),
             )

@@ -2,7 +2,7 @@
 
 use ostler_sdk::prelude::*;
 
-/// What the ConfigMap is to have.
+/// Content of the ConfigMap.
 #[ostler_sdk::resource(
     group = "bench.ostler.dev",
     version = "v1",
@@ -11,9 +11,9 @@ use ostler_sdk::prelude::*;
     doc = "A sample, kept in a ConfigMap of the same name."
 )]
 pub struct SampleSpec {
-    /// Goes into the ConfigMap as it is.
+    /// Value that is copied into the ConfigMap.
     pub text: String,
-    /// A ConfigMap whose `value` goes into the ConfigMap too.
+    /// Name of a ConfigMap whose `value` is copied into the ConfigMap, too.
     pub config: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Counts what Ostler's store allocates for an object: reads one as the API server gives it, and
-//! keeps so many like it, each with settings of its own. Says bytes per object.
+//! Measures the allocations of Ostler's store per object: reads an object as the API server returns it, stores a number
+//! of copies with different values, and prints the bytes per object.
 
 use std::alloc::System;
 
@@ -53,13 +53,13 @@ fn main() -> Result<()> {
     if store.size().objects != n {
         bail!("the store has {} of {n} objects", store.size().objects);
     }
-    // What was reallocated is told as a difference.
+    // The allocator reports reallocations as differences.
     let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
     println!("{}", bytes / i64::try_from(n)?);
     Ok(())
 }
 
-/// As the bench's driver makes them: digits that say nothing twice.
+/// Returns pseudo-random digits, as the bench's driver does.
 fn noise(seed: usize, len: usize) -> String {
     let mut dice = fastrand::Rng::with_seed(seed as u64);
     std::iter::repeat_with(|| dice.digit(16)).take(len).collect()

@@ -47,9 +47,10 @@ pub fn pipeline(p: usize, shape: Shape) -> Value {
     let jobs: Vec<_> = Shape::jobs_of_one()
         .map(|j| {
             // The simulator's clock takes one step for each second.
-            let run = match has_long_builds(p, j) {
-                true => json!({"path": "sleep", "args": ["1000000"]}),
-                false => json!({"path": "echo", "args": [format!("job {j} of {}", shape.pipelines)]}),
+            let run = if has_long_builds(p, j) {
+                json!({"path": "sleep", "args": ["1000000"]})
+            } else {
+                json!({"path": "echo", "args": [format!("job {j} of {}", shape.pipelines)]})
             };
             json!({"name": job_name(j), "plan": [{"task": "work", "config": {"platform": "linux",
                 "image_resource": {"type": "registry-image", "source": {"repository": "alpine"}}, "run": run}}]})
