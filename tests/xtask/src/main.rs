@@ -8,6 +8,7 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
+mod docs;
 mod paths;
 mod process;
 mod registry;
@@ -56,6 +57,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Build docs/ as a site in target/book.
+    Docs,
 }
 
 fn main() -> ExitCode {
@@ -90,6 +93,7 @@ fn run(command: Command) -> Result<ExitCode> {
             running.wait().context("the control plane")?;
         }
         Command::Crds { check } => cargo::crds(check)?,
+        Command::Docs => docs::build_book()?,
     }
     Ok(ExitCode::SUCCESS)
 }
