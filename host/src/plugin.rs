@@ -28,7 +28,7 @@ use crate::{
         limits::Limits,
     },
     kube::{
-        hash::hex,
+        hash::encode_hex,
         key::Gvk,
         scope::{Form, Reach, Scope},
         selector::Selector,
@@ -278,7 +278,7 @@ pub async fn load(
     let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
     let looked_at = config.is_none();
     let config = configure(config, manifest.as_ref())?;
-    let digest = hex(&Sha256::digest(&wasm));
+    let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await

@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::hex,
+    kube::hash::encode_hex,
     plugin::{Plugin, Refusal, Registry, Served, load},
     policy::grants::Grants,
     recording::Tapes,
@@ -224,13 +224,13 @@ impl Reloader {
         content.update(&wasm);
         content.update(config.as_deref().unwrap_or("").as_bytes());
         content.update(format!("{:?}", self.grants));
-        let digest = hex(&content.finalize());
+        let digest = encode_hex(&content.finalize());
         if self.registry.knows(file, &digest) {
             return;
         }
         let config = Some(config.as_deref().unwrap_or("{}"));
         self.agree(file, &self.grants, false);
-        let compiled = self.registry.compiled(&hex(&Sha256::digest(&wasm)));
+        let compiled = self.registry.compiled(&encode_hex(&Sha256::digest(&wasm)));
         let loaded = match compiled {
             Some(build) => build.agreed(config, &self.grants, &self.limits),
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,

@@ -50,7 +50,7 @@ use self::{
 use crate::{
     client::fence::{Deposed, Gate},
     contract::bindings::{http, types},
-    kube::{hash::hex, key::Gvk},
+    kube::{hash::encode_hex, key::Gvk},
     policy::network::Network,
 };
 
@@ -453,10 +453,12 @@ impl Clients {
             .chain_update(self.salt)
             .chain_update(value)
             .finalize();
-        hex(&Sha256::new()
-            .chain_update(inner)
-            .chain_update(self.salt)
-            .finalize()[..16])
+        encode_hex(
+            &Sha256::new()
+                .chain_update(inner)
+                .chain_update(self.salt)
+                .finalize()[..16],
+        )
     }
 }
 

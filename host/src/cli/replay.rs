@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     contract::inspection,
-    kube::hash::hex,
+    kube::hash::encode_hex,
     recording::format::Recording,
     replay::{Difference, Replayed, replay},
     sandbox::engine::Engine,
@@ -69,7 +69,7 @@ impl Replay {
         let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
         let recording = Arc::new(Recording::parse(&text, &file)?);
         let (name, wasm) = self.component(&recording)?;
-        let digest = hex(&Sha256::digest(&wasm));
+        let digest = encode_hex(&Sha256::digest(&wasm));
         let inspection = inspection::inspect(&wasm).map_err(|e| format!("{name}: {e}"))?;
         let limits = recording.limits().map_err(|e| format!("{file}: {e}"))?;
         let engine = Engine::new(2, limits.memory, None, None).map_err(|e| format!("the engine: {e:#}"))?;
@@ -114,7 +114,7 @@ impl Replay {
             let path = entry.path();
             if path.extension().is_some_and(|e| e == "wasm") {
                 let (name, wasm) = read(&path)?;
-                if hex(&Sha256::digest(&wasm)) == recording.plugin.digest {
+                if encode_hex(&Sha256::digest(&wasm)) == recording.plugin.digest {
                     return Ok((name, wasm));
                 }
             }

@@ -2,7 +2,7 @@
 
 mod write_responses;
 
-use crate::kube::hash::digest;
+use crate::kube::hash::hash_to_u64;
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash},
@@ -90,7 +90,7 @@ impl Effects {
         force: bool,
     ) -> Result<Written, ApiError> {
         let body = serde_json::to_vec(object).map_err(|e| ApiError::Garbage(e.to_string()))?;
-        let sent = digest(|hasher| body.hash(hasher));
+        let sent = hash_to_u64(|hasher| body.hash(hasher));
         let before = {
             let applied = self.applied.lock().expect("lock");
             let of = applied.get(writer.by).into_iter().flatten();
@@ -488,7 +488,7 @@ fn fingerprint(live: &Value, applied: &Value) -> u64 {
             (live, _) => live.hash(hasher),
         }
     }
-    digest(|hasher| walk(Some(live), applied, hasher))
+    hash_to_u64(|hasher| walk(Some(live), applied, hasher))
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::hash::{DefaultHasher, Hasher};
 
 /// Lower-case hexadecimal digits of some bytes.
-pub fn hex(bytes: &[u8]) -> String {
+pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The 64-bit hash of everything that `hash` feeds into the hasher. Stable within one process only.
-pub fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
+pub fn hash_to_u64(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
     hash(&mut hasher);
     hasher.finish()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::{hash::hex, object::Object},
+    kube::{hash::encode_hex, object::Object},
     policy::grants::Grants,
     sandbox::engine::Engine,
 };
@@ -45,7 +45,7 @@ pub async fn governed(
 ) -> Result<Plugin, Refusal> {
     let config = configuration(spec);
     let grants = Grants::of_object(name, spec.grant());
-    let plugin = match registry.compiled(&hex(&Sha256::digest(&wasm))) {
+    let plugin = match registry.compiled(&encode_hex(&Sha256::digest(&wasm))) {
         Some(build) => build.agreed(Some(&config), &grants, limits)?,
         None => load(engine, wasm, Some(&config), &grants, limits).await?,
     };

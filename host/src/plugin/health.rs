@@ -100,7 +100,7 @@ impl Record {
         if ending != Ending::Trapped && !self.busy.load(Ordering::Relaxed) {
             return Noted::default();
         }
-        let object = crate::kube::hash::digest(|hasher| std::hash::Hash::hash(uid, hasher));
+        let object = crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(uid, hasher));
         let mut tally = self.tally.lock().expect("lock");
         let trapped = tally.trapping.is_empty();
         if ending == Ending::Trapped {

@@ -12,7 +12,7 @@ use crate::{
         bindings::reconciler,
         limits::{Limit, Limits},
     },
-    kube::{hash::digest, key::ObjectRef, object::Object},
+    kube::{hash::hash_to_u64, key::ObjectRef, object::Object},
     observe::metrics::Suppressed,
     plugin::Plugin,
     reconcile::conditions::{self, Moment},
@@ -28,9 +28,9 @@ impl Controller {
         object: &Arc<Object>,
         result: &Answer,
     ) -> Result<bool, End> {
-        let said = digest(|hasher| result.hash(hasher));
+        let said = hash_to_u64(|hasher| result.hash(hasher));
         let version =
-            |o: &Object| digest(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
+            |o: &Object| hash_to_u64(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
         let suppressed = || {
             let metrics = self.services.metrics.plugin(by);
             metrics.suppressed(Suppressed::Status);

@@ -9,7 +9,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtxBuilder};
 
 use super::format::Wasi;
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// Readings of each clock that are kept.
 const READINGS: usize = 4096;
@@ -115,7 +115,7 @@ impl Surroundings {
     pub fn heard(&self) -> Wasi {
         let state = self.0.lock().expect("lock");
         Wasi {
-            seed: hex(&state.seed),
+            seed: encode_hex(&state.seed),
             wall_clock: state.wall.known.clone(),
             monotonic_clock: state.monotonic.known.clone(),
             cut: state.wall.cut || state.monotonic.cut,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     contract::limits::Limits,
-    kube::hash::hex,
+    kube::hash::encode_hex,
     plugin::{Plugin, Refusal, Registry, canary_selector::Choice, governed, of_object, spec::Source},
     policy::grants::Grants,
     sandbox::engine::Engine,
@@ -168,13 +168,13 @@ impl Reloader {
         let spec = &wanted.spec;
         let mut revision = Sha256::new();
         revision.update(match &content {
-            Some(Ok(wasm)) => hex(&Sha256::digest(wasm)),
+            Some(Ok(wasm)) => encode_hex(&Sha256::digest(wasm)),
             Some(Err(refusal)) => refusal.message.clone(),
             None => String::new(),
         });
         let agreed = json!([source, spec.verify, spec.config, spec.grant(), spec.suspended]);
         revision.update(agreed.to_string());
-        let revision = hex(&revision.finalize());
+        let revision = encode_hex(&revision.finalize());
         let id = of_object(&wanted.name);
         let known = match part {
             Part::Stable => self.registry.knows(&id, &revision),

@@ -29,7 +29,7 @@ use crate::{
     client::api::Cluster,
     effect::writer::Effects,
     kube::{
-        hash::digest,
+        hash::hash_to_u64,
         key::ObjectRef,
         scope::{Form, Reach, Scope},
     },
@@ -283,7 +283,7 @@ impl Test {
     /// Until all is told, answered and reconciled, in any order.
     async fn end(&mut self, seed: u64) {
         for turn in 0..5000u32 {
-            let dice = |of: u64, what: usize| digest(|hasher| (seed, turn, what).hash(hasher)) % of;
+            let dice = |of: u64, what: usize| hash_to_u64(|hasher| (seed, turn, what).hash(hasher)) % of;
             let mut busy = dice(2, 0) == 0 && self.begin();
             if dice(2, 1) == 0 {
                 self.go_on(dice(8, 2) as usize);

@@ -277,7 +277,11 @@ mod tests {
     #[test]
     fn every_byte_is_accounted_for() {
         let mut component = b"\0asm\x0d\0\x01\0".to_vec();
-        ostler_builder::component::append_section(&mut component, "ostler:manifest", br#"{"asks":{"events":true}}"#);
+        ostler_builder::component::append_section(
+            &mut component,
+            "ostler:manifest",
+            br#"{"asks":{"events":true}}"#,
+        );
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());
         assert!(found.contains_key("custom: ostler:manifest"), "{found:?}");

@@ -17,7 +17,7 @@ use crate::{
     client::api::{ApiError, Cluster, Patch},
     host::{Host, Settings},
     kube::{
-        hash::hex,
+        hash::encode_hex,
         key::{Gvk, ObjectRef},
     },
     plugin::{Plugin, Report},
@@ -259,7 +259,7 @@ impl Stage {
         if let Some(config) = config {
             news |= self.configure(plugin, config)?;
         }
-        let digest = hex(&Sha256::digest(wasm));
+        let digest = encode_hex(&Sha256::digest(wasm));
         let began = Instant::now();
         loop {
             match report()?.and_then(|report| verdict(report, &digest, refused, news)) {

@@ -18,7 +18,7 @@ use crate::{
     },
     effect::writer::Writer,
     kube::{
-        hash::digest,
+        hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         object::Object,
         scope::Form,
@@ -146,7 +146,8 @@ impl Host for Call {
     async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
         let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
-        let said = digest(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
+        let said =
+            hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         self.takes(object.len())?;
         if let Some((key, live)) = services.effects.as_before(&by, said) {
             self.may(Verb::Apply, &key.gvk, &key.namespace)?;

@@ -14,7 +14,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use wasmtime::{Engine, component::Component, format_err};
 
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// A component that takes longer to compile is refused; with an interpreter in it it has more time.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -97,7 +97,7 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
     engine.precompile_compatibility_hash().hash(&mut compatibility);
     format!(
         "{}-{:016x}.cwasm",
-        hex(&Sha256::digest(wasm)),
+        encode_hex(&Sha256::digest(wasm)),
         compatibility.finish()
     )
 }

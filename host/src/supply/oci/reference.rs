@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use sha2::Sha256;
 
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// A SHA-256, as registries write it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ impl Digest {
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
-        Self(format!("sha256:{}", hex(&Sha256::digest(bytes))))
+        Self(format!("sha256:{}", encode_hex(&Sha256::digest(bytes))))
     }
 
     /// Reads `sha256:` and 64 hexadecimal digits.

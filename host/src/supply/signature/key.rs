@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::kube::hash::hex;
+use crate::kube::hash::encode_hex;
 
 /// What comes before an uncompressed point of P-256 in a SubjectPublicKeyInfo.
 const P256: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
@@ -91,7 +91,7 @@ impl PublicKey {
             Some(Self {
                 algorithm,
                 bytes: bytes.to_vec(),
-                fingerprint: Fingerprint(format!("sha256:{}", hex(&Sha256::digest(info)))),
+                fingerprint: Fingerprint(format!("sha256:{}", encode_hex(&Sha256::digest(info)))),
             })
         };
         of(Algorithm::P256, P256, P256_BYTES).or_else(|| of(Algorithm::Ed25519, EDWARDS, EDWARDS_BYTES))
