@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::question::Question;
-use crate::{host::synced, plugin::Registry, reconcile::stats::Ledger, sandbox::capabilities::Services};
+use crate::{
+    host::is_synced, plugin::Registry, reconcile::stats::ReconcileStats, sandbox::capabilities::Services,
+};
 
 /// What the admin server tells of.
 #[derive(Clone)]
@@ -31,7 +33,7 @@ pub struct Admin {
     /// For `/plugins`.
     pub registry: Arc<Registry>,
     /// For `/objects`.
-    pub ledger: Arc<Ledger>,
+    pub stats: Arc<ReconcileStats>,
     /// Reconciles at the same time.
     pub workers: u32,
 }
@@ -46,7 +48,7 @@ impl Admin {
             .route("/readyz", get(ready))
             .route(
                 "/objects",
-                get(async |State(admin): State<Self>| Json(admin.ledger.all())),
+                get(async |State(admin): State<Self>| Json(admin.stats.all_objects())),
             )
             .route(
                 "/plugins",
@@ -72,7 +74,7 @@ impl Admin {
 
 /// Ready when caches are synced; says which are not.
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
-    if synced(&admin.services) {
+    if is_synced(&admin.services) {
         return (StatusCode::OK, "ok".into());
     }
     let scopes = admin.services.informers.scopes();
@@ -99,7 +101,7 @@ async fn metrics(State(admin): State<Admin>, headers: HeaderMap) -> Response {
     let scraped = Scraped {
         services: &admin.services,
         registry: &admin.registry,
-        ledger: &admin.ledger,
+        stats: &admin.stats,
         workers: admin.workers,
     };
     match admin.services.metrics.text(format, &scraped) {
@@ -127,9 +129,9 @@ async fn store(State(admin): State<Admin>) -> Json<Value> {
 /// How many reconciles there were, and how long they took. Asked often while it is measured: the number costs nothing.
 async fn reconciles(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Json<Value> {
     let Some(after) = after else {
-        return Json(json!({"reconciles": admin.ledger.reconciles()}));
+        return Json(json!({"reconciles": admin.stats.count_reconciles()}));
     };
-    let mut durations = admin.ledger.durations(after);
+    let mut durations = admin.stats.list_durations(after);
     let n = durations.len();
     let mut whole: Vec<_> = durations.iter().map(|(_, whole)| *whole).collect();
     let mut whole = |q: usize| (n > 0).then(|| *whole.select_nth_unstable(n * q / 100).1);

@@ -3,6 +3,7 @@
 mod ask;
 mod compile;
 mod completion;
+#[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod plan;
@@ -30,6 +31,7 @@ use tracing::info;
 
 use crate::{
     admin::Admin,
+    contract::limits::Time,
     host::{Host, Settings},
     leader::lease,
     observe::telemetry::{self, LogFormat},
@@ -38,9 +40,16 @@ use crate::{
     sandbox::engine::Cache,
 };
 
-/// Ostler runs Kubernetes reconcilers that are WebAssembly components.
+/// Run Kubernetes reconcilers as sandboxed WebAssembly components.
 #[derive(Parser)]
 #[command(name = "ostler", version, about)]
+#[cfg_attr(
+    not(feature = "dev"),
+    command(
+        after_help = "This build has no development commands: `ostler dev` and `ostler plugin new`, `build`, `test` \
+                          and `dev` are in a build with the Cargo feature `dev`."
+    )
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,39 +57,41 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Reconcile: run the plugins of a directory against a cluster.
+    /// Run a host: reconcile objects of a cluster with the installed plugins.
     Run(run::Run),
-    /// Develop: the same against an API server of its own, when there is no cluster.
+    /// Run a host with an embedded API server, for development without a cluster.
+    #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Tell how a running host is: what is not Ready, and why.
+    /// Show the status of a running host: what is not Ready, and why.
     Status(status::Status),
-    /// Explain an object: why it is not Ready, what it waits for, when it runs next.
+    /// Explain the state of an object: why it is not Ready, what it waits for, and when it is reconciled next.
     Explain(explain::Explain),
-    /// Plan: what reconciling would change, as a diff; nothing is written.
+    /// Show what reconciling would change, as a diff. Nothing is written.
     Plan(plan::Plan),
-    /// Follow the reconciles of an object live, host call by host call.
+    /// Stream the host calls of an object's reconciles.
     Trace(trace::Trace),
-    /// Record reconciles of an object, or list the recordings that the host has kept.
+    /// Record the reconciles of an object, or list the stored recordings.
     Record(record::Record),
-    /// Replay a recording, with the build that was recorded or a new one. No cluster is needed.
+    /// Replay a recording with the recorded build or another one. No cluster is needed.
     Replay(replay::Replay),
-    /// Write, test, publish and look at plugins.
+    /// Create, test, publish and inspect plugins.
     #[command(subcommand)]
     Plugin(plugin::Plugin),
-    /// Print what a shell needs to complete commands.
+    /// Print the completion script of a shell.
     Completion(completion::Completion),
-    /// Print the CRDs of the host's own kinds as YAML.
+    /// Print the CustomResourceDefinitions of the ostler.dev kinds as YAML.
     Crds,
-    /// Compile a component into the cache: what a host has done in a process of its own.
+    /// Compile a component into the cache. The host runs this command in a child process.
     #[command(hide = true)]
     Compile(compile::Compile),
 }
 
 impl Command {
-    /// How those that run a host log; the others print.
+    /// Log format of the commands that run a host; the others print to standard output.
     fn log_format(&self) -> Option<LogFormat> {
         match self {
             Self::Run(run) => Some(run.common.log_format),
+            #[cfg(feature = "dev")]
             Self::Dev(dev) => Some(dev.common.log_format),
             Self::Plugin(plugin) => plugin.log_format(),
             _ => None,
@@ -99,63 +110,65 @@ impl Command {
 
 #[derive(Args)]
 struct Common {
-    /// Directory of components; what is saved there is swapped in.
-    #[arg(long, default_value = "plugins")]
-    plugins: PathBuf,
-    /// Follow only Plugin objects with these labels (`team=ci`): where several hosts share a cluster.
-    #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
+    /// Directory of components and their configurations. Changed files are reloaded.
+    #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
+    plugin_dir: PathBuf,
+    /// Label selector (`team=ci`) of the Plugin objects to load, for clusters with several hosts.
+    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::Selector::parse)]
     plugin_selector: Option<crate::kube::selector::Selector>,
-    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
-    /// anyway.
-    #[arg(long = "plain-http-registry")]
+    /// Use plain HTTP for this registry (`HOST:PORT`). May be repeated. Registries on the loopback interface always use
+    /// plain HTTP.
+    #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]
     plain_http: Vec<String>,
-    /// File that says what each plugin may do; without it none may do anything.
-    #[arg(long)]
+    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are denied everything.
+    #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
-    /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
-    /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
+    /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
+    /// grants allow. May be repeated.
+    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
-    /// Namespace to be confined to; may be given more than once. All without it.
-    #[arg(long = "namespace")]
+    /// Namespace to watch. May be repeated. Defaults to all namespaces.
+    #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
-    /// Reconciles at the same time.
+    /// Maximum number of concurrent reconciles of all plugins.
     #[arg(long, default_value_t = 16)]
     workers: u32,
-    /// Seconds after which a deletion that is stuck says what can be done.
-    #[arg(long, default_value_t = 600)]
-    deletion_deadline: u64,
-    /// Seconds that reconciles have to end after SIGTERM or SIGINT; a second signal ends at once.
-    #[arg(long, default_value = "25", value_parser = seconds)]
+    /// Time after which a blocked deletion sets the condition DeletionBlocked.
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    deletion_deadline: Duration,
+    /// Time that running reconciles have to end after SIGTERM or SIGINT. A second signal ends the process at once.
+    #[arg(long, default_value = "25s", value_parser = parse_duration)]
     grace_period: Duration,
-    /// Directory for compiled code, which only this user may be able to write to. With it, components are compiled in
-    /// a process of their own.
-    #[arg(long)]
-    cache: Option<PathBuf>,
-    /// Which reconciles are kept as recordings.
+    /// Directory for compiled components. Only this user may have write access to it. With it, components are compiled
+    /// in a child process.
+    #[arg(long, value_name = "DIRECTORY")]
+    cache_dir: Option<PathBuf>,
+    /// Reconciles to store as recordings.
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
     record: recording::Keep,
-    /// Recordings that are kept.
+    /// Maximum number of stored recordings.
     #[arg(long, default_value_t = 200)]
-    record_count: usize,
-    /// Bytes of all recordings together; one may have an eighth of them.
+    max_recordings: usize,
+    /// Maximum size of all stored recordings in bytes. One recording may have an eighth of it.
     #[arg(long, default_value_t = 32 << 20)]
-    record_bytes: usize,
-    /// Address of the admin server (health, facts).
-    #[arg(long, default_value = "127.0.0.1:8081")]
-    admin: SocketAddr,
-    /// File to write when started: JSON with the admin server's URL and the process id.
-    #[arg(long)]
+    max_recording_bytes: usize,
+    /// Address that the admin server (health, metrics, status) binds to.
+    #[arg(long, default_value = "127.0.0.1:8081", value_name = "ADDRESS")]
+    admin_bind_address: SocketAddr,
+    /// File to write when the host has started: JSON with the URL of the admin server and the process ID.
+    #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, value_enum, default_value = "pretty")]
     log_format: LogFormat,
 }
 
-/// Seconds, with a fraction if need be.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is needed")?;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+/// Parses a duration with units, such as `500ms`, `15s` or `10m`, or a number of seconds.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string()),
+        Err(_) => text.parse::<Time>().map(Into::into),
+    }
 }
 
 /// Parses the arguments and runs until a signal, or an error, ends it.
@@ -183,7 +196,7 @@ pub fn main() -> ExitCode {
     let telemetry = cli
         .command
         .log_format()
-        .map(|format| telemetry::start(format, runtime.handle()))
+        .map(|format| telemetry::start_telemetry(format, runtime.handle()))
         .transpose();
     let ended = telemetry.and_then(|telemetry| {
         let ended = runtime.block_on(run(cli.command));
@@ -207,6 +220,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(plan) => return plan.run().await,
         Command::Replay(replay) => return replay.run().await,
         Command::Run(run) => run.run().await?,
+        #[cfg(feature = "dev")]
         Command::Dev(dev) => dev.run().await?,
         Command::Status(status) => status.run().await?,
         Command::Explain(explain) => explain.run().await?,
@@ -244,7 +258,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let grants = grants(common.grants.as_deref())?;
     let settings = Settings {
-        plugins: common.plugins,
+        plugins: common.plugin_dir,
         plugin_selector: common.plugin_selector,
         plain_http: common.plain_http,
         grants,
@@ -252,8 +266,8 @@ async fn serve(
         network: common.networks,
         namespaces: common.namespaces,
         workers: common.workers.max(1),
-        deletion_deadline: Duration::from_secs(common.deletion_deadline),
-        cache: common.cache.map(|directory| Cache {
+        deletion_deadline: common.deletion_deadline,
+        cache: common.cache_dir.map(|directory| Cache {
             directory,
             compiler: std::env::current_exe().ok(),
         }),
@@ -265,8 +279,8 @@ async fn serve(
         election,
         record: recording::Settings {
             keep: common.record,
-            count: common.record_count,
-            bytes: common.record_bytes,
+            count: common.max_recordings,
+            bytes: common.max_recording_bytes,
         },
         ..Settings::default()
     };
@@ -275,9 +289,9 @@ async fn serve(
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut host = Host::start(client, settings).await?;
     let address = admin(&host, common.workers.max(1))
-        .serve(common.admin)
+        .serve(common.admin_bind_address)
         .await
-        .with_context(|| format!("the admin address {}", common.admin))?;
+        .with_context(|| format!("binding the admin address {}", common.admin_bind_address))?;
     info!(admin = %format!("http://{address}"), "started");
     if let Some(path) = &common.ready_file {
         let facts = json!({"admin": format!("http://{address}"), "pid": std::process::id()});
@@ -287,14 +301,14 @@ async fn serve(
             .with_context(|| format!("writing {}", path.display()))?;
     }
     tokio::select! {
-        _ = terminate.recv() => info!("terminated: draining"),
-        _ = interrupt.recv() => info!("interrupted: draining"),
-        e = host.failed() => return Err(e),
+        _ = terminate.recv() => info!(signal = "SIGTERM", "shutting down"),
+        _ = interrupt.recv() => info!(signal = "SIGINT", "shutting down"),
+        e = host.wait_failed() => return Err(e),
     }
     tokio::select! {
         () = host.drain(common.grace_period) => Ok(()),
-        _ = terminate.recv() => anyhow::bail!("terminated again: not drained"),
-        _ = interrupt.recv() => anyhow::bail!("interrupted again: not drained"),
+        _ = terminate.recv() => anyhow::bail!("second SIGTERM: running reconciles were abandoned"),
+        _ = interrupt.recv() => anyhow::bail!("second SIGINT: running reconciles were abandoned"),
     }
 }
 
@@ -303,7 +317,7 @@ fn admin(host: &Host, workers: u32) -> Admin {
     Admin {
         services: host.services().clone(),
         registry: host.registry().clone(),
-        ledger: host.ledger().clone(),
+        stats: host.stats().clone(),
         workers,
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     contract::{
         bindings::{
             reconciler::{Failure, Next, Outcome, Resolution},
-            types::{Condition, TriState},
+            types::{Condition, ConditionStatus},
         },
         inspection,
     },
@@ -24,7 +24,7 @@ use crate::{
         selector::{FieldSelector, Selector},
     },
     policy::{grants::Grants, manifest},
-    reconcile::conditions::{self, Moment},
+    reconcile::conditions::{self, StatusContext},
 };
 
 pub(crate) fn fuzz<S: Strategy>(
@@ -61,13 +61,13 @@ fn component() -> Vec<u8> {
         .expect("the contract");
     let world = resolve.packages[package].worlds["plugin"];
     let mut module = dummy_module(&resolve, world, wit_parser::ManglingAndAbi::Standard32);
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
     let wasm = ComponentEncoder::default()
         .module(&module)
         .expect("a module")
         .encode()
         .expect("a component");
-    manifest::embed(&wasm, &manifest::Manifest::default()).expect("embedded")
+    manifest::embed_manifest(&wasm, &manifest::Manifest::default()).expect("embedded")
 }
 
 /// Bytes changed, cut, doubled or put in.
@@ -100,7 +100,7 @@ fn components() {
     let compiled = AtomicU64::new(0);
     fuzz("components", 3000, mutation(), |changes| {
         let wasm = mutated(&whole, &changes);
-        let _ = manifest::read(&wasm);
+        let _ = manifest::read_manifest(&wasm);
         // What passes may be compiled: that takes time, and every kind of change is seen in some dozens.
         if let Ok(found) = inspection::inspect(&wasm)
             && compiled.fetch_add(1, Ordering::Relaxed) < 40
@@ -114,7 +114,7 @@ fn components() {
 
 #[test]
 fn manifests_and_grants() {
-    let good = "{asks: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
+    let good = "{permissions: {kubernetes: [{group: g, kinds: [A, 'B*'], verbs: [get, hold], namespaces: [n]}], \
                 upstreams: [{methods: [GET]}], secrets: [{}], events: true}, config: {schema: {type: object}}}";
     manifest::Manifest::parse(good, "p").expect("it is good");
     fuzz("manifests", 5000, mutation(), |changes| {
@@ -144,7 +144,11 @@ fn condition() -> impl Strategy<Value = Condition> {
         prop::sample::select(vec!["Ready", "Stalled", "Reconciling", "HotLoop"]).prop_map(String::from),
         text()
     ];
-    let status = prop::sample::select(vec![TriState::Yes, TriState::No, TriState::Unknown]);
+    let status = prop::sample::select(vec![
+        ConditionStatus::True,
+        ConditionStatus::False,
+        ConditionStatus::Unknown,
+    ]);
     (kind, status, text(), text()).prop_map(|(type_, status, reason, message)| Condition {
         type_,
         status,
@@ -173,7 +177,7 @@ fn fields() -> impl Strategy<Value = Option<Value>> {
 /// Whatever a component says, the status is one that an API server takes, and what is the host's is the host's.
 #[test]
 fn outcomes() {
-    let moment = Moment {
+    let moment = StatusContext {
         generation: 7,
         now: "2026-01-02T03:04:05Z",
     };
@@ -192,20 +196,20 @@ fn outcomes() {
             let old = old.as_ref();
             let status = if failed {
                 let failure = Failure {
-                    resolution: Resolution::Parked,
+                    resolution: Resolution::Terminal,
                     reason: message.clone(),
                     message,
                     conditions: said,
                     status: None,
                 };
-                conditions::after_failure(old, &failure, fields.as_ref(), moment)
+                conditions::status_after_failure(old, &failure, fields.as_ref(), moment)
             } else {
                 let outcome = Outcome {
                     conditions: said,
                     status: None,
-                    next: Next::Settled,
+                    next: Next::AwaitChange,
                 };
-                conditions::after_outcome(old, &outcome, fields.as_ref(), moment)
+                conditions::status_after_outcome(old, &outcome, fields.as_ref(), moment)
             };
             prop_assert_eq!(&status["observedGeneration"], &json!(7));
             let list = status["conditions"].as_array().expect("conditions");

@@ -1,4 +1,4 @@
-//! Puts the parts together and runs them.
+//! A host: builds its parts, runs them, and stops them in order.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 pub use crate::settings::Settings;
 use crate::{
     cache::{
-        informer::{Informers, Synced},
+        informer::{Informers, Listener, Synced},
         store::{Query, Store},
     },
     client::{access_review::Reviewer, api::Cluster, fence::Gate},
@@ -22,183 +22,81 @@ use crate::{
     leader::lease::Campaign,
     observe::metrics::Metrics,
     plugin::{self, Registry},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
     reconcile::{
         self, Controller,
-        activation::{requeue, swapped},
-        stats::Ledger,
+        activation::{activate, requeue_objects},
+        stats::ReconcileStats,
     },
     recording::Tapes,
-    rollout::{Objects, Reloader},
-    sandbox::{capabilities::Services, object_cache::Memo},
+    rollout::{PluginObjects, Reloader},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue},
     },
-    upstream::{self, Clients, Streams},
+    settings::Backoff,
+    upstream::{self, ClientPool, EventStreams},
 };
 
 /// A running host. Dropping it stops everything at once.
 pub struct Host {
     services: Arc<Services>,
     registry: Arc<Registry>,
-    ledger: Arc<Ledger>,
+    stats: Arc<ReconcileStats>,
     tasks: JoinSet<anyhow::Result<()>>,
     workers: JoinSet<()>,
     campaign: Option<Campaign>,
 }
 
 impl Host {
-    /// Starts; returns once the plugins there are have been looked at. It reconciles while it leads: until then it
-    /// stands by, with everything compiled, cached and queued.
+    /// Starts a host, and returns once the plugins there are have been loaded or refused. It reconciles while it is
+    /// the leader; until then it is a standby with everything compiled, cached and queued.
     pub async fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let metrics = Arc::new(Metrics::default());
-        let gate = match settings.election {
-            Some(_) => Gate::shut(),
-            None => Gate::default(),
-        };
-        let cluster = Cluster::new(client)
-            .counted(metrics.rest(), &settings.api_server)
-            .gated(gate.clone());
-        let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
-        let queue = Queue::new(QueueConfig::new(first, longest, crate::kube::time::unique()));
-        let reach = Reach::new(&settings.namespaces);
-        let router = Arc::new(Router::new(queue, reach.clone()));
-        let ledger = Arc::new(Ledger::new(store.clone()));
-        let waking = router.clone();
-        let streams = Streams::new(gate.clone(), move |object, stream| {
-            let cause = Cause::Event(stream.to_string().into());
-            waking.add(object, Priority::Normal, cause);
-        });
-        let (listening, seeing, closing) = (router.clone(), ledger.clone(), streams.clone());
         let registry = Arc::new(Registry::default());
-        let governing = registry.clone();
-        let informers = Arc::new(Informers::new(
-            cluster.clone(),
-            store.clone(),
-            Arc::new(move |change, origin| {
-                if change.new.is_some() && listening.reconciles(&change.key.gvk) {
-                    seeing.seen(&change.key);
-                }
-                let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
-                if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
-                    governing.look_again();
-                }
-                closing.changed(&change.key, change.new.as_deref());
-                listening.changed(&change, origin, None);
-            }),
-        ));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
-        let telling = router.clone();
-        let upstreams = Clients::default()
-            .gated(gate.clone())
-            .within(network.clone())
-            .telling(move |namespace, name| {
-                let key = ObjectRef::new(upstream::kind(), namespace, name);
-                telling.add(&key, Priority::Normal, Cause::Traffic);
-            });
-        let services = Arc::new(Services {
-            store: store.clone(),
-            router: router.clone(),
-            informers: informers.clone(),
-            reviewer: Reviewer::new(cluster.clone()),
-            effects: Arc::new(Effects::new(cluster, store, router.clone())),
-            recorder: Recorder::default(),
-            upstreams,
-            streams,
-            memo: Memo::default(),
-            tapes: Arc::new(Tapes::new(settings.record.clone())),
-            metrics,
-            gate: gate.clone(),
-            lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
-            reach: reach.clone(),
-        });
-        let at_once = settings.workers + RESERVE;
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
+        let (services, stats) = build_services(client, &settings, &registry, &network);
         let controller = Controller::new(
             services.clone(),
             registry.clone(),
-            ledger.clone(),
+            stats.clone(),
             settings.clone(),
-            at_once,
+            settings.workers + RESERVED_WORKERS,
         );
         let controller = Arc::new(controller?);
-        let hooks = controller.hooks.clone();
-        let mut tasks = JoinSet::new();
-        let most = settings.workers;
-        let objects = Arc::new(Objects::new(
+        let objects = Arc::new(PluginObjects::new(
             services.clone(),
             settings.plugin_selector.clone(),
-            settings.registries(),
+            settings.component_store(),
             registry.clone(),
         ));
-        let (swapping, hooking) = (services.clone(), hooks.clone());
-        let reloader = Reloader::new(
-            settings.plugins.clone(),
-            controller.engine.clone(),
-            registry.clone(),
-            settings.grants.clone(),
-            settings.grants_file.clone(),
-            settings.limits.clone(),
-            Box::new(move |new, before| {
-                swapped(&swapping, most, new, before);
-                hooking.swapped();
-            }),
-        );
-        let (allowing, asking) = (settings.clone(), services.clone());
-        let reloader = reloader
-            .following(objects.clone())
-            .probing(services.tapes.clone());
-        let reloader = reloader.telling(Box::new(move |grants| {
-            if network.allow(allowing.allowed(grants)) {
-                asking.streams.network_changed();
-                requeue_upstreams(&asking, &Cause::ConfigChange);
-            }
-        }));
-        let (looked, looking) = oneshot::channel();
-        tasks.spawn(reloader.run(move || {
-            let _ = looked.send(());
-        }));
-        tasks.spawn(objects.follow());
-        let (letting_go, linger) = (services.clone(), settings.linger);
-        tasks.spawn(async move {
-            let mut sweep = tokio::time::interval((linger / 2).max(Duration::from_millis(10)));
-            loop {
-                sweep.tick().await;
-                let needed = letting_go.router.scopes();
-                letting_go.informers.retain(&needed, linger);
-                letting_go.upstreams.sweep();
-            }
-        });
-        tasks.spawn(follow_upstreams(services.clone()));
-        let mut workers = JoinSet::new();
-        for _ in 0..at_once {
-            workers.spawn(controller.clone().work());
-        }
-        workers.spawn(hooks.run());
-        workers.spawn(reigns(services.clone(), registry.clone()));
+        let reloader = build_reloader(&controller, objects.clone(), network);
+        let (tasks, plugins_loaded) = spawn_tasks(&services, &settings, reloader, objects);
+        let workers = spawn_workers(&controller);
         let campaign = settings.election.clone();
+        let campaign = campaign.map(|c| Campaign::start(c, services.gate.clone()));
         let mut host = Self {
             services,
             registry,
-            ledger,
+            stats,
             tasks,
             workers,
-            campaign: campaign.map(|c| Campaign::start(c, gate)).transpose()?,
+            campaign: campaign.transpose()?,
         };
         tokio::select! {
-            _ = looking => Ok(host),
+            _ = plugins_loaded => Ok(host),
             ended = host.tasks.join_next() => {
-                ended.context("no task")??.with_context(|| format!("the plugin directory {}", settings.plugins.display()))?;
+                let plugins = settings.plugins.display();
+                ended.context("no task")??.with_context(|| format!("the plugin directory {plugins}"))?;
                 anyhow::bail!("the host ended while starting")
             }
         }
     }
 
-    /// Runs until a part of the host fails; it never ends by itself.
-    pub async fn failed(&mut self) -> anyhow::Error {
+    /// Waits until a part of the host fails, and returns the error. The host never ends by itself.
+    pub async fn wait_failed(&mut self) -> anyhow::Error {
         let campaigning = async {
             match &mut self.campaign {
                 Some(campaign) => campaign.failed().await,
@@ -220,100 +118,279 @@ impl Host {
         }
     }
 
-    /// Ends in order: nothing is begun any more, what runs is asked to end early and gets this long, and then
-    /// another may lead. What hasn't ended by then is abandoned, as a crash would; nothing is lost by that.
+    /// Stops in order: no reconcile begins, running ones are asked to end and get `grace` for that, and then the lease
+    /// is released. Reconciles that have not ended by then are abandoned like in a crash, which loses nothing.
     pub async fn drain(mut self, grace: Duration) {
         self.services.gate.drain();
         let ending = async { while self.workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, ending).await.is_err() {
-            warn!(
-                "not ended after {grace:?}: {} reconciles abandoned",
-                self.workers.len()
-            );
+            let reconciles = self.workers.len();
+            warn!(reconciles, grace_period = ?grace, "abandoning unfinished reconciles");
             self.workers.shutdown().await;
         }
         self.tasks.shutdown().await;
         self.services.gate.close();
-        self.services.streams.clear();
+        self.services.streams.close_all();
         if let Some(campaign) = self.campaign {
-            match campaign.resign(RELEASE).await {
-                true => info!("the lease is released"),
-                false => warn!("the lease is not released: it expires by itself"),
+            if campaign.resign(RELEASE_TIMEOUT).await {
+                info!("lease released");
+            } else {
+                warn!("releasing lease failed, it will expire");
             }
         }
     }
 
-    /// What the host works with.
+    /// The services that calls and controllers share.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
     }
 
-    /// The plugins.
+    /// The registry of plugins.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// What happened to each object.
-    pub fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    /// Statistics of the reconciles of each object.
+    pub fn stats(&self) -> &Arc<ReconcileStats> {
+        &self.stats
     }
 
-    /// Everything that woke an object so far, oldest first.
+    /// The causes for which an object has been queued, oldest first.
     pub fn causes(&self, key: &ObjectRef) -> Vec<Cause> {
         self.services.router.causes(key)
     }
 
-    /// Whether every informer has had everything once.
-    pub fn synced(&self) -> bool {
-        synced(&self.services)
+    /// True when every informer has received its initial list.
+    pub fn is_synced(&self) -> bool {
+        is_synced(&self.services)
     }
 }
 
-/// Workers besides those that one plugin may occupy at most: however long its reconciles take, others have their turn.
-const RESERVE: u32 = 4;
+/// Workers besides those that one plugin may occupy: other plugins reconcile however long its reconciles take.
+const RESERVED_WORKERS: u32 = 4;
 
-/// How long letting the lease go may take.
-const RELEASE: Duration = Duration::from_secs(5);
+/// Limit of the time to release the lease.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When this host leads no more: others will change what it remembers, so that it looks at everything again when
-/// it leads again.
-async fn reigns(services: Arc<Services>, registry: Arc<Registry>) {
+/// Shortest interval in which watches and upstream clients that are not needed are stopped.
+const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Backoff between discovery requests while the API server does not serve the kind `Upstream`.
+const DISCOVERY_BACKOFF: Backoff = Backoff {
+    initial: Duration::from_secs(1),
+    max: Duration::from_secs(30),
+};
+
+/// Builds the services that calls and controllers share: cache, queue, API client, upstream clients and recordings.
+fn build_services(
+    client: kube::Client,
+    settings: &Settings,
+    registry: &Arc<Registry>,
+    network: &NetworkPolicy,
+) -> (Arc<Services>, Arc<ReconcileStats>) {
+    let metrics = Arc::new(Metrics::default());
+    let gate = match settings.election {
+        Some(_) => Gate::shut(),
+        None => Gate::default(),
+    };
+    let cluster = Cluster::new(client)
+        .counted(metrics.rest(), &settings.api_server)
+        .gated(gate.clone());
+    let store = Arc::new(Store::default());
+    let queue = Queue::new(QueueConfig::new(
+        settings.backoff.initial,
+        settings.backoff.max,
+        crate::kube::time::unique(),
+    ));
+    let reach = Reach::new(&settings.namespaces);
+    let router = Arc::new(Router::new(queue, reach.clone()));
+    let stats = Arc::new(ReconcileStats::new(store.clone()));
+    let streams = build_streams(&gate, &router);
+    let on_change = build_change_handler(&router, &stats, &streams, registry);
+    let services = Services {
+        store: store.clone(),
+        router: router.clone(),
+        informers: Arc::new(Informers::new(cluster.clone(), store.clone(), on_change)),
+        reviewer: Reviewer::new(cluster.clone()),
+        effects: Arc::new(Effects::new(cluster, store, router.clone())),
+        recorder: Recorder::default(),
+        upstreams: build_upstreams(&gate, &router, network),
+        streams,
+        object_cache: ObjectCache::default(),
+        tapes: Arc::new(Tapes::new(settings.record.clone())),
+        metrics,
+        gate,
+        lease: settings.election.as_ref().map(|e| e.name.as_str().into()),
+        reach,
+    };
+    (Arc::new(services), stats)
+}
+
+/// Builds the event streams of upstreams. An event queues the objects that follow its stream.
+fn build_streams(gate: &Gate, router: &Arc<Router>) -> Arc<EventStreams> {
+    let router = router.clone();
+    EventStreams::new(gate.clone(), move |object, stream| {
+        let cause = Cause::Event(stream.to_string().into());
+        router.add(object, Priority::Normal, cause);
+    })
+}
+
+/// Builds the upstream clients. A changed status of an upstream queues its object.
+fn build_upstreams(gate: &Gate, router: &Arc<Router>, network: &NetworkPolicy) -> ClientPool {
+    let router = router.clone();
+    ClientPool::default()
+        .with_fence(gate.clone())
+        .with_network(network.clone())
+        .with_status_listener(move |namespace, name| {
+            let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
+            router.add(&key, Priority::Normal, Cause::Traffic);
+        })
+}
+
+/// Builds the handler that the informers call for each change in the store.
+fn build_change_handler(
+    router: &Arc<Router>,
+    stats: &Arc<ReconcileStats>,
+    streams: &Arc<EventStreams>,
+    registry: &Arc<Registry>,
+) -> Listener {
+    let (router, stats) = (router.clone(), stats.clone());
+    let (streams, registry) = (streams.clone(), registry.clone());
+    Arc::new(move |change, origin| {
+        if change.new.is_some() && router.reconciles(&change.key.gvk) {
+            stats.observe_object(&change.key);
+        }
+        let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
+        if change.key.gvk == plugin::kind() && intent(&change.old) != intent(&change.new) {
+            registry.request_rescan();
+        }
+        streams.on_object_change(&change.key, change.new.as_deref());
+        router.changed(&change, origin, None);
+    })
+}
+
+/// Builds the reloader of plugins, which activates builds and applies changed grants.
+fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network: NetworkPolicy) -> Reloader {
+    let settings = controller.settings.clone();
+    let (services, hooks) = (controller.services.clone(), controller.hooks.clone());
+    let max_concurrent = settings.workers;
+    let reloader = Reloader::new(
+        settings.plugins.clone(),
+        controller.engine.clone(),
+        controller.registry.clone(),
+        settings.grants.clone(),
+        settings.grants_file.clone(),
+        settings.limits.clone(),
+        Box::new(move |new, before| {
+            activate(&services, max_concurrent, new, before);
+            hooks.on_activate();
+        }),
+    );
+    let services = controller.services.clone();
+    reloader
+        .with_objects(objects)
+        .with_recordings(services.tapes.clone())
+        .on_grants(Box::new(move |grants| {
+            if network.replace_grant(settings.allowed_networks(grants)) {
+                services.streams.on_network_change();
+                requeue_upstreams(&services, &Cause::ConfigChange);
+            }
+        }))
+}
+
+/// Spawns the tasks that run on the leader and on standbys. The receiver is notified once the plugins there are have
+/// been loaded or refused.
+fn spawn_tasks(
+    services: &Arc<Services>,
+    settings: &Settings,
+    reloader: Reloader,
+    objects: Arc<PluginObjects>,
+) -> (JoinSet<anyhow::Result<()>>, oneshot::Receiver<()>) {
+    let mut tasks = JoinSet::new();
+    let (sender, plugins_loaded) = oneshot::channel();
+    tasks.spawn(reloader.run(move || {
+        let _ = sender.send(());
+    }));
+    tasks.spawn(objects.run());
+    tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
+    tasks.spawn(watch_upstreams(services.clone()));
+    (tasks, plugins_loaded)
+}
+
+/// Spawns the workers, and the tasks that follow the leader's term.
+fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
+    let mut workers = JoinSet::new();
+    for _ in 0..controller.settings.workers + RESERVED_WORKERS {
+        workers.spawn(controller.clone().run_worker());
+    }
+    workers.spawn(controller.hooks.clone().run());
+    workers.spawn(reset_on_lost_leadership(
+        controller.services.clone(),
+        controller.registry.clone(),
+    ));
+    workers
+}
+
+/// Stops watches and upstream clients that no reconciler has needed for a while.
+async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Result<()> {
+    let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
+    loop {
+        sweep.tick().await;
+        let needed = services.router.scopes();
+        services.informers.retain(&needed, linger);
+        services.upstreams.drop_unused();
+    }
+}
+
+/// Forgets what was remembered of the cluster whenever this host is no longer the leader, and queues everything: another
+/// leader will change it meanwhile.
+async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registry>) {
     while let Some(term) = services.gate.opened().await {
         tokio::select! {
             () = services.gate.ended(term) => {}
             () = services.gate.drained() => return,
         }
-        services.streams.clear();
+        services.streams.close_all();
         services.effects.forget_all();
-        services.memo.clear();
+        services.object_cache.clear();
         for plugin in registry.serving() {
-            requeue(&services, &plugin, Cause::Start);
+            requeue_objects(&services, &plugin, Cause::Start);
         }
         requeue_upstreams(&services, &Cause::Start);
     }
 }
 
-/// Reconciles Upstreams from when their kind is served on: where nobody uses any their CRD may be missing.
-async fn follow_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
-    let mut pause = Duration::from_secs(1);
-    while let Err(e) = services.effects.resource(&upstream::kind()).await {
-        debug!("Upstreams are not followed yet: {e}");
+/// Reconciles Upstreams from when the API server serves their kind: without any their CRD may not be installed.
+async fn watch_upstreams(services: Arc<Services>) -> anyhow::Result<()> {
+    let mut pause = DISCOVERY_BACKOFF.initial;
+    while let Err(e) = services.effects.resource(&upstream::upstream_gvk()).await {
+        debug!(error = %e, "kind Upstream is not served yet");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(30));
+        pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
     }
-    let scopes = services.reach.everywhere(&upstream::kind(), None, Form::Whole);
-    let (lane, limit) = (reconcile::upstream::LANE.into(), reconcile::upstream::CONCURRENCY);
-    services.router.assign(&lane, &[upstream::kind()], scopes, limit);
+    let scopes = services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole);
+    let (lane, limit) = (
+        reconcile::upstream::LANE_NAME.into(),
+        reconcile::upstream::MAX_CONCURRENT,
+    );
+    services
+        .router
+        .assign(&lane, &[upstream::upstream_gvk()], scopes, limit);
     requeue_upstreams(&services, &Cause::Start);
     std::future::pending().await
 }
 
-/// Queues all Upstreams, those included that are still to be listed.
+/// Queues all Upstreams, also those that are still to be listed.
 fn requeue_upstreams(services: &Services, cause: &Cause) {
-    if !services.router.reconciles(&upstream::kind()) {
+    if !services.router.reconciles(&upstream::upstream_gvk()) {
         return;
     }
-    for scope in services.reach.everywhere(&upstream::kind(), None, Form::Whole) {
+    for scope in services
+        .reach
+        .everywhere(&upstream::upstream_gvk(), None, Form::Whole)
+    {
         let (serving, _) = services.informers.ensure(&scope);
         for (key, _) in services.store.list(&serving, &Query::default()) {
             services.router.add(&key, Priority::Low, cause.clone());
@@ -321,7 +398,7 @@ fn requeue_upstreams(services: &Services, cause: &Cause) {
     }
 }
 
-/// Whether every informer has had everything once.
-pub fn synced(services: &Services) -> bool {
+/// True when every informer has received its initial list.
+pub fn is_synced(services: &Services) -> bool {
     services.informers.scopes().iter().all(|(_, s)| *s == Synced::Yes)
 }

@@ -35,6 +35,7 @@ mod kube {
     pub mod key;
     pub mod object;
     pub mod references;
+    pub mod renamed_fields;
     pub mod scope;
     pub mod selector;
     pub mod time;
@@ -43,6 +44,7 @@ mod kube {
 /// The contract between host and component: bindings, inspection of imports and exports, limits.
 mod contract {
     pub mod bindings;
+    pub mod host_calls;
     pub mod inspection;
     pub mod limits;
     pub mod trap;

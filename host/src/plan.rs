@@ -1,10 +1,10 @@
-//! What reconciling would change, without changing it.
+//! Dry runs: the changes that reconciling would make, computed without making them.
 //!
-//! A plan is the host itself, with an overlay between it and the API server and a door that no write gets through:
-//! the same queue, the same reconciles, until nothing is woken any more by what is planned.
+//! A plan runs the host's own queue and reconciles against an overlay over the API server, with a closed write fence,
+//! until no planned change enqueues another object.
 //!
 //! ```text
-//! objects → queue → reconcile → effects → overlay (dry run) → store → who reads it → queue
+//! objects → queue → reconcile → effects → overlay (dry run) → store → dependants → queue
 //! ```
 
 mod diff;
@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use self::diff::Shown;
 pub use self::{
-    overlay::{News, Overlay, Request},
-    report::{Action, Change, Looked, Report, Verdict},
+    overlay::{Overlay, PlannedEvent, Request},
+    report::{Action, Change, PlannedObject, Report, Verdict},
 };
 use crate::{
     cache::{informer::Informers, store::Store},
@@ -40,63 +40,67 @@ use crate::{
         scope::{Form, Reach},
     },
     observe::metrics::Metrics,
-    policy::network::Network,
-    reconcile::{Controller, run_once::Step, stats::Ledger},
+    policy::network::NetworkPolicy,
+    reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::Tapes,
-    sandbox::{capabilities::Services, object_cache::Memo},
+    sandbox::{capabilities::Services, object_cache::ObjectCache},
     schedule::{
         dispatcher::{Cause, Router},
         queue::{Config as QueueConfig, Priority, Queue, Work},
     },
     settings::Settings,
-    upstream::{Clients, Streams},
+    upstream::{ClientPool, EventStreams},
 };
 
-/// Reconciles of one object at most: what goes round in circles does so in a plan, too.
-const ROUNDS: u32 = 10;
+/// Maximum number of reconciles of one object: a hot loop would not end in a plan either.
+const MAX_ROUNDS: u32 = 10;
 
-/// Attempts when others are faster.
-const ATTEMPTS: u32 = 3;
+/// Maximum number of attempts when writes of others conflict with the plan.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// How long a list may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of the first list of a kind.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is to be planned.
+/// Objects to plan, and the changes to plan them with.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// `KIND/NAME`; all objects of the plugins where nothing else is said.
+pub struct PlanRequest {
+    /// Objects as `KIND/NAME`. Empty for all objects of the plugins, unless `files` names some.
     pub objects: Vec<String>,
-    /// The namespace of these, or the only one to look at.
+    /// Namespace of the objects; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Where objects are that name no namespace.
+    /// Namespace of objects that name none.
     pub default_namespace: String,
-    /// Objects as they would be, each with the file it is from.
+    /// Desired objects, each with the name of its file.
     pub files: Vec<(String, Value)>,
-    /// Builds in place of those of the same name.
+    /// Components that replace the plugins of the same name.
     pub builds: Vec<PathBuf>,
-    /// Whether the objects are to be deleted.
+    /// Plans the deletion of the objects.
     pub delete: bool,
 }
 
-/// Makes a plan. Nothing is written by it, neither to the API server nor to an upstream.
-pub async fn plan(client: kube::Client, settings: Settings, wish: &Wish) -> anyhow::Result<Report> {
+/// Computes a plan. It writes neither to the API server nor to an upstream.
+pub async fn plan(
+    client: kube::Client,
+    settings: Settings,
+    plan_request: &PlanRequest,
+) -> anyhow::Result<Report> {
     let since = now();
     let world = World::new(client, settings);
     let world = world.await?;
-    let made = world.make(wish).await;
+    let made = world.make(plan_request).await;
     let shown = Shown::new(world.overlay.secrets(), world.overlay.uids(), since);
     // The API server quotes what it refuses.
     let report = made.map_err(|e| anyhow::anyhow!(shown.text(&format!("{e:#}"))))?;
     Ok(world.finish(report, &shown))
 }
 
-/// Now, as the times it writes: to the second.
+/// The current time to the second, as Kubernetes timestamps have it.
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// The host that a plan is made with.
+/// The host that computes a plan.
 struct World {
     settings: Arc<Settings>,
     cluster: Cluster,
@@ -115,15 +119,18 @@ impl World {
         let reviewer = Reviewer::new(Cluster::new(client.clone()));
         let cluster = Cluster::new(client).gated(sealed.clone()).under(overlay.clone());
         let store = Arc::new(Store::default());
-        let (first, longest) = settings.backoff;
         let reach = Reach::new(&settings.namespaces);
-        let queue = Queue::new(QueueConfig::new(first, longest, 1));
+        let queue = Queue::new(QueueConfig::new(
+            settings.backoff.initial,
+            settings.backoff.max,
+            1,
+        ));
         let router = Arc::new(Router::new(queue, reach.clone()));
-        let ledger = Arc::new(Ledger::new(store.clone()));
+        let stats = Arc::new(ReconcileStats::new(store.clone()));
         // What was there before wakes nobody: it is what the plan begins with.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
-        let network = Network::default();
-        network.allow(settings.allowed(&settings.grants));
+        let network = NetworkPolicy::default();
+        network.replace_grant(settings.allowed_networks(&settings.grants));
         let noting = overlay.clone();
         let services = Arc::new(Services {
             store: store.clone(),
@@ -132,12 +139,12 @@ impl World {
             reviewer,
             effects: Arc::new(Effects::new(cluster.clone(), store, router)),
             recorder: Recorder::default(),
-            upstreams: Clients::default()
-                .gated(sealed)
-                .within(network)
-                .planning(move |upstream, request| noting.request(upstream, request)),
-            streams: Streams::closed(),
-            memo: Memo::default(),
+            upstreams: ClientPool::default()
+                .with_fence(sealed)
+                .with_network(network)
+                .with_dry_run(move |upstream, request| noting.request(upstream, request)),
+            streams: EventStreams::disabled(),
+            object_cache: ObjectCache::default(),
             tapes: Arc::new(Tapes::new(settings.record.clone())),
             metrics: Arc::new(Metrics::default()),
             gate: Gate::default(),
@@ -147,7 +154,7 @@ impl World {
         overlay.tell(&services);
         let at_once = settings.workers;
         let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, ledger, settings.clone(), at_once)?;
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone(), at_once)?;
         Ok(Self {
             settings,
             cluster,
@@ -157,13 +164,13 @@ impl World {
         })
     }
 
-    async fn make(&self, wish: &Wish) -> anyhow::Result<Report> {
+    async fn make(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
         let mut report = Report::default();
         // First: files may have Plugins.
-        let intended = self.intend(wish).await?;
-        self.load(&wish.builds, &mut report.notes).await?;
+        let intended = self.intend(plan_request).await?;
+        self.load(&plan_request.builds, &mut report.notes).await?;
         self.watch(&mut report.notes).await?;
-        let chosen = self.choose(wish, &intended, &mut report.notes).await?;
+        let chosen = self.choose(plan_request, &intended, &mut report.notes).await?;
         self.hooks(&chosen, &mut report.notes).await;
         for key in &chosen {
             self.services.router.add(key, Priority::Normal, Cause::Start);
@@ -178,7 +185,7 @@ impl World {
         for plugin in registry.serving().iter().filter(|p| !p.suspended) {
             self.overlay
                 .begin(&format!("the hooks of {}", plugin.name()), None);
-            if let Err(why) = hooks.once(plugin, |key| chosen.contains(key)).await {
+            if let Err(why) = hooks.run_once(plugin, |key| chosen.contains(key)).await {
                 notes.push(format!("the objects of {} would wait: {why}", plugin.name()));
             }
             self.overlay.end(&[]);
@@ -186,7 +193,7 @@ impl World {
     }
 
     /// Reconciles until nothing is woken any more.
-    async fn run(&self, notes: &mut Vec<String>) -> Vec<Looked> {
+    async fn run(&self, notes: &mut Vec<String>) -> Vec<PlannedObject> {
         let router = &self.services.router;
         let mut rounds: HashMap<ObjectRef, u32> = HashMap::new();
         let mut looked = BTreeMap::new();
@@ -194,9 +201,9 @@ impl World {
             let key = work.key.clone();
             let round = rounds.entry(key.clone()).or_default();
             *round += 1;
-            if *round > ROUNDS {
+            if *round > MAX_ROUNDS {
                 notes.push(format!(
-                    "{key} is woken again and again: given up after {ROUNDS} reconciles"
+                    "{key} is woken again and again: given up after {MAX_ROUNDS} reconciles"
                 ));
                 router.forget(&key);
                 continue;
@@ -209,31 +216,33 @@ impl World {
     }
 
     /// Reconciles one object; none when it is not known how that ends, because it is looked at again.
-    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<Looked> {
+    async fn look(&self, work: &Work<ObjectRef, Cause>, round: u32) -> Option<PlannedObject> {
         let Services { router, store, .. } = &*self.services;
         let key = &work.key;
         self.overlay.begin(&key.to_string(), Some(key.clone()));
-        let (step, reads) = self.controller.step(work).await;
+        let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end(&reads);
-        if step == Step::Fails && ran.conflict && round < ATTEMPTS {
+        if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
             // Somebody else was faster: it is planned with what that came to.
             if let Err(e) = self.services.effects.read(None, key, key).await {
-                tracing::debug!(object = %key, "not read again: {e}");
+                tracing::debug!(object = %key, error = %e, "reading conflicting object failed");
             }
             router.add(key, Priority::Normal, Cause::Retry);
             return None;
         }
         let ready = store.get(key, Form::Whole).map(|o| o.ready()).unwrap_or_default();
-        let facts = self.controller.ledger.of(key);
+        let facts = self.controller.stats.object(key);
         let error = facts.as_ref().and_then(|f| f.errors.last());
         let (reason, message) = match (step, error) {
-            (Step::Done | Step::Gone, _) => (String::new(), String::new()),
-            (Step::Fails | Step::Parked, Some(error)) if ready.ready || ready.reason.is_empty() => {
+            (ReconcileStep::Done | ReconcileStep::Gone, _) => (String::new(), String::new()),
+            (ReconcileStep::Fails | ReconcileStep::Parked, Some(error))
+                if ready.ready || ready.reason.is_empty() =>
+            {
                 (error.reason.clone(), error.message.clone())
             }
             _ => (ready.reason, ready.message),
         };
-        Some(Looked {
+        Some(PlannedObject {
             object: key.to_string(),
             plugin: work.lane.to_string(),
             verdict: step.into(),

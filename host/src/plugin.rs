@@ -1,12 +1,12 @@
-//! Plugins: from the bytes of a component to something that reconciles, and the registry of what serves.
+//! Plugins: builds made from components, and the registry of those that serve.
 
 pub mod canary_selector;
 pub mod config;
 mod from_object;
 pub mod health;
-mod probe;
 mod registry;
 pub mod spec;
+mod state;
 mod summary;
 
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    from_object::{configuration, governed},
-    health::{Ending, Record},
-    probe::{Differing, Probe},
-    registry::{Back, CanaryReport, Registry, Report, Served, of_object},
+    from_object::{config_of_spec, load_for_object},
+    health::{BuildHealth, CallResult},
+    registry::{Activated, CanaryReport, PreflightDifference, PreflightReport, Registry, Report, Rollback},
+    state::{HookState, LoadState, SlotId},
     summary::Summary,
 };
 
@@ -36,7 +36,7 @@ use crate::{
     policy::{
         grants::Grants,
         manifest::{self, Manifest},
-        plugin_policy::Terms,
+        plugin_policy::PluginPolicy,
     },
     sandbox::{
         capabilities::Call,
@@ -44,31 +44,43 @@ use crate::{
     },
 };
 
-/// The kind of the objects that govern plugins.
+/// The kind `Plugin`, whose objects govern plugins.
 pub fn kind() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Plugin")
 }
 
-/// Why something does not serve: a word for conditions, and words for people.
+/// Error that keeps a build from serving, with the reason for a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
-    /// In a word.
+pub struct LoadError {
+    /// Reason of the condition, as a CamelCase word.
     pub reason: &'static str,
-    /// For people.
+    /// Message of the condition.
     pub message: String,
-    /// Whether it may pass by itself.
+    /// True when it may pass by itself, so that loading is retried.
     pub passing: bool,
 }
 
-impl From<Refusal> for String {
-    fn from(refusal: Refusal) -> Self {
-        refusal.message
+impl From<LoadError> for String {
+    fn from(error: LoadError) -> Self {
+        error.message
     }
 }
 
-impl Refusal {
-    /// One that stays until something is changed.
+impl LoadError {
+    /// Reason of a file whose plugin is governed by a `Plugin` object with another source.
+    const GOVERNED: &str = "ManagedByPluginObject";
+    /// Reason of a build whose name another file or object has.
+    const NAME_TAKEN: &str = "NameConflict";
+    /// Reason of a build with a kind that another plugin reconciles.
+    const KIND_TAKEN: &str = "KindConflict";
+
+    /// True when another slot stands in the way: it is retried when one is removed or gives up a kind.
+    fn is_conflict(&self) -> bool {
+        [Self::GOVERNED, Self::NAME_TAKEN, Self::KIND_TAKEN].contains(&self.reason)
+    }
+
+    /// An error that stays until something is changed.
     pub fn new(reason: &'static str, message: String) -> Self {
         Self {
             reason,
@@ -78,128 +90,135 @@ impl Refusal {
     }
 }
 
-/// A kind a plugin reconciles.
+/// A kind that a plugin reconciles.
 #[derive(Clone, Debug)]
 pub struct Kind {
     /// The kind.
     pub gvk: Gvk,
-    /// The finalizer the host keeps for it, when the plugin cleans up.
+    /// Finalizer that the host sets, if the plugin cleans up.
     pub finalizer: Option<Box<str>>,
-    /// Which objects; none for all.
+    /// Label selector of the objects; none for all.
     pub selector: Option<Selector>,
-    /// Whether the host keeps a phase in its status.
+    /// True when the host writes `status.phase`.
     pub phase: bool,
 }
 
 impl Kind {
-    /// The watches of its objects: one, or one in each namespace of a confined host.
+    /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces.
     pub fn scopes(&self, reach: &Reach) -> Vec<Scope> {
         reach.everywhere(&self.gvk, self.selector.as_ref(), Form::Whole)
     }
 }
 
-/// A build of a plugin that is ready to be called.
+/// Build of a plugin: a compiled component with its configuration and policy.
 pub struct Plugin {
     /// Its name, grants, configuration and limits.
-    pub terms: Arc<Terms>,
-    /// Its own version.
+    pub terms: Arc<PluginPolicy>,
+    /// Version that the component gives itself.
     pub version: String,
     /// SHA-256 of the component.
     pub digest: String,
-    /// What it reconciles.
+    /// The kinds it reconciles.
     pub kinds: Vec<Kind>,
-    /// Reconciles at the same time at most; 0 for no limit of its own.
+    /// Number of concurrent reconciles that the component asks for at most; 0 for no limit of its own.
     pub max_concurrent: u32,
-    /// Whether it has life-cycle hooks.
+    /// True when it has life-cycle hooks.
     pub lifecycle: bool,
-    /// What is called.
+    /// The compiled component.
     pub compiled: Arc<Compiled>,
-    /// What it says of itself; none in components that were built without.
+    /// Its manifest; none in components that were built without one.
     pub manifest: Option<Manifest>,
-    /// Where it is from: a file, or a reference in a registry.
+    /// Its source: a file, or a reference in an OCI registry.
     pub source: String,
-    /// What there is to say of it besides.
+    /// Remarks for the `Loaded` condition.
     pub notes: Vec<String>,
-    /// What recordings said of it when it was to replace the build before.
-    pub probe: Option<Probe>,
-    /// Whether its objects have to wait.
+    /// Result of the preflight, if it has replaced another build.
+    pub preflight: Option<PreflightReport>,
+    /// True when its objects wait, since the `Plugin` object suspends it.
     pub suspended: bool,
-    /// How its calls ended.
-    pub record: Arc<Record>,
+    /// Results of its calls. Copies of a build with another policy share it.
+    pub health: Arc<BuildHealth>,
 }
 
 impl Plugin {
-    /// The plugin's name.
+    /// Name of the plugin.
     pub fn name(&self) -> &Arc<str> {
         &self.terms.plugin
     }
 
-    /// How it reconciles a kind.
+    /// The settings for a kind, if it reconciles that.
     pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
         self.kinds.iter().find(|k| k.gvk == *gvk)
     }
 
-    /// Whether both are the same component, configured alike: what they may do is agreed anew each time, and is not
-    /// theirs.
+    /// True when both are the same component with the same configuration. Grants and limits don't count: they are an
+    /// administrator's and apply to any build.
     pub fn same_build(&self, other: &Self) -> bool {
         self.digest == other.digest && self.terms.config == other.terms.config
     }
 
-    /// Whether one is as good as the other.
-    pub fn same(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.suspended == other.suspended && self.terms.same(&other.terms)
+    /// True when both are the same component with the same policy, and nothing has to be reconciled again.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest
+            && self.suspended == other.suspended
+            && self.terms.is_equivalent(&other.terms)
     }
 
-    /// Whether it has a kind, or a name, that the other leaves to others.
+    /// True when it has a kind, or a name, that the other does not have and leaves to other plugins.
     fn has_more_than(&self, other: &Self) -> bool {
         self.name() != other.name() || self.kinds.iter().any(|k| other.kind(&k.gvk).is_none())
     }
 
-    /// This build, as it is agreed with another of the same plugin: what may be done is an administrator's word, to
-    /// which no build goes back.
-    fn under(&self, other: &Self) -> Self {
-        let asks = self.manifest.as_ref().map(|m| m.asks.clone());
-        let terms = Terms {
+    /// Copies this build with the grants, limits and suspension of another one of the same plugin. These are an
+    /// administrator's decision, which a rollback does not undo.
+    fn with_policy_of(&self, other: &Self) -> Self {
+        let asks = self.manifest.as_ref().map(|m| m.permissions.clone());
+        let terms = PluginPolicy {
             plugin: self.terms.plugin.clone(),
-            grants: other.terms.grants.clone().asking(asks),
+            grants: other.terms.grants.clone().with_asks(asks),
             config: self.terms.config.clone(),
             limits: other.terms.limits.clone(),
         };
-        self.with(terms, self.record.clone(), other.suspended)
+        self.with_terms(terms, self.health.clone(), other.suspended)
     }
 
-    /// This build as it is configured, with what else is agreed now.
-    fn bound(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
+    /// Copies this build with its configuration and another policy.
+    fn rebind(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
         let config = self.terms.config.clone();
-        let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
+        let terms = bind_terms(self.name(), self.manifest.as_ref(), config, grants, limits);
         Self {
             notes: self.notes.clone(),
-            ..self.with(terms, self.record.clone(), suspended)
+            ..self.with_terms(terms, self.health.clone(), suspended)
         }
     }
 
-    /// This build, agreed otherwise; nothing is compiled anew.
-    pub fn agreed(&self, config: Option<&str>, grants: &Grants, limits: &Limits) -> Result<Self, Refusal> {
-        let config = configure(config, self.manifest.as_ref())?;
-        let terms = agree(self.name(), self.manifest.as_ref(), config, grants, limits);
-        let agreed = self.with(terms, Arc::default(), false);
-        agreed.may_have_its_kinds()?;
-        Ok(agreed)
+    /// Copies this build with another configuration and policy, without compiling it a second time.
+    pub fn reconfigure(
+        &self,
+        config: Option<&str>,
+        grants: &Grants,
+        limits: &Limits,
+    ) -> Result<Self, LoadError> {
+        let config = parse_config(config, self.manifest.as_ref())?;
+        let terms = bind_terms(self.name(), self.manifest.as_ref(), config, grants, limits);
+        let build = self.with_terms(terms, Arc::default(), false);
+        build.check_secret_kinds()?;
+        Ok(build)
     }
 
-    /// What is reconciled is given whole.
-    fn may_have_its_kinds(&self) -> Result<(), Refusal> {
-        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.reads_secrets() {
-            return Err(Refusal::new(
+    /// Checks that a plugin that reconciles Secrets may read them: a reconciler gets the whole object.
+    fn check_secret_kinds(&self) -> Result<(), LoadError> {
+        if self.kinds.iter().any(|k| k.gvk.is_secret()) && !self.terms.grants.can_read_secrets() {
+            return Err(LoadError::new(
                 "SecretsNotGranted",
-                "it reconciles Secrets, whole ones, and `secretsAreReadable` is not both asked for and granted"
+                "it reconciles Secrets, whole ones, and `readSecrets` is not both asked for and granted"
                     .into(),
             ));
         }
         Ok(())
     }
 
-    fn with(&self, terms: Terms, record: Arc<Record>, suspended: bool) -> Self {
+    fn with_terms(&self, terms: PluginPolicy, health: Arc<BuildHealth>, suspended: bool) -> Self {
         Self {
             terms: Arc::new(terms),
             version: self.version.clone(),
@@ -211,17 +230,18 @@ impl Plugin {
             manifest: self.manifest.clone(),
             source: self.source.clone(),
             notes: Vec::new(),
-            probe: self.probe.clone(),
+            preflight: self.preflight.clone(),
             suspended,
-            record,
+            health,
         }
     }
 
-    /// Why another build can't have a part of this one's objects, if it can't: those have to be able to go back.
-    fn differs_for_objects(&self, other: &Self) -> Option<String> {
+    /// The difference that keeps another build from being a canary beside this one: its objects must be able to go
+    /// back.
+    fn find_canary_difference(&self, other: &Self) -> Option<String> {
         if self.lifecycle || other.lifecycle {
             return Some(
-                "a plugin with life-cycle hooks has no canary: what `upgrade` does to stored objects is not taken back"
+                "a plugin with life-cycle hooks has no canary: what `upgrade` does to stored objects is not undone"
                     .into(),
             );
         }
@@ -251,97 +271,108 @@ impl Plugin {
                 return None;
             };
             Some(format!(
-                "the {other} of {} is another in the canary than in the build beside it",
+                "the {other} of {} differs between the canary and the build beside it",
                 ours.gvk
             ))
         })
     }
 }
 
-/// Takes a component through all that must hold before it may serve: it is one, it fits this host's
-/// contract, it compiles, and what it says of itself makes sense. Without a configuration it is only looked at, and
-/// neither what its manifest says of one nor what it may read is.
+/// Makes a build of a component: checks that it is one and fits the host's contract, compiles it, and checks its
+/// description and configuration. Without a configuration the component is only inspected: neither its configuration
+/// nor its grants are checked.
 pub async fn load(
     engine: &Arc<Engine>,
     wasm: Vec<u8>,
     config: Option<&str>,
     grants: &Grants,
     limits: &Limits,
-) -> Result<Plugin, Refusal> {
+) -> Result<Plugin, LoadError> {
     let inspection = inspection::inspect(&wasm).map_err(|e| {
         let reason = match e {
-            ContractError::Differs(_) => "ContractDiffers",
+            ContractError::Differs(_) => "IncompatibleContract",
             _ => "NotAComponent",
         };
-        Refusal::new(reason, e.to_string())
+        LoadError::new(reason, e.to_string())
     })?;
-    let manifest = manifest::read(&wasm).map_err(|e| Refusal::new("ManifestInvalid", e.to_string()))?;
-    let looked_at = config.is_none();
-    let config = configure(config, manifest.as_ref())?;
+    if inspection.messages {
+        return Err(LoadError::new(
+            "ContractDiffers",
+            "it exports ostler:plugin/messages, which this host does not serve yet: build it without a message handler"
+                .into(),
+        ));
+    }
+    let manifest =
+        manifest::read_manifest(&wasm).map_err(|e| LoadError::new("InvalidManifest", e.to_string()))?;
+    let only_inspected = config.is_none();
+    let config = parse_config(config, manifest.as_ref())?;
     let digest = encode_hex(&Sha256::digest(&wasm));
     let compiling = engine.clone();
     let compiled = tokio::task::spawn_blocking(move || compiling.compile(&wasm, inspection.wasi))
         .await
-        .map_err(|e| Refusal::new("DoesNotCompile", format!("compiling stopped: {e}")))?
-        .map_err(|e| Refusal::new("DoesNotCompile", format!("does not compile: {e:#}")))?;
-    let terms = |name: &str| agree(name, manifest.as_ref(), config.clone(), grants, limits);
+        .map_err(|e| LoadError::new("CompileFailed", format!("compiling stopped: {e}")))?
+        .map_err(|e| LoadError::new("CompileFailed", format!("does not compile: {e:#}")))?;
+    let terms = |name: &str| bind_terms(name, manifest.as_ref(), config.clone(), grants, limits);
     let sealed = Call::new(Arc::new(terms("describe")), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor =
-        described.map_err(|e| Refusal::new("DescribeFailed", format!("`describe` failed: {e}")))?;
-    let kinds = check(&descriptor).map_err(|e| Refusal::new("DescriptorInvalid", e))?;
+        described.map_err(|e| LoadError::new("DescribeFailed", format!("`describe` failed: {e}")))?;
+    let kinds = check_descriptor(&descriptor).map_err(|e| LoadError::new("InvalidDescriptor", e))?;
     let plugin = Plugin {
         terms: Arc::new(terms(&descriptor.name)),
         version: descriptor.version,
         digest,
         kinds,
-        max_concurrent: descriptor.max_concurrent,
+        max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         compiled: Arc::new(compiled),
         manifest,
         source: String::new(),
         notes: Vec::new(),
-        probe: None,
+        preflight: None,
         suspended: false,
-        record: Arc::default(),
+        health: Arc::default(),
     };
-    if !looked_at {
-        plugin.may_have_its_kinds()?;
+    if !only_inspected {
+        plugin.check_secret_kinds()?;
     }
     Ok(plugin)
 }
 
-/// What a plugin may do and is told.
-fn agree(
+/// Policy of a plugin: of its grants only those that its manifest asks for count.
+fn bind_terms(
     name: &str,
     manifest: Option<&Manifest>,
     config: Vec<u8>,
     grants: &Grants,
     limits: &Limits,
-) -> Terms {
-    let grants = grants.of(name).asking(manifest.map(|m| m.asks.clone()));
-    Terms {
+) -> PluginPolicy {
+    let grants = grants
+        .grants_for(name)
+        .with_asks(manifest.map(|m| m.permissions.clone()));
+    PluginPolicy {
         plugin: name.into(),
-        limits: grants.limits(limits),
+        limits: grants.effective_limits(limits),
         grants,
         config,
     }
 }
 
-/// Its configuration as it is told, if that is as its manifest says. Without one it is only looked at.
-fn configure(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8>, Refusal> {
+/// The configuration as the component gets it, validated against the schema in the manifest. An empty one for a
+/// component that is only inspected.
+fn parse_config(config: Option<&str>, manifest: Option<&Manifest>) -> Result<Vec<u8>, LoadError> {
     let Some(config) = config else {
         return Ok(b"{}".to_vec());
     };
-    let config = parse_config(config).and_then(|config| match manifest.and_then(|m| m.config.as_ref()) {
-        Some(configuration) => config::check(config, &configuration.schema),
+    let config = parse_yaml(config).and_then(|config| match manifest.and_then(|m| m.config.as_ref()) {
+        Some(configuration) => config::validate_config(config, &configuration.schema),
         None => Ok(config),
     });
-    let config = config.map_err(|e| Refusal::new("ConfigInvalid", e))?;
+    let config = config.map_err(|e| LoadError::new("InvalidConfig", e))?;
     Ok(config.to_string().into_bytes())
 }
 
-fn parse_config(text: &str) -> Result<serde_json::Value, String> {
+fn parse_yaml(text: &str) -> Result<serde_json::Value, String> {
     let value: serde_json::Value =
         serde_saphyr::from_str(text).map_err(|e| format!("its configuration is not YAML: {e}"))?;
     if !value.is_object() {
@@ -350,12 +381,13 @@ fn parse_config(text: &str) -> Result<serde_json::Value, String> {
     Ok(value)
 }
 
-/// Lanes and managers of the host's own.
-const OWN: [&str; 3] = ["ostler", "plugins", "upstreams"];
+/// Names of the host's own queue lanes and field managers, which no plugin can have.
+const RESERVED_NAMES: [&str; 3] = ["ostler", "plugins", "upstreams"];
 
-fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
+/// Checks a component's description of itself. The error names the field.
+fn check_descriptor(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
     let name = &descriptor.name;
-    let label = |s: &str| {
+    let is_dns_label = |s: &str| {
         !s.is_empty()
             && s.len() <= 63
             && s.bytes()
@@ -363,14 +395,14 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
             && !s.starts_with('-')
             && !s.ends_with('-')
     };
-    if !label(name) {
+    if !is_dns_label(name) {
         return Err(format!(
             "`describe` names the plugin {name:?}: a DNS label is needed (a-z, 0-9, -)"
         ));
     }
-    if OWN.contains(&&**name) {
+    if RESERVED_NAMES.contains(&&**name) {
         return Err(format!(
-            "`describe` names the plugin {name:?}, which is what the host calls work of its own"
+            "`describe` names the plugin {name:?}, which the host uses for work of its own"
         ));
     }
     if descriptor.kinds.is_empty() {
@@ -381,6 +413,11 @@ fn check(descriptor: &Descriptor) -> Result<Vec<Kind>, String> {
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.check()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
+        if kind.wait_for_dependents {
+            return Err(format!(
+                "`describe` lists {gvk} with wait-for-dependents, which this host does not offer yet: unset it"
+            ));
+        }
         if *gvk.group == *"ostler.dev" {
             return Err(format!(
                 "`describe` lists {gvk}, which the host itself reconciles"
@@ -424,7 +461,7 @@ mod tests {
     use super::*;
     use crate::contract::bindings::{reconciler::ReconciledKind, types};
 
-    fn described(name: &str, group: &str, finalizer: &str) -> Descriptor {
+    fn descriptor(name: &str, group: &str, finalizer: &str) -> Descriptor {
         let gvk = types::Gvk {
             group: group.into(),
             version: "v1".into(),
@@ -438,14 +475,15 @@ mod tests {
                 finalizer: Some(finalizer.into()),
                 label_selector: None,
                 phase: false,
+                wait_for_dependents: false,
             }],
-            max_concurrent: 0,
+            max_concurrent: None,
         }
     }
 
     #[test]
-    fn nobody_describes_himself_as_the_host() {
-        assert!(check(&described("thing", "example.org", "example.org/thing")).is_ok());
+    fn descriptor_with_names_of_the_host_is_refused() {
+        assert!(check_descriptor(&descriptor("thing", "example.org", "example.org/thing")).is_ok());
         for (name, group, finalizer, words) in [
             ("plugins", "example.org", "example.org/thing", "work of its own"),
             ("thing", "ostler.dev", "example.org/thing", "itself reconciles"),
@@ -457,7 +495,7 @@ mod tests {
             ),
             ("thing", "example.org", "ostler.dev/plugin", "not a plugin's"),
         ] {
-            let why = check(&described(name, group, finalizer)).expect_err("refused");
+            let why = check_descriptor(&descriptor(name, group, finalizer)).expect_err("refused");
             assert!(why.contains(words), "{why}");
         }
     }

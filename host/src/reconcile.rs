@@ -1,4 +1,4 @@
-//! One reconcile, from the queue to the status: gates, finalizer, the component's call, what came of it.
+//! One reconcile, from the queue to the status: checks, finalizer, the component's call, requeue.
 
 pub(crate) mod activation;
 mod call;
@@ -16,15 +16,16 @@ pub mod upstream;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     hash::{Hash, Hasher},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::{Instrument, debug, field::Empty, trace_span};
 
-use self::requeue::{JITTER, jittered};
+use self::requeue::{JITTER_PERCENT, add_jitter};
 use crate::{
     client::{
         api::{ApiError, complain},
@@ -32,9 +33,9 @@ use crate::{
     },
     contract::{bindings::reconciler, limits::MOST_MEMORY},
     kube::{key::ObjectRef, object::Object, references, scope::Form},
-    observe::{metrics::Ended, telemetry::SPANS},
+    observe::{metrics::ReconcileResult, telemetry::SPANS},
     plugin::{Plugin, Registry},
-    reconcile::{lifecycle::Hooks, stats::Ledger},
+    reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
     sandbox::{capabilities::Services, engine::Engine},
     schedule::{
         dependencies::Dependency,
@@ -46,60 +47,62 @@ use crate::{
     upstream::StreamKey,
 };
 
-/// Skips reconciles of an object while `true`; its cleanup still runs.
-pub const PAUSED: &str = "ostler.dev/paused";
-/// `Orphan` lets a deleted object go without cleaning up behind it.
+/// Annotation that pauses reconciles of an object while it is `true`. Its cleanup still runs.
+pub const PAUSED_ANNOTATION: &str = "ostler.dev/paused";
+/// Annotation that, with the value `Orphan`, removes the finalizer of a deleted object without cleanup.
 pub const DELETION_POLICY: &str = "ostler.dev/deletion-policy";
-/// `true` lets a deleted object go at once, whatever is left behind.
+/// Annotation that, with the value `true`, removes the finalizer of a deleted object at once, whatever is left behind.
 pub const FORCE_DELETE: &str = "ostler.dev/force-delete";
 
-/// When to look again at what the API server says is not there: the watch has told by then, or it was not so.
-const MISSING: Duration = Duration::from_secs(1);
+/// Delay until an object is reconciled again after HTTP 404: the watch has delivered its deletion by then, or it was
+/// not deleted.
+const NOT_FOUND_RECHECK: Duration = Duration::from_secs(1);
 
-/// When to look again at what is about to be held.
-const SOON: Duration = Duration::from_millis(20);
+/// Delay until an object is reconciled again whose plugin is about to be held for its hooks.
+const HOLD_RECHECK: Duration = Duration::from_millis(20);
 
-/// What workers share.
+/// Reconciles objects; the workers share one.
 pub struct Controller {
-    /// What calls work with.
+    /// Services that calls use.
     pub services: Arc<Services>,
-    /// Who reconciles what.
+    /// Registry of the plugins that serve.
     pub registry: Arc<Registry>,
     /// Runs components.
     pub engine: Arc<Engine>,
-    /// What happened.
-    pub ledger: Arc<Ledger>,
-    /// What comes before the first reconcile.
-    pub hooks: Arc<Hooks>,
+    /// Statistics per object.
+    pub stats: Arc<ReconcileStats>,
+    /// Runs life-cycle hooks before the first reconcile.
+    pub hooks: Arc<HookRunner>,
     /// Intervals and limits.
     pub settings: Arc<Settings>,
-    /// Who keeps changing what it reads.
+    /// Detector of objects whose reconciles cause each other.
     pub loops: Mutex<Loops>,
-    /// What is known of each object between its reconciles.
-    pub notes: Mutex<HashMap<ObjectRef, Notes>>,
+    /// State of each object between its reconciles.
+    pub states: Mutex<HashMap<ObjectRef, ObjectState>>,
 }
 
-/// What is known of an object between its reconciles, and found out again after a restart.
+/// State of an object between its reconciles. It is a cache: after a restart it is computed again.
 #[derive(Default)]
-pub struct Notes {
-    /// A digest of what was last said of it and of its version then: said again, its status is as it should be.
-    said: u64,
-    /// A status that the server did not keep whole: as wanted, and as kept.
+pub struct ObjectState {
+    /// Hash of the last result and of the version of the object after its status was written. The same hash means that
+    /// the status is current.
+    written: u64,
+    /// A status of which the server dropped fields: as desired, and as stored.
     dropped: Option<Box<(Value, Value)>>,
-    /// What it holds, by its uid: known for when it is gone.
-    holding: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    /// Its uid and the objects that it holds, which have to be released when it is gone.
+    held_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
 }
 
-/// How a reconcile ended, for the queue.
-struct End {
+/// Outcome of a reconcile, for the queue.
+struct ReconcileOutcome {
     next: Next<Cause>,
-    /// What it read; none where it did not come to that, and what it read before counts on.
+    /// The dependencies that it read; none to keep those of the reconcile before.
     reads: Option<Vec<Dependency>>,
-    /// The event streams it follows; none where what it followed before counts on.
+    /// The event streams that it follows; none to keep those of the reconcile before.
     follows: Option<HashSet<StreamKey>>,
 }
 
-impl End {
+impl ReconcileOutcome {
     fn settled() -> Self {
         Self {
             next: Next::Settled,
@@ -116,7 +119,7 @@ impl End {
         }
     }
 
-    /// Waits for a change, and looks again at this time at the latest.
+    /// Waits for a change, and reconciles again at this time at the latest.
     fn wait(until: Duration, cause: Cause) -> Self {
         Self {
             next: Next::Yield(until, cause),
@@ -125,24 +128,24 @@ impl End {
         }
     }
 
-    fn ended(&self) -> Ended {
+    fn result(&self) -> ReconcileResult {
         match self.next {
-            Next::Settled => Ended::Success,
-            Next::At(..) | Next::Yield(..) => Ended::RequeueAfter,
-            Next::Retry(_) => Ended::Error,
-            Next::Park => Ended::TerminalError,
+            Next::Settled => ReconcileResult::Success,
+            Next::At(..) | Next::Yield(..) => ReconcileResult::RequeueAfter,
+            Next::Retry(_) => ReconcileResult::Error,
+            Next::Park => ReconcileResult::TerminalError,
         }
     }
 }
 
-/// What the component's call came to.
-enum Answer {
+/// Result of the component's call.
+enum GuestResult {
     Outcome(reconciler::Outcome),
     Failure(reconciler::Failure),
 }
 
-impl Hash for Answer {
-    /// All that decides the status.
+impl Hash for GuestResult {
+    /// Hashes everything that the status depends on.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (conditions, status) = match self {
             Self::Outcome(outcome) => (&outcome.conditions, &outcome.status),
@@ -160,16 +163,16 @@ impl Hash for Answer {
 }
 
 impl Controller {
-    /// Reconciles as these settings say, so many objects at once.
+    /// Creates a controller for this number of workers.
     pub fn new(
         services: Arc<Services>,
         registry: Arc<Registry>,
-        ledger: Arc<Ledger>,
+        stats: Arc<ReconcileStats>,
         settings: Arc<Settings>,
-        at_once: u32,
+        workers: u32,
     ) -> anyhow::Result<Self> {
         let engine = Engine::new(
-            at_once * 2,
+            workers * 2,
             settings.limits.memory.max(MOST_MEMORY),
             settings.cache.clone(),
             settings.inspect.clone(),
@@ -178,7 +181,7 @@ impl Controller {
             .map_err(|e| anyhow::anyhow!("{e:#}"))
             .context("the WebAssembly engine")?;
         let engine = Arc::new(engine);
-        let hooks = Hooks::new(
+        let hooks = HookRunner::new(
             services.clone(),
             registry.clone(),
             engine.clone(),
@@ -188,50 +191,56 @@ impl Controller {
             services,
             registry,
             engine,
-            ledger,
+            stats,
             hooks: Arc::new(hooks),
             settings,
             loops: Mutex::default(),
-            notes: Mutex::default(),
+            states: Mutex::default(),
         })
     }
 
     /// Takes work from the queue while this host leads, until it is drained.
-    pub async fn work(self: Arc<Self>) {
+    pub async fn run_worker(self: Arc<Self>) {
         let Services { router, gate, .. } = &*self.services;
         while let Some(term) = gate.opened().await {
             match router.pop() {
                 Ok(work) => {
                     let key = work.key.clone();
-                    let running = self.services.metrics.plugin(&work.lane).begin(work.waited);
+                    let running = self
+                        .services
+                        .metrics
+                        .plugin(&work.lane)
+                        .begin_reconcile(work.waited);
                     let span = trace_span!(target: SPANS, "reconcile", object = %key, plugin = &*work.lane, attempt = work.attempt, reconcile = Empty, result = Empty, otel.status_code = Empty);
-                    let reconcile = self.reconcile(&work).instrument(span.clone());
+                    let reconcile = self.reconcile_object(&work).instrument(span.clone());
                     let ended = gate.during(term, reconcile).await;
                     if let Ok(end) = &ended {
-                        let how = end.as_ref().map_or(Ended::Success, End::ended);
-                        running.ended(how);
-                        span.record("result", how.word());
-                        if matches!(how, Ended::Error | Ended::TerminalError) {
+                        let how = end
+                            .as_ref()
+                            .map_or(ReconcileResult::Success, ReconcileOutcome::result);
+                        running.finish(how);
+                        span.record("result", how.label());
+                        if matches!(how, ReconcileResult::Error | ReconcileResult::TerminalError) {
                             span.record("otel.status_code", "ERROR");
                         }
                     }
                     match ended {
                         Ok(Some(end)) => {
                             if let Some(follows) = &end.follows {
-                                self.services.streams.retain(&key, follows);
+                                self.services.streams.retain_subscriptions(&key, follows);
                             }
                             router.done(&key, end.next, end.reads);
                         }
                         Ok(None) => router.forget(&key),
-                        // Somebody else's from here on; ours again if we lead again.
+                        // The next leader reconciles it; this host does if it leads again.
                         Err(Deposed) => {
-                            debug!(object = %key, "abandoned: {Deposed}");
-                            self.ledger.abandoned(&key);
+                            debug!(object = %key, error = %Deposed, "abandoning reconcile");
+                            self.stats.abandon_reconcile(&key);
                             let again = Next::Yield(router.now(), Cause::Retry);
                             router.done(&key, again, None);
                         }
                     }
-                    // A worker that always finds work must not keep the watches of its thread waiting.
+                    // A worker that always finds work must not starve the watches on its thread.
                     tokio::task::yield_now().await;
                 }
                 Err(wait) => {
@@ -252,55 +261,55 @@ impl Controller {
         }
     }
 
-    /// Reconciles one object. None when it is gone.
-    async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+    /// Reconciles one object. Returns none when it is gone.
+    async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        if *work.lane == *upstream::LANE {
-            return self.upstream(key).await;
+        if *work.lane == *upstream::LANE_NAME {
+            return self.reconcile_upstream(key).await;
         }
-        if *work.lane == *plugin::LANE {
-            return self.plugin(work).await;
+        if *work.lane == *plugin::LANE_NAME {
+            return self.reconcile_plugin(work).await;
         }
         let object = self.services.store.get(key, Form::Whole);
         let plugin = match &object {
-            Some(object) => self.registry.of_object(&key.gvk, object),
-            None => self.registry.of_kind(&key.gvk),
+            Some(object) => self.registry.find_for_object(&key.gvk, object),
+            None => self.registry.find_by_kind(&key.gvk),
         };
         let Some(plugin) = plugin else {
-            return Some(self.others(key).await);
+            return Some(self.reconcile_unowned(key).await);
         };
         let Some(object) = object else {
-            return self.gone(key).await;
+            return self.forget_object(key).await;
         };
-        if !self.hooks.done(&plugin) {
-            // A new build, whose objects are about to be held.
-            let again = self.services.router.now() + SOON;
-            return Some(End::wait(again, Cause::PluginChange));
+        if !self.hooks.has_run(&plugin) {
+            // The objects of a new build are about to be held until its hooks have run.
+            let again = self.services.router.now() + HOLD_RECHECK;
+            return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
         }
-        if let Some(until) = self.slowed(work) {
-            return Some(End::wait(until, Cause::Retry));
+        if let Some(until) = self.throttled_until(work) {
+            return Some(ReconcileOutcome::wait(until, Cause::Retry));
         }
         let Some(kind) = plugin.kind(&key.gvk) else {
-            return Some(End::settled());
+            return Some(ReconcileOutcome::settled());
         };
         if kind.selector.as_ref().is_some_and(|s| !s.matches(&object.labels)) {
-            return Some(End::settled());
+            return Some(ReconcileOutcome::settled());
         }
         let finalizer = kind.finalizer.as_deref();
         let held = finalizer.is_some_and(|f| object.finalizers.iter().any(|have| **have == *f));
         if object.deleting() {
             if references::held(&object)
-                && let Some(end) = self.held(key, &object, Some(&plugin)).await
+                && let Some(end) = self.wait_for_holders(key, &object, Some(&plugin)).await
             {
                 return Some(end);
             }
             return match finalizer {
-                Some(finalizer) if held => Some(self.delete(work, &plugin, &object, finalizer).await),
-                _ => Some(End::settled()),
+                Some(finalizer) if held => Some(self.delete_object(work, &plugin, &object, finalizer).await),
+                _ => Some(ReconcileOutcome::settled()),
             };
         }
-        if object.annotation(PAUSED) == Some("true") {
-            return Some(self.pause(&plugin, key, &object).await);
+        if object.annotation(PAUSED_ANNOTATION) == Some("true") {
+            return Some(self.report_paused(&plugin, key, &object).await);
         }
         let object = match finalizer {
             Some(finalizer) if !held => {
@@ -313,27 +322,27 @@ impl Controller {
             }
             _ => object,
         };
-        Some(self.call(work, &plugin, &object, None).await)
+        Some(self.call_component(work, &plugin, &object, None).await)
     }
 
-    /// The object is gone: so are its facts, and what it held.
-    async fn gone(&self, key: &ObjectRef) -> Option<End> {
-        if let Err(end) = self.dropped(key).await {
+    /// Forgets an object that is gone, and releases what it held.
+    async fn forget_object(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
+        if let Err(end) = self.release_held(key).await {
             return Some(end);
         }
-        self.ledger.forget(key);
-        self.services.memo.forget(key);
-        self.services.streams.retain(key, &HashSet::new());
+        self.stats.forget(key);
+        self.services.object_cache.forget(key);
+        self.services.streams.retain_subscriptions(key, &HashSet::new());
         self.services.effects.forget(key);
-        self.loops.lock().expect("lock").forget(key);
-        self.notes.lock().expect("lock").remove(key);
+        self.loops.lock().forget(key);
+        self.states.lock().remove(key);
         None
     }
 
-    /// The API server says that an object is not there. Where that is so, the watch tells; where it is only that the
-    /// kind is not served for a moment, nobody does.
-    fn missing(&self) -> End {
-        End::wait(self.services.router.now() + MISSING, Cause::Retry)
+    /// Waits for the watch after HTTP 404, and reconciles again in case the 404 meant that the kind is not served for a
+    /// moment: then no watch event comes.
+    fn wait_for_watch(&self) -> ReconcileOutcome {
+        ReconcileOutcome::wait(self.services.router.now() + NOT_FOUND_RECHECK, Cause::Retry)
     }
 
     async fn set_finalizers(
@@ -341,48 +350,56 @@ impl Controller {
         key: &ObjectRef,
         object: &Object,
         finalizers: &[Box<str>],
-    ) -> Result<Arc<Object>, End> {
+    ) -> Result<Arc<Object>, ReconcileOutcome> {
         let written = self
             .services
             .effects
             .set_finalizers(key, object, finalizers)
             .await;
-        self.ledger.count(key, api_writes(1));
+        self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
-            Err(e) if e.code() == 404 => Err(self.missing()),
-            Err(ApiError::Deposed(_)) => Err(End::retry()),
-            // Somebody changed it meanwhile: that change is on its way and will wake it; a retry makes sure.
+            Err(e) if e.code() == 404 => Err(self.wait_for_watch()),
+            Err(ApiError::Deposed(_)) => Err(ReconcileOutcome::retry()),
+            // HTTP 409: another writer was faster, and the watch event of that wakes the object. The retry is for the
+            // case that the event was handled before.
             Err(e) => {
                 if e.code() != 409 {
-                    complain!(e, object = %key, "finalizer not written: {e}");
-                    self.ledger.failed(key, "FinalizerNotWritten", &e.to_string());
+                    complain!(e, object = %key, error = %e, "writing finalizers failed");
+                    self.stats
+                        .record_error(key, "FinalizerUpdateFailed", &e.to_string());
                 }
-                Err(End::retry())
+                Err(ReconcileOutcome::retry())
             }
         }
     }
 
-    async fn pause(&self, plugin: &Arc<Plugin>, key: &ObjectRef, object: &Arc<Object>) -> End {
-        let note = format!("Not reconciled while annotated {PAUSED}=true; deletion still cleans up");
+    async fn report_paused(
+        &self,
+        plugin: &Arc<Plugin>,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+    ) -> ReconcileOutcome {
+        let note =
+            format!("Not reconciled while annotated {PAUSED_ANNOTATION}=true; deletion still cleans up");
         let paused = conditions::condition("Paused", true, "PausedByAnnotation", &note);
         let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Yield,
+            resolution: reconciler::Resolution::Wait,
             reason: "Paused".into(),
             message: note,
             conditions: vec![paused],
             status: None,
         };
         match self
-            .write_status(plugin.name(), key, object, &Answer::Failure(failure))
+            .write_status(plugin.name(), key, object, &GuestResult::Failure(failure))
             .await
         {
-            Ok(_) => End::settled(),
+            Ok(_) => ReconcileOutcome::settled(),
             Err(end) => end,
         }
     }
 
-    async fn event(
+    async fn record_event(
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
@@ -403,12 +420,13 @@ impl Controller {
             None,
         );
         if sent.await {
-            self.ledger.count(key, api_writes(1));
+            self.stats.add_counts(key, count_writes(1));
         }
     }
 }
 
-fn api_writes(n: u64) -> crate::sandbox::capabilities::Counts {
+/// Counts of this number of writes to the API server.
+fn count_writes(n: u64) -> crate::sandbox::capabilities::Counts {
     crate::sandbox::capabilities::Counts {
         api_writes: n,
         ..Default::default()

@@ -238,7 +238,7 @@ impl Tapes {
         }
         let about = about();
         let secret = about.key.gvk.is_secret();
-        let withheld = secret || about.terms.grants.reads_secrets();
+        let withheld = secret || about.terms.grants.can_read_secrets();
         Tape::Rolling(Box::new(Rolling::new(
             about,
             self.settings.bytes / 8,

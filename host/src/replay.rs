@@ -4,24 +4,21 @@
 //! tape has, the replay ends; where only what it *writes* differs it goes on with the recorded answer, so that all
 //! of the difference is seen.
 
-mod probe;
-
-use crate::policy::plugin_policy::Terms;
+use crate::policy::plugin_policy::PluginPolicy;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::probe::probe;
 pub use crate::recording::Difference;
 use crate::{
     contract::bindings::reconciler::Request,
     policy::grants::Grants,
     recording::{
         Player, Stop, Tape,
-        codec::Taped,
+        codec::Recordable,
         format::Recording,
         recorder,
-        value::{Shown, changes},
+        value::{RecordedValue, changes},
     },
     sandbox::{
         capabilities::Call,
@@ -55,7 +52,7 @@ fn whole(recording: &Recording) -> Result<(), String> {
     }
     if recording.cut {
         return Err(format!(
-            "recording {name} is cut off after {} host calls: a larger one is kept with --record-bytes",
+            "recording {name} is cut off after {} host calls: a larger one is kept with --max-recording-bytes",
             recording.calls.len()
         ));
     }
@@ -77,12 +74,12 @@ pub async fn replay(
     recording: Arc<Recording>,
 ) -> Result<Replayed, String> {
     whole(&recording)?;
-    let request = Request::read(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
-    let config = Vec::<u8>::read(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
+    let request = Request::from_recorded(recording.request.clone()).map_err(|e| format!("request: {e}"))?;
+    let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
-    let terms = Terms {
+    let terms = PluginPolicy {
         plugin: name.as_str().into(),
-        grants: Grants::default().of(name),
+        grants: Grants::default().grants_for(name),
         config,
         limits: recording.limits()?,
     };
@@ -136,7 +133,9 @@ pub async fn replay(
             (None, _) => "departed".into(),
             (Some(_), Some(Err(trap))) => trap.to_string(),
             (Some(end), _) => match end {
-                Shown::Record(fields) => fields.first().map(|(word, _)| word.clone()).unwrap_or_default(),
+                RecordedValue::Record(fields) => {
+                    fields.first().map(|(word, _)| word.clone()).unwrap_or_default()
+                }
                 _ => String::new(),
             },
         },

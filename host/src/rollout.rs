@@ -1,12 +1,15 @@
-//! Brings components to serve: those of a directory, and those that `Plugin` objects name.
+//! Rollout of components: those of the plugin directory, and those that `Plugin` objects name.
 //!
-//! The directory is watched, not the files: builds rename them into place. What counts is the content, so a file that
-//! is touched or rebuilt alike changes nothing. A file that a `Plugin` object names is that object's, and a plugin
-//! that one governs is loaded from nowhere else.
+//! A new build is loaded ([`crate::plugin::load`]), tried with recordings ([`preflight`]), and handed to
+//! [`Registry::serve`], which decides whether it replaces the build that serves.
+//!
+//! The directory is watched, not the files: builds rename them into place. Revisions are digests of the content, so
+//! that a file that is touched or rebuilt with the same content changes nothing. A file that a `Plugin` object names
+//! belongs to that object, and a plugin that is governed by an object is loaded from nowhere else.
 
+mod object_builds;
 mod plugin_objects;
 mod preflight;
-mod wanted;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,32 +26,32 @@ use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::JoinSet};
 use tracing::{info, warn};
 
-pub use self::plugin_objects::Objects;
+pub use self::plugin_objects::PluginObjects;
 use self::{
-    preflight::probe,
-    wanted::{Loaded, Loading, Slot},
+    object_builds::{BuildKey, FinishedLoad, PendingLoad},
+    preflight::preflight_replay,
 };
 use crate::{
     contract::limits::Limits,
     kube::hash::encode_hex,
-    plugin::{Plugin, Refusal, Registry, Served, load},
+    plugin::{Activated, LoadError, Plugin, Registry, SlotId, load},
     policy::grants::Grants,
     recording::Tapes,
     sandbox::engine::Engine,
 };
 
-/// A save is several events; this long after the last of them it is looked at.
-const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A start waits so long for the API server to say which `Plugin` objects there are. Nothing serves before that.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after the last event of a save, which causes several, until the directory is scanned.
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(50);
+/// Limit of the time that a start waits for the list of `Plugin` objects. No plugin serves before there is one.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Told when a build begins to serve (with the one before it), or when a plugin is gone.
-pub type OnSwap = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
+/// Callback for a build that begins to serve (with the one before it), or a plugin that is unloaded.
+pub type OnActivate = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
 
-/// Told of the grants when they have changed.
+/// Callback for changed grants.
 pub type OnGrants = Box<dyn Fn(&Grants) + Send + Sync>;
 
-/// Keeps a registry as its directory and the `Plugin` objects are.
+/// Keeps the registry equal to the plugin directory and the `Plugin` objects.
 pub struct Reloader {
     directory: PathBuf,
     engine: Arc<Engine>,
@@ -56,18 +59,19 @@ pub struct Reloader {
     grants: Grants,
     grants_file: Option<PathBuf>,
     limits: Limits,
-    on_swap: OnSwap,
+    on_activate: OnActivate,
     on_grants: OnGrants,
     tapes: Arc<Tapes>,
-    objects: Option<Arc<Objects>>,
-    /// What is being loaded for `Plugin` objects, or will be tried again.
-    loading: HashMap<Slot, Loading>,
-    tasks: JoinSet<Loaded>,
-    again: JoinSet<Slot>,
+    objects: Option<Arc<PluginObjects>>,
+    /// Builds of `Plugin` objects that are being loaded, or will be retried.
+    loading: HashMap<BuildKey, PendingLoad>,
+    tasks: JoinSet<FinishedLoad>,
+    retries: JoinSet<BuildKey>,
 }
 
 impl Reloader {
-    /// Nothing is loaded before [`Reloader::run`]. `grants` are as `grants_file`, which is followed too, has them.
+    /// Creates a reloader, which loads nothing before [`Reloader::run`]. `grants` is the content of `grants_file`, which
+    /// is watched as well.
     pub fn new(
         directory: PathBuf,
         engine: Arc<Engine>,
@@ -75,7 +79,7 @@ impl Reloader {
         grants: Grants,
         grants_file: Option<PathBuf>,
         limits: Limits,
-        on_swap: OnSwap,
+        on_activate: OnActivate,
     ) -> Self {
         Self {
             directory,
@@ -84,56 +88,58 @@ impl Reloader {
             grants,
             grants_file,
             limits,
-            on_swap,
+            on_activate,
             on_grants: Box::new(|_| {}),
             tapes: Arc::default(),
             objects: None,
             loading: HashMap::new(),
             tasks: JoinSet::new(),
-            again: JoinSet::new(),
+            retries: JoinSet::new(),
         }
     }
 
-    /// The same, telling when the grants have changed.
-    pub fn telling(self, on_grants: OnGrants) -> Self {
+    /// Adds a callback for changed grants.
+    pub fn on_grants(self, on_grants: OnGrants) -> Self {
         Self { on_grants, ..self }
     }
 
-    /// The same, probing new builds with these recordings.
-    pub fn probing(self, tapes: Arc<Tapes>) -> Self {
+    /// Adds recordings, which new builds are tried with.
+    pub fn with_recordings(self, tapes: Arc<Tapes>) -> Self {
         Self { tapes, ..self }
     }
 
-    /// The same, with these objects besides the directory.
-    pub fn following(self, objects: Arc<Objects>) -> Self {
+    /// Adds `Plugin` objects to the directory.
+    pub fn with_objects(self, objects: Arc<PluginObjects>) -> Self {
         Self {
             objects: Some(objects),
             ..self
         }
     }
 
-    /// Loads what is there, then follows it until dropped. `ready` is told after the first look.
+    /// Loads the plugins there are, calls `ready`, and then follows changes until it is dropped.
     pub async fn run(mut self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let (sender, mut events) = mpsc::unbounded_channel();
-        let mut watcher = watcher(sender)?;
+        let mut watcher = create_watcher(sender)?;
         watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
         if let Some(file) = &self.grants_file {
-            // The folder: an editor, or a mounted ConfigMap, puts another file in its place.
+            // The folder is watched: an editor, or a mounted ConfigMap, replaces the file.
             let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
             watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
         }
         let mut ready = Some(ready);
         if let Some(objects) = self.objects.clone()
-            && tokio::time::timeout(PATIENCE, objects.known()).await.is_err()
+            && tokio::time::timeout(SYNC_TIMEOUT, objects.wait_listed())
+                .await
+                .is_err()
         {
-            // What an object keeps from serving must not serve meanwhile.
-            warn!("nothing is loaded before the API server tells which Plugins there are");
+            // An object may suspend a plugin or narrow its grants: its file must not serve meanwhile.
+            warn!("waiting for the list of Plugin objects before loading plugins");
             ready.take().into_iter().for_each(|ready| ready());
-            objects.known().await;
+            objects.wait_listed().await;
         }
         self.scan(None).await;
         while let Some(loaded) = self.tasks.join_next().await {
-            self.loaded(loaded).await;
+            self.finish_load(loaded).await;
         }
         ready.take().into_iter().for_each(|ready| ready());
         let registry = self.registry.clone();
@@ -143,72 +149,71 @@ impl Reloader {
                     let since = Instant::now();
                     match event {
                         None => return Ok(()),
-                        Some(Err(e)) => warn!("watching {}: {e}", self.directory.display()),
+                        Some(Err(e)) => warn!(directory = %self.directory.display(), error = %e, "watching plugin directory failed"),
                         Some(Ok(_)) => {}
                     }
-                    // Until nothing has happened for a moment.
-                    while let Ok(Some(_)) = tokio::time::timeout(DEBOUNCE, events.recv()).await {}
-                    self.regrant();
+                    while let Ok(Some(_)) = tokio::time::timeout(DEBOUNCE_INTERVAL, events.recv()).await {}
+                    self.reload_grants();
                     self.scan(Some(since)).await;
                 }
-                () = registry.changed() => self.scan(Some(Instant::now())).await,
-                Some(loaded) = self.tasks.join_next() => self.loaded(loaded).await,
-                Some(Ok(slot)) = self.again.join_next() => self.retry(slot),
+                () = registry.rescan_requested() => self.scan(Some(Instant::now())).await,
+                Some(loaded) = self.tasks.join_next() => self.finish_load(loaded).await,
+                Some(Ok(key)) = self.retries.join_next() => self.retry_load(key),
             }
         }
     }
 
-    /// Reads the grants again. A file that can't be read or parsed changes nothing.
-    fn regrant(&mut self) {
+    /// Reads the grants file again. If it can't be read or parsed the previous grants stay.
+    fn reload_grants(&mut self) {
         let Some(file) = &self.grants_file else { return };
         let name = file.display().to_string();
         let read = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"));
         match read.and_then(|text| Grants::parse(&text, &name)) {
             Ok(grants) if grants == self.grants => {}
             Ok(grants) => {
-                info!("{name} has changed: plugins with other grants are loaded anew");
+                info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
             }
-            Err(e) => warn!("the grants stay as they are: {e}"),
+            Err(e) => warn!(error = %e, "keeping previous grants"),
         }
     }
 
-    /// Looks at every object and every file once; `since` is when the first of them changed.
+    /// Scans every object and every file once; `since` is when the first of them changed.
     async fn scan(&mut self, since: Option<Instant>) {
-        let files = match component_files(&self.directory) {
+        let files = match list_components(&self.directory) {
             Ok(files) => files,
             Err(e) => {
-                warn!(
-                    "the plugin directory {} can't be read: {e}",
-                    self.directory.display()
-                );
+                warn!(directory = %self.directory.display(), error = %e, "reading plugin directory failed");
                 return;
             }
         };
-        // First what is gone: something else may take its place.
-        let ids = self.registry.slots().into_iter().filter(|id| !id.contains('/'));
-        for gone in ids.filter(|f| !files.contains(f)) {
-            self.unload(&gone);
+        // Removals come first: another build may take the freed name or kind.
+        for id in self.registry.slot_ids() {
+            if matches!(&id, SlotId::File(file) if !files.contains(file)) {
+                self.unload(&id);
+            }
         }
-        let claimed = self.look_at_objects(since.unwrap_or_else(Instant::now));
+        let claimed = self.scan_objects(since.unwrap_or_else(Instant::now));
         for file in &files {
+            let id = SlotId::file(file);
             if !claimed.contains(file) {
-                self.look_at(file, since).await;
-            } else if self.registry.serves(file).is_none() {
-                self.registry.remove(file);
+                self.load_file(file, &id, since).await;
+            } else if self.registry.serving_in(&id).is_none() {
+                self.registry.remove(&id);
             }
         }
     }
 
-    fn unload(&self, id: &str) {
+    fn unload(&self, id: &SlotId) {
         if let Some(plugin) = self.registry.remove(id) {
-            info!(plugin = &**plugin.name(), "{id} is gone: unloaded");
-            (self.on_swap)(None, Some(&plugin));
+            info!(plugin = &**plugin.name(), source = %id, "plugin unloaded");
+            (self.on_activate)(None, Some(&plugin));
         }
     }
 
-    async fn look_at(&self, file: &str, since: Option<Instant>) {
+    /// Loads a component file if its content, its configuration or the grants have changed.
+    async fn load_file(&self, file: &str, id: &SlotId, since: Option<Instant>) {
         let path = self.directory.join(file);
         let Ok(wasm) = std::fs::read(&path) else { return };
         let config_path = path.with_extension("yaml");
@@ -217,26 +222,26 @@ impl Reloader {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => {
                 let why = format!("its configuration {} can't be read: {e}", config_path.display());
-                return self.refuse(file, "", Refusal::new("ConfigInvalid", why));
+                return self.refuse(id, "", LoadError::new("InvalidConfig", why));
             }
         };
         let mut content = Sha256::new();
         content.update(&wasm);
         content.update(config.as_deref().unwrap_or("").as_bytes());
         content.update(format!("{:?}", self.grants));
-        let digest = encode_hex(&content.finalize());
-        if self.registry.knows(file, &digest) {
+        let revision = encode_hex(&content.finalize());
+        if self.registry.is_current(id, &revision) {
             return;
         }
         let config = Some(config.as_deref().unwrap_or("{}"));
-        self.agree(file, &self.grants, false);
-        let compiled = self.registry.compiled(&encode_hex(&Sha256::digest(&wasm)));
+        self.rebind(id, &self.grants, false);
+        let compiled = self.registry.find_compiled(&encode_hex(&Sha256::digest(&wasm)));
         let loaded = match compiled {
-            Some(build) => build.agreed(config, &self.grants, &self.limits),
+            Some(build) => build.reconfigure(config, &self.grants, &self.limits),
             None => load(&self.engine, wasm, config, &self.grants, &self.limits).await,
         };
         let loaded = match loaded {
-            Ok(plugin) => probe(&self.engine, &self.tapes, &self.registry, file, plugin).await,
+            Ok(plugin) => preflight_replay(&self.engine, &self.tapes, &self.registry, id, plugin).await,
             Err(refusal) => Err(refusal),
         };
         match loaded {
@@ -245,48 +250,51 @@ impl Reloader {
                     source: file.into(),
                     ..plugin
                 };
-                self.serve(file, &digest, plugin, since);
+                self.serve(id, &revision, plugin, since);
             }
-            Err(refusal) => self.refuse(file, &digest, refusal),
+            Err(refusal) => self.refuse(id, &revision, refusal),
         }
     }
 
-    /// What is agreed counts at once, and whatever becomes of the newest build.
-    fn agree(&self, id: &str, grants: &Grants, suspended: bool) {
-        if let Some((now, before)) = self.registry.agree(id, grants, &self.limits, suspended) {
-            (self.on_swap)(Some(&now), Some(&before));
+    /// Applies grants, limits and suspension to the build that serves at once, even if the newest build is refused.
+    fn rebind(&self, id: &SlotId, grants: &Grants, suspended: bool) {
+        if let Some((now, before)) = self.registry.rebind(id, grants, &self.limits, suspended) {
+            (self.on_activate)(Some(&now), Some(&before));
         }
     }
 
-    /// Swaps a build in.
-    fn serve(&self, id: &str, digest: &str, plugin: Plugin, since: Option<Instant>) {
+    /// Hands a build to the registry, and activates it if that makes it serve.
+    fn serve(&self, id: &SlotId, revision: &str, plugin: Plugin, since: Option<Instant>) {
         let took = since.map(|since| since.elapsed());
-        let Served { now, before } = match self.registry.serve(id, digest, plugin, took) {
+        let Activated { now, before } = match self.registry.serve(id, revision, plugin, took) {
             Ok(served) => served,
-            Err(refusal) => return self.refuse(id, digest, refusal),
+            Err(refusal) => return self.refuse(id, revision, refusal),
         };
-        // Somebody else's grants have changed.
-        if before.as_ref().is_some_and(|before| before.same(&now)) {
+        // The change was in the grants of another plugin.
+        if before.as_ref().is_some_and(|before| before.is_same(&now)) {
             return;
         }
         let (name, short) = (&**now.name(), &now.digest[..12]);
-        let done = if before.is_some() { "swapped in" } else { "loaded" };
+        let replaces = before.as_ref().map(|before| &before.digest[..12]);
         info!(
             plugin = name,
             version = now.version,
             digest = short,
-            "{done} {id}"
+            source = %id,
+            replaces,
+            "plugin loaded"
         );
-        (self.on_swap)(Some(&now), before.as_ref());
+        (self.on_activate)(Some(&now), before.as_ref());
     }
 
-    fn refuse(&self, id: &str, digest: &str, refusal: Refusal) {
-        warn!("{id} is not loaded: {refusal}");
-        self.registry.refuse(id, digest, refusal);
+    fn refuse(&self, id: &SlotId, revision: &str, refusal: LoadError) {
+        warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading plugin failed");
+        self.registry.record_refusal(id, revision, refusal);
     }
 }
 
-fn component_files(directory: &Path) -> std::io::Result<BTreeSet<String>> {
+/// The component files of a directory. Hidden ones are saves in progress.
+fn list_components(directory: &Path) -> std::io::Result<BTreeSet<String>> {
     let mut files = BTreeSet::new();
     for entry in std::fs::read_dir(directory)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -297,9 +305,9 @@ fn component_files(directory: &Path) -> std::io::Result<BTreeSet<String>> {
     Ok(files)
 }
 
-/// Tells what changes in the folders it watches. That a file was opened is none: looking at the files opens them, and
-/// would be followed by another look for ever.
-fn watcher(
+/// Creates a watcher that sends changes of the watched folders. Opening a file is not sent: a scan opens the files, and
+/// would cause the next one forever.
+fn create_watcher(
     sender: mpsc::UnboundedSender<notify::Result<notify::Event>>,
 ) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -316,16 +324,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_look_at_the_files_is_no_change() {
+    async fn watcher_ignores_files_that_are_only_read() {
         let folder = tempfile::tempdir().unwrap();
         let [seen, changed] = ["seen.wasm", "changed.wasm"].map(|f| folder.path().join(f));
         std::fs::write(&seen, "").unwrap();
         let (sender, mut events) = mpsc::unbounded_channel();
-        let mut watcher = watcher(sender).unwrap();
+        let mut watcher = create_watcher(sender).unwrap();
         watcher.watch(folder.path(), RecursiveMode::NonRecursive).unwrap();
         std::fs::read(&seen).unwrap();
         std::fs::write(&changed, "new").unwrap();
-        // They come in the order in which they happened.
+        // Events are sent in the order in which they happened.
         let first = events.recv().await.unwrap().unwrap();
         assert_eq!(first.paths, [changed], "{first:?}");
     }

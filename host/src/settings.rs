@@ -1,4 +1,4 @@
-//! How a host runs.
+//! Settings of a host.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,46 +12,64 @@ use crate::{
     supply::oci,
 };
 
-/// How a host runs.
+/// Delays between failing attempts: each is twice the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Delay after the first failure.
+    pub initial: Duration,
+    /// Limit of the delay.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The delay after this many failures before the last one.
+    pub fn delay_after(&self, failures: u32) -> Duration {
+        self.initial
+            .saturating_mul(2u32.saturating_pow(failures))
+            .min(self.max)
+    }
+}
+
+/// Settings of a host, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
     pub plugins: PathBuf,
-    /// Which `Plugin` objects are followed: those with these labels, all without.
+    /// Label selector of the `Plugin` objects that apply to this host; all without.
     pub plugin_selector: Option<Selector>,
-    /// Registries (`HOST:PORT`) that are spoken to in plain HTTP.
+    /// OCI registries (`HOST:PORT`) that are reached over plain HTTP.
     pub plain_http: Vec<String>,
-    /// What plugins may do.
+    /// Grants of the plugins in the plugin directory.
     pub grants: Grants,
-    /// The file they are from: when it changes they do.
+    /// File that the grants were read from. It is read again when it changes.
     pub grants_file: Option<PathBuf>,
-    /// Addresses that upstreams may have besides public ones and those of the grants.
+    /// Networks that upstreams may be in besides public ones and those of the grants.
     pub network: Vec<ipnet::IpNet>,
-    /// Namespaces to be confined to; empty for the whole cluster.
+    /// Namespaces that the host is confined to; empty for the whole cluster.
     pub namespaces: Vec<String>,
-    /// Reconciles at the same time.
+    /// Number of concurrent reconciles.
     pub workers: u32,
-    /// What one call may use.
+    /// Limits of one call into a component.
     pub limits: Limits,
-    /// Interval of outcomes that poll without saying how often.
-    pub poll: Duration,
-    /// How often an object that waits looks again by itself.
-    pub yield_every: Duration,
-    /// After this long a deletion that is stuck says what can be done.
+    /// Interval of reconciles whose outcome is `poll` without an interval.
+    pub poll_interval: Duration,
+    /// Interval in which an object that waits for a change is reconciled without one.
+    pub wait_interval: Duration,
+    /// Time after which the status of a blocked deletion names the remedies.
     pub deletion_deadline: Duration,
-    /// First and longest delay between failing attempts.
-    pub backoff: (Duration, Duration),
-    /// How long a watch that nobody needs any more is kept.
-    pub linger: Duration,
-    /// Where compiled code is kept, and who makes it; none compiles at each start, in this process.
+    /// Delays between failing reconciles of an object.
+    pub backoff: Backoff,
+    /// Time for which a watch is kept after the last reconciler that needed it.
+    pub watch_linger: Duration,
+    /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
     pub cache: Option<Cache>,
-    /// Host and port of the API server, for the metrics.
+    /// Host and port of the API server, as a metric label.
     pub api_server: String,
-    /// Campaigns for leadership; none leads always.
+    /// Leader election; without it the host always leads.
     pub election: Option<lease::Settings>,
-    /// Which reconciles are recorded.
+    /// Selection of the reconciles that are recorded.
     pub record: recording::Settings,
-    /// Looks at the memory of components after each call. For tests.
+    /// Callback with the memory of a component after each call, for tests.
     pub inspect: Option<Inspector>,
 }
 
@@ -67,11 +85,14 @@ impl Default for Settings {
             namespaces: Vec::new(),
             workers: 16,
             limits: Limits::default(),
-            poll: Duration::from_secs(300),
-            yield_every: Duration::from_secs(30),
+            poll_interval: Duration::from_secs(300),
+            wait_interval: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
-            backoff: (Duration::from_millis(5), Duration::from_secs(1000)),
-            linger: Duration::from_secs(60),
+            backoff: Backoff {
+                initial: Duration::from_millis(5),
+                max: Duration::from_secs(1000),
+            },
+            watch_linger: Duration::from_secs(60),
             cache: None,
             api_server: String::new(),
             election: None,
@@ -82,16 +103,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The addresses that upstreams may have besides public ones.
-    pub(crate) fn allowed(&self, grants: &Grants) -> NetworkGrant {
+    /// The networks that upstreams may be in besides public ones.
+    pub(crate) fn allowed_networks(&self, grants: &Grants) -> NetworkGrant {
         let mut grant = grants.network.clone();
         grant.allow.extend(&self.network);
         grant
     }
 
-    /// Where components are pulled from, and kept.
-    pub(crate) fn registries(&self) -> oci::Store {
+    /// The client of OCI registries, with its cache of components.
+    pub(crate) fn component_store(&self) -> oci::ComponentStore {
         let directory = self.cache.as_ref().map(|c| c.directory.join("components"));
-        oci::Store::new(directory, oci::Limits::default()).with_plain_http(self.plain_http.clone())
+        oci::ComponentStore::new(directory, oci::PullLimits::default())
+            .with_plain_http(self.plain_http.clone())
     }
 }

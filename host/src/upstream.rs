@@ -1,8 +1,27 @@
-//! Clients of upstreams: one per `Upstream` object and version of its Secrets, shared by everybody who names it.
+//! HTTP clients of upstreams. One client exists per `Upstream` object, version of its spec and values of its Secrets;
+//! all components that name the Upstream share it.
+//!
+//! A request passes these layers from top to bottom, and its response passes them from bottom to top:
 //!
 //! ```text
-//! request → rules (path, headers) → secrets into the body → credentials → the wire → masks → answer
+//!  request                                                                           response
+//!     │  dry run            ClientPool        `ostler plan`: writes are answered here     ▲
+//!     │  coalescing         coalesce          `max-age`: one request serves many          │
+//!     │  request policy     request_policy    method, path and headers are checked        │
+//!     │  substitution       substitution      Secrets replace placeholders in the body    │
+//!     │  time and in-flight client            timeout, bounded concurrency                │
+//!     │  retries            client            safe requests, within the retry budget      │
+//!     │  rate limit         rate_limit        rate, burst, `Retry-After` of the server    │
+//!     │  circuit breaker    breaker           a failing server gets one trial at a time   │
+//!     │  credentials        auth              the host's header, by a login if needed     │
+//!     │  etag cache         conditional       `If-None-Match` out, the kept body for 304  │
+//!     │  write fence        client::fence     unsafe methods only while leading           │
+//!     ▼  TLS, addresses     tls, network      policy::network allows each address         │
+//!  server ── body limit (response) ── health (health) ── redaction (redact) ──────────────┘
 //! ```
+//!
+//! Secrets enter a request in two places only: `substitution` puts them into the body, and `auth` makes the credential
+//! header that `Client::send_with_retries` inserts.
 
 mod answer;
 mod attempt;
@@ -25,51 +44,55 @@ mod transport_error;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use sha2::{Digest, Sha256};
+use parking_lot::Mutex;
+use ring::{hmac, rand::SystemRandom};
 
 pub(crate) use self::{
-    answer::{asked_to_wait, cause},
-    health::Report,
+    answer::{retry_after, root_cause},
+    health::HealthReport,
 };
 pub use self::{
-    breaker::Circuit,
-    masking::{Encoding, Former, Substitution},
+    breaker::CircuitState,
+    masking::{Encoding, PreviousSecrets, SecretSource, Substitution, Username},
     object::UpstreamObject,
     spec::{SecretKeySelector, Upstream, UpstreamSpec, crd_yaml},
-    sse::Event,
-    stream::{Interest, Pattern, Query, Source, StreamFacts, StreamKey, StreamState, Streams, Tail},
+    sse::ServerSentEvent,
+    stream::{
+        EventPattern, EventStreams, EventTail, StreamKey, StreamSource, StreamState, StreamStatus,
+        StreamSubscription, TailQuery,
+    },
 };
 use self::{
-    client::{Client, Surroundings, Totals},
+    client::{Client, ClientContext, ClientCounters},
     health::Health,
 };
 use crate::{
     client::fence::{Deposed, Gate},
     contract::bindings::{http, types},
     kube::{hash::encode_hex, key::Gvk},
-    policy::network::Network,
+    policy::network::NetworkPolicy,
 };
 
-/// The kind.
-pub fn kind() -> Gvk {
+/// The kind of `Upstream` objects.
+pub fn upstream_gvk() -> Gvk {
     Gvk::new("ostler.dev", "v1alpha1", "Upstream")
 }
 
-/// A secret value. Never printed.
+/// A secret value. `Debug` prints `***`, so that it cannot reach a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Takes a value in.
+    /// Wraps a value.
     pub fn new(value: Vec<u8>) -> Self {
         Self(value)
     }
 
-    /// The value, for the wire only.
+    /// The bytes, for the request that carries them.
     fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -81,7 +104,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Names a key of a Secret.
+/// The name of one key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SecretKey {
     /// Namespace of the Secret.
@@ -98,7 +121,7 @@ impl std::fmt::Display for SecretKey {
     }
 }
 
-/// A secret with the version it was read in.
+/// A secret value with the resourceVersion it was read at.
 #[derive(Clone, Debug)]
 pub struct SecretValue {
     /// The value.
@@ -107,57 +130,58 @@ pub struct SecretValue {
     pub version: String,
 }
 
-/// Where secrets come from.
-pub trait Secrets: Send + Sync {
-    /// A key's value; none when the Secret or the key isn't there.
+/// A source of secret values: the cache of Secrets, or a fixture in tests.
+pub trait SecretStore: Send + Sync {
+    /// The value of a key; `None` if the Secret or the key does not exist.
     fn get(&self, key: &SecretKey) -> Option<SecretValue>;
 }
 
-/// Secrets as they were at one moment: what is made of them and the versions it goes by are the same.
-struct Snapshot(Vec<(SecretKey, SecretValue)>);
+/// Secret values read at one moment. A client is built from them and compared by their versions, so both must be the
+/// same read.
+struct SecretSnapshot(Vec<(SecretKey, SecretValue)>);
 
-impl Secrets for Snapshot {
+impl SecretStore for SecretSnapshot {
     fn get(&self, key: &SecretKey) -> Option<SecretValue> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.map(|(_, value)| value.clone())
     }
 }
 
-/// A request of a component, checked by [`Clients::send`].
+/// A request of a component, checked by [`ClientPool::send_request`].
 #[derive(Clone, Debug)]
 pub struct Request {
     /// HTTP method.
     pub method: String,
     /// Path, and query if any; starts with `/`.
     pub path_and_query: String,
-    /// Names and values.
+    /// Header names and values.
     pub headers: Vec<(String, String)>,
     /// Body, with placeholders.
     pub body: Option<Vec<u8>>,
-    /// What the placeholders stand for.
+    /// The secrets that replace the placeholders.
     pub substitutions: Vec<Substitution>,
-    /// Shorter than the upstream's own, if given.
+    /// A timeout shorter than the Upstream's own.
     pub timeout: Option<Duration>,
 }
 
-/// An answer, any HTTP status.
+/// A response with any HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// HTTP status.
     pub status: u16,
-    /// Names in lower case, and values.
+    /// Header names in lower case, and values.
     pub headers: Vec<(String, String)>,
-    /// Body, with placeholders in place of secrets.
+    /// The body, with placeholders in place of secrets.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The answer to a request that could not be authenticated.
-    pub fn refused(why: &str) -> Self {
+    /// The response to a request that could not be authenticated: HTTP 401.
+    pub fn unauthorized(why: &str) -> Self {
         Self {
             status: 401,
             headers: vec![("content-type".into(), "text/plain; charset=utf-8".into())],
-            body: format!("log-in refused: {why}").into_bytes(),
+            body: format!("login refused: {why}").into_bytes(),
         }
     }
 }
@@ -176,33 +200,33 @@ impl From<Response> for http::Response {
     }
 }
 
-/// Why there is no answer. Never has a secret in it.
+/// The reason for a missing response. It never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The request or the Upstream is wrong.
+    /// The request or the Upstream is invalid.
     #[error("{0}")]
     Invalid(String),
     /// A Secret or a key of it is missing.
     #[error("{0}")]
     NotFound(String),
-    /// The administrator does not allow the address.
+    /// The network policy does not allow the address.
     #[error("{0}")]
     NotAllowed(String),
-    /// The credentials are not accepted.
-    #[error("log-in refused: {0}")]
+    /// The server does not accept the credentials.
+    #[error("login refused: {0}")]
     LoginFailed(String),
-    /// No connection, no answer in time, or a broken one.
+    /// The connection failed, broke, or timed out.
     #[error("{0}")]
     Unavailable(String),
-    /// Too much at once; milliseconds to wait.
+    /// A rate limit applies; the value is the wait in milliseconds.
     #[error("throttled for {0} ms")]
     Throttled(u64),
-    /// More bytes than allowed.
+    /// A body exceeds its limit.
     #[error("{0}")]
     TooLarge(String),
-    /// Not sent.
+    /// The host is not the leader; nothing was sent.
     #[error(transparent)]
-    Deposed(#[from] Deposed),
+    NotLeader(#[from] Deposed),
 }
 
 impl From<SendError> for types::Error {
@@ -212,215 +236,219 @@ impl From<SendError> for types::Error {
             SendError::Invalid(_) => Self::Invalid(text),
             SendError::NotFound(_) => Self::NotFound(text),
             SendError::LoginFailed(_) | SendError::NotAllowed(_) => Self::Denied(text),
-            SendError::Unavailable(_) | SendError::Deposed(_) => Self::Unavailable(text),
+            SendError::Unavailable(_) | SendError::NotLeader(_) => Self::Unavailable(text),
             SendError::Throttled(ms) => Self::Throttled(ms),
-            SendError::TooLarge(_) => Self::Budget(text),
+            SendError::TooLarge(_) => Self::LimitExceeded(text),
         }
     }
 }
 
-/// A client that nobody used for this long is dropped, with its connections.
-const IDLE: Duration = Duration::from_secs(600);
+/// Age of the last use after which a client and its connections are dropped.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// All clients.
-pub struct Clients {
-    /// By namespace and name.
-    clients: Mutex<HashMap<(String, String), Entry>>,
-    /// Values that placeholders stood for before: an answer may still have them after a rotation.
-    former: Former,
-    /// Digests of secrets are keyed: nobody can try values against them.
-    salt: [u8; 32],
+/// Bytes of a keyed digest: 128 bits suffice to tell values apart.
+const DIGEST_BYTES: usize = 16;
+
+/// The pool of all clients.
+pub struct ClientPool {
+    /// Clients by namespace and name of the Upstream.
+    clients: Mutex<HashMap<(String, String), PoolEntry>>,
+    /// Values that placeholders stood for before: a response may still contain them after a rotation.
+    previous: PreviousSecrets,
+    /// The key of [`Self::keyed_digest`]: without it nobody can test guesses against a digest.
+    digest_key: hmac::Key,
     gate: Gate,
-    network: Network,
-    news: News,
-    /// In a plan, who takes requests that may change something.
-    instead: Option<Instead>,
+    network: NetworkPolicy,
+    on_status_change: StatusListener,
+    /// In a plan: answers requests that may change something.
+    dry_run: Option<DryRunResponder>,
 }
 
-/// Answers in place of an upstream.
-type Instead = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
+/// A function that answers in place of an upstream.
+type DryRunResponder = Arc<dyn Fn(&UpstreamObject, &Request) -> Response + Send + Sync>;
 
-/// Told when the status of an Upstream (namespace and name) may have to say something else.
-type News = Arc<dyn Fn(&str, &str) + Send + Sync>;
+/// Called with namespace and name of an Upstream when its status may have to change.
+type StatusListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// How it is with one upstream's client, for metrics.
+/// Counters and state of one upstream's client, for metrics.
 #[derive(Clone, Debug)]
-pub struct Traffic {
-    /// Namespace and name.
+pub struct ClientStats {
+    /// Namespace and name of the Upstream.
     pub upstream: String,
-    /// Where its breaker is.
-    pub circuit: Circuit,
-    /// Requests repeated so far.
+    /// State of the circuit breaker.
+    pub circuit: CircuitState,
+    /// Number of repeated requests.
     pub retries: u64,
-    /// Answers confirmed so far.
+    /// Number of responses that the server confirmed by HTTP 304.
     pub confirmed: u64,
 }
 
-struct Entry {
-    /// Uid and generation of the Upstream, versions of its Secrets and of what is allowed.
+struct PoolEntry {
+    /// Uid and generation of the Upstream, versions of its Secrets and of the network policy.
     version: String,
     client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
-    used: Instant,
-    totals: Arc<Totals>,
-    /// What the last client of this version knew: the status need not be found out anew.
+    last_used: Instant,
+    counters: Arc<ClientCounters>,
+    /// Health known to the last client of this version: a client dropped as idle need not check it again.
     health: Health,
 }
 
-impl Default for Clients {
+impl Default for ClientPool {
     fn default() -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        let mut salt = [0; 32];
-        for chunk in salt.chunks_mut(8) {
-            chunk.copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());
-        }
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Self {
             clients: Mutex::default(),
-            former: Former::default(),
-            salt,
+            previous: PreviousSecrets::default(),
+            digest_key: key.expect("the system has randomness"),
             gate: Gate::default(),
-            network: Network::default(),
-            news: Arc::new(|_, _| {}),
-            instead: None,
+            network: NetworkPolicy::default(),
+            on_status_change: Arc::new(|_, _| {}),
+            dry_run: None,
         }
     }
 }
 
-impl Clients {
-    /// The same, with all that is not only read going through this gate.
-    pub fn gated(self, gate: Gate) -> Self {
+impl ClientPool {
+    /// Sends requests with unsafe methods only while this fence is open.
+    pub fn with_fence(self, gate: Gate) -> Self {
         Self { gate, ..self }
     }
 
-    /// The same, with connections only to what is allowed here.
-    pub fn within(self, network: Network) -> Self {
+    /// Connects only to addresses that this policy allows.
+    pub fn with_network(self, network: NetworkPolicy) -> Self {
         Self { network, ..self }
     }
 
-    /// The same, telling when the status of an Upstream may have to say something else.
-    pub fn telling(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
+    /// Calls the listener when the status of an Upstream may have to change.
+    pub fn with_status_listener(self, news: impl Fn(&str, &str) + Send + Sync + 'static) -> Self {
         Self {
-            news: Arc::new(news),
+            on_status_change: Arc::new(news),
             ..self
         }
     }
 
-    /// The same for a plan: what may change something is checked, answered by this, and not sent.
-    pub fn planning(
+    /// Intercepts requests with unsafe methods, for a plan: they are checked and answered by `respond`, and not sent.
+    pub fn with_dry_run(
         self,
         instead: impl Fn(&UpstreamObject, &Request) -> Response + Send + Sync + 'static,
     ) -> Self {
         Self {
-            instead: Some(Arc::new(instead)),
+            dry_run: Some(Arc::new(instead)),
             ..self
         }
     }
 
     /// Sends one request with the upstream's credentials.
-    pub async fn send(
+    pub async fn send_request(
         &self,
         upstream: &UpstreamObject,
         request: Request,
-        secrets: &dyn Secrets,
+        secrets: &dyn SecretStore,
     ) -> Result<Response, SendError> {
-        let client = self.client(upstream, secrets)?;
-        if let Some(instead) = &self.instead
+        let client = self.client_for(upstream, secrets)?;
+        if let Some(instead) = &self.dry_run
             && !matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS")
         {
-            client.check(&request, secrets, &self.former)?;
+            client.check_request(&request, secrets, &self.previous)?;
             return Ok(instead(upstream, &request));
         }
-        let age = coalesce::max_age(&request);
-        let answer = client.send(request, secrets, &self.former, &self.gate);
+        let age = coalesce::parse_max_age(&request);
+        let answer = client.send_request(request, secrets, &self.previous, &self.gate);
         match age {
-            Some((key, age)) => client.shared.get(key, age, answer).await,
+            Some((key, age)) => client.coalescer.get_or_request(key, age, answer).await,
             None => answer.await,
         }
     }
 
-    /// Reads an event stream through and gives its end.
-    pub async fn tail(
+    /// Reads an event stream to its end and returns its last events.
+    pub async fn read_events(
         &self,
         upstream: &UpstreamObject,
         path: &str,
-        query: &Query,
-        secrets: &dyn Secrets,
-    ) -> Result<Tail, SendError> {
-        let client = self.client(upstream, secrets)?;
-        stream::tail(&client, path, query, &self.former).await
+        query: &TailQuery,
+        secrets: &dyn SecretStore,
+    ) -> Result<EventTail, SendError> {
+        let client = self.client_for(upstream, secrets)?;
+        stream::read_tail(&client, path, query, &self.previous).await
     }
 
-    /// What an event stream of an upstream is opened with.
-    pub fn source(&self, upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Source, SendError> {
-        Ok(Source::new(upstream, self.client(upstream, secrets)?))
-    }
-
-    /// The client of an upstream, as it and its Secrets are now. One that is superseded is dropped, with its
-    /// connections; calls in flight finish on it.
-    pub(crate) fn client(
+    /// The client of an upstream's event streams.
+    pub fn stream_source(
         &self,
         upstream: &UpstreamObject,
-        secrets: &dyn Secrets,
+        secrets: &dyn SecretStore,
+    ) -> Result<StreamSource, SendError> {
+        Ok(StreamSource::new(upstream, self.client_for(upstream, secrets)?))
+    }
+
+    /// The client for the current version of an Upstream and its Secrets. A superseded client is dropped with its
+    /// connections; calls in flight finish on it.
+    pub(crate) fn client_for(
+        &self,
+        upstream: &UpstreamObject,
+        secrets: &dyn SecretStore,
     ) -> Result<Arc<Client>, SendError> {
         let network = self.network.version();
         let mut version = format!("{} {} {network}", upstream.uid, upstream.generation);
-        let mut snapshot = Snapshot(Vec::new());
+        let mut snapshot = SecretSnapshot(Vec::new());
         for key in upstream.secret_keys() {
-            let value = secrets.get(&key).ok_or_else(|| missing(&key))?;
+            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
             version.push_str(&format!(" {key}@{}", value.version));
             snapshot.0.push((key, value));
         }
         let (cell, totals, health) = {
-            let mut clients = self.clients.lock().expect("lock");
+            let mut clients = self.clients.lock();
             let name = (upstream.namespace.clone(), upstream.name.clone());
-            let entry = clients.entry(name).or_insert_with(|| Entry {
+            let entry = clients.entry(name).or_insert_with(|| PoolEntry {
                 version: version.clone(),
                 client: Arc::default(),
-                used: Instant::now(),
-                totals: Arc::default(),
+                last_used: Instant::now(),
+                counters: Arc::default(),
                 health: Health::default(),
             });
             if entry.version != version {
                 (entry.version, entry.client, entry.health) = (version, Arc::default(), Health::default());
             }
-            entry.used = Instant::now();
-            (entry.client.clone(), entry.totals.clone(), entry.health.clone())
+            entry.last_used = Instant::now();
+            (entry.client.clone(), entry.counters.clone(), entry.health.clone())
         };
-        // Outside the lock: making a client reads certificates, and the others need not wait for that.
+        // Outside the lock: building a client reads certificates, and other upstreams need not wait for that.
         let new = || {
-            let (news, namespace, name) = (self.news.clone(), &upstream.namespace, &upstream.name);
+            let (news, namespace, name) =
+                (self.on_status_change.clone(), &upstream.namespace, &upstream.name);
             let (namespace, name) = (namespace.clone(), name.clone());
-            let around = Surroundings {
+            let context = ClientContext {
                 network: self.network.clone(),
                 network_version: network,
-                secrets: snapshot
+                secret_versions: snapshot
                     .0
                     .iter()
                     .map(|(k, v)| (k.clone(), v.version.clone()))
                     .collect(),
                 health,
-                totals,
-                news: Arc::new(move || news(&namespace, &name)),
+                counters: totals,
+                on_status_change: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, &snapshot, around).map(Arc::new)
+            Client::new(upstream, &snapshot, context).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
 
-    /// Drops the client of an upstream that is gone.
-    pub fn forget(&self, namespace: &str, name: &str) {
-        let mut clients = self.clients.lock().expect("lock");
+    /// Drops the client of a deleted Upstream.
+    pub fn remove_client(&self, namespace: &str, name: &str) {
+        let mut clients = self.clients.lock();
         clients.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Drops clients that nobody has used for a while.
-    pub fn sweep(&self) {
-        self.drop_idle(IDLE);
+    /// Drops clients that were not used for ten minutes.
+    pub fn drop_unused(&self) {
+        self.drop_idle(IDLE_TIMEOUT);
     }
 
-    /// Drops clients that nobody has used for this long, but for those whose streams are open. What they knew stays.
+    /// Drops clients that were not used for this long, except those with open streams. The health they know is kept.
     pub fn drop_idle(&self, idle: Duration) {
-        let mut clients = self.clients.lock().expect("lock");
-        for entry in clients.values_mut().filter(|e| e.used.elapsed() >= idle) {
+        let mut clients = self.clients.lock();
+        for entry in clients.values_mut().filter(|e| e.last_used.elapsed() >= idle) {
             match entry.client.get() {
                 Some(Ok(client)) if Arc::strong_count(client) == 1 => entry.health = client.health(),
                 Some(Err(_)) => {}
@@ -430,39 +458,30 @@ impl Clients {
         }
     }
 
-    /// How it is with all clients.
-    pub fn traffic(&self) -> Vec<Traffic> {
-        let clients = self.clients.lock().expect("lock");
+    /// Counters and states of all clients.
+    pub fn collect_stats(&self) -> Vec<ClientStats> {
+        let clients = self.clients.lock();
         let traffic = clients.iter().filter_map(|((namespace, name), entry)| {
             let client = entry.client.get()?.as_ref().ok()?;
-            Some(Traffic {
+            Some(ClientStats {
                 upstream: format!("{namespace}/{name}"),
-                circuit: client.circuit(),
-                retries: entry.totals.retries.load(Ordering::Relaxed),
-                confirmed: entry.totals.confirmed.load(Ordering::Relaxed),
+                circuit: client.circuit_state(),
+                retries: entry.counters.retries.load(Ordering::Relaxed),
+                confirmed: entry.counters.confirmed.load(Ordering::Relaxed),
             })
         });
         traffic.collect()
     }
 
-    /// A digest that changes when a value does and tells nothing about it. Keyed for this process: after a
-    /// restart all digests are others.
-    pub fn digest(&self, value: &[u8]) -> String {
-        // HMAC's construction: inner and outer hash, both keyed.
-        let inner = Sha256::new()
-            .chain_update(self.salt)
-            .chain_update(value)
-            .finalize();
-        encode_hex(
-            &Sha256::new()
-                .chain_update(inner)
-                .chain_update(self.salt)
-                .finalize()[..16],
-        )
+    /// An HMAC-SHA256 of a value, truncated to 128 bits: it changes with the value and reveals nothing about it. The
+    /// key is random and lives as long as the process, so digests differ after a restart.
+    pub fn keyed_digest(&self, value: &[u8]) -> String {
+        let tag = hmac::sign(&self.digest_key, value);
+        encode_hex(&tag.as_ref()[..DIGEST_BYTES])
     }
 }
 
-fn missing(key: &SecretKey) -> SendError {
+fn missing_secret(key: &SecretKey) -> SendError {
     SendError::NotFound(format!("{key} does not exist"))
 }
 
@@ -474,13 +493,13 @@ mod tests {
     use crate::policy::network::NetworkGrant;
 
     #[test]
-    fn a_client_in_use_is_not_dropped_and_what_one_knew_stays() {
+    fn idle_client_in_use_stays_and_health_survives_drop() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let network = Network::default();
-        network.allow(NetworkGrant {
+        let network = NetworkPolicy::default();
+        network.replace_grant(NetworkGrant {
             allow: vec!["127.0.0.1/32".parse().expect("a network")],
         });
-        let clients = Clients::default().within(network);
+        let clients = ClientPool::default().with_network(network);
         let mut upstream = UpstreamObject {
             uid: "u".into(),
             generation: 1,
@@ -488,19 +507,25 @@ mod tests {
             name: "ci".into(),
             spec: serde_json::from_value(json!({"url": "http://127.0.0.1:1"})).expect("a spec"),
         };
-        let client =
-            |upstream: &UpstreamObject| clients.client(upstream, &Snapshot(Vec::new())).expect("a client");
+        let client = |upstream: &UpstreamObject| {
+            clients
+                .client_for(upstream, &SecretSnapshot(Vec::new()))
+                .expect("a client")
+        };
         let first = client(&upstream);
-        first.state.lock().expect("lock").health.reached(Instant::now());
+        first.state.lock().health.record_reachable(Instant::now());
         clients.drop_idle(Duration::ZERO);
         assert!(Arc::ptr_eq(&first, &client(&upstream)), "it is in use");
-        let (gone, report) = (Arc::downgrade(&first), first.report());
+        let (gone, report) = (Arc::downgrade(&first), first.health_report());
         drop(first);
         clients.drop_idle(Duration::ZERO);
         assert!(gone.upgrade().is_none());
-        assert_eq!(client(&upstream).report(), report);
-        assert!(!client(&upstream).wants_probe(IDLE));
+        assert_eq!(client(&upstream).health_report(), report);
+        assert!(!client(&upstream).needs_health_check(IDLE_TIMEOUT));
         upstream.generation = 2;
-        assert!(client(&upstream).wants_probe(IDLE), "another has to be looked at");
+        assert!(
+            client(&upstream).needs_health_check(IDLE_TIMEOUT),
+            "another has to be looked at"
+        );
     }
 }

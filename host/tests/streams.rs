@@ -1,4 +1,4 @@
-//! Event streams against a real HTTP server: shared, filtered, opened again, closed.
+//! Event streams against a real HTTP server: shared, filtered, reconnected, closed.
 
 mod common;
 
@@ -26,18 +26,18 @@ use ostler::testing::{
     network::NetworkGrant,
     object::Object,
     upstream::{
-        Circuit, Clients, Interest, Pattern, Query, Request, Secret, SecretKey, SecretValue, Secrets,
-        SendError, StreamKey, StreamState, Streams, UpstreamObject,
+        CircuitState, ClientPool, EventPattern, EventStreams, Request, Secret, SecretKey, SecretStore,
+        SecretValue, SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
     },
 };
 use serde_json::json;
 use tokio::sync::watch;
 
-/// A server whose one stream is what it is told to say.
+/// A server with one stream, whose events the test sets.
 struct Server {
     /// Frames so far.
     frames: Mutex<Vec<String>>,
-    /// Moves when there are more, and with each hang-up.
+    /// Changes with each new frame, and with each hang-up.
     news: watch::Sender<()>,
     hangups: AtomicUsize,
     open: AtomicUsize,
@@ -45,7 +45,7 @@ struct Server {
     asked: Mutex<Vec<(Option<String>, Option<String>)>>,
 }
 
-/// Counts a connection for as long as its body lives.
+/// Counts a connection while its body lives.
 struct Counted(Arc<Server>);
 
 impl Drop for Counted {
@@ -102,7 +102,7 @@ impl Server {
         self.news.send_replace(());
     }
 
-    /// With the id that it is resumed after.
+    /// Sends an event with an ID, after which the stream is resumed.
     fn number(&self, name: &str, data: &str) {
         let id = self.frames.lock().unwrap().len();
         self.say(&format!("id: {id}\nevent: {name}\ndata: {data}\n\n"));
@@ -125,16 +125,16 @@ impl Server {
 struct Lab {
     server: Arc<Server>,
     vault: Vault,
-    clients: Clients,
+    clients: ClientPool,
     gate: Gate,
-    streams: Arc<Streams>,
+    streams: Arc<EventStreams>,
     upstream: UpstreamObject,
     key: ObjectRef,
     woken: Arc<Mutex<Vec<String>>>,
 }
 
 async fn lab() -> Lab {
-    // Fails when another test was first.
+    // Fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = Arc::new(Server {
         frames: Mutex::default(),
@@ -161,16 +161,16 @@ async fn lab() -> Lab {
     gate.lead(1, Instant::now() + Duration::from_secs(3600));
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = woken.clone();
-    let streams = Streams::new(gate.clone(), move |object, _| {
+    let streams = EventStreams::new(gate.clone(), move |object, _| {
         told.lock().unwrap().push(object.name.to_string());
     });
     Lab {
         server,
         vault,
-        clients: Clients::default().within(allowing("127.0.0.1")),
+        clients: ClientPool::default().with_network(allowing("127.0.0.1")),
         gate,
         streams,
-        upstream: UpstreamObject::parse(&object).unwrap(),
+        upstream: UpstreamObject::from_object(&object).unwrap(),
         key,
         woken,
     }
@@ -180,13 +180,13 @@ fn object(name: &str) -> ObjectRef {
     ObjectRef::new(Gvk::new("g", "v1", "Thing"), "n", name)
 }
 
-/// Status events wake, `end` ends.
-fn interest() -> Interest {
-    let named = |name: &str| Pattern {
+/// Status events wake the object, `end` ends its subscription.
+fn interest() -> StreamSubscription {
+    let named = |name: &str| EventPattern {
         name: Some(name.into()),
         data: None,
     };
-    Interest {
+    StreamSubscription {
         wake: vec![named("status")],
         until: vec![named("end")],
     }
@@ -201,7 +201,7 @@ impl Lab {
     }
 
     fn follow(&self, name: &str, path: &str) -> Result<(), SendError> {
-        let source = self.clients.source(&self.upstream, &self.vault)?;
+        let source = self.clients.stream_source(&self.upstream, &self.vault)?;
         self.streams
             .subscribe(&object(name), &self.stream(path), interest(), source)
     }
@@ -211,7 +211,7 @@ impl Lab {
     }
 
     fn state(&self, name: &str) -> Option<StreamState> {
-        Some(self.streams.of(&object(name)).first()?.state.clone())
+        Some(self.streams.streams_of(&object(name)).first()?.state.clone())
     }
 
     async fn get(&self, timeout: Duration) -> Result<u16, SendError> {
@@ -223,7 +223,10 @@ impl Lab {
             substitutions: vec![],
             timeout: Some(timeout),
         };
-        let answer = self.clients.send(&self.upstream, request, &self.vault).await;
+        let answer = self
+            .clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await;
         answer.map(|answer| answer.status)
     }
 
@@ -233,7 +236,7 @@ impl Lab {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
                 "still not: {what}; {:?}",
-                self.streams.all()
+                self.streams.all_streams()
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -241,7 +244,7 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn one_connection_for_all_and_closed_when_what_they_waited_for_has_come() {
+async fn subscribers_share_one_connection_until_last_event() {
     let lab = lab().await;
     for name in ["a", "b", "c"] {
         lab.follow(name, "/live").unwrap();
@@ -260,9 +263,9 @@ async fn one_connection_for_all_and_closed_when_what_they_waited_for_has_come() 
     assert_eq!((lab.server.open(), lab.server.asked().len()), (1, 1));
     let asked = lab.server.asked();
     assert_eq!(asked[0].1.as_deref(), Some("Bearer the-first-token"));
-    // One goes, the others stay.
-    lab.streams.retain(&object("a"), &HashSet::new());
-    assert_eq!(lab.streams.all()[0].followers, 2);
+    // One subscriber leaves, the others stay.
+    lab.streams.retain_subscriptions(&object("a"), &HashSet::new());
+    assert_eq!(lab.streams.all_streams()[0].subscribers, 2);
     lab.server.number("end", "");
     lab.until("the server is left, which would have stayed", || {
         lab.server.open() == 0
@@ -278,13 +281,13 @@ async fn one_connection_for_all_and_closed_when_what_they_waited_for_has_come() 
     lab.until("and it is closed again", || lab.server.open() == 0)
         .await;
     for name in ["b", "c", "d"] {
-        lab.streams.retain(&object(name), &HashSet::new());
+        lab.streams.retain_subscriptions(&object(name), &HashSet::new());
     }
-    assert!(lab.streams.all().is_empty());
+    assert!(lab.streams.all_streams().is_empty());
 }
 
 #[tokio::test]
-async fn goes_on_after_the_last_event_and_wakes_where_something_may_be_missed() {
+async fn stream_resumes_after_last_event_and_wakes_if_events_may_be_missed() {
     let lab = lab().await;
     lab.follow("a", "/live").unwrap();
     lab.server.number("status", "one");
@@ -299,17 +302,17 @@ async fn goes_on_after_the_last_event_and_wakes_where_something_may_be_missed() 
     lab.server.number("status", "two");
     lab.until("woken by what came after", || lab.woken("a") == 3)
         .await;
-    assert_eq!(lab.streams.of(&object("a"))[0].reconnects, 1);
+    assert_eq!(lab.streams.streams_of(&object("a"))[0].reconnects, 1);
 }
 
 #[tokio::test]
-async fn a_server_that_ends_at_once_is_asked_ever_more_slowly() {
+async fn stream_that_ends_at_once_is_reconnected_with_backoff() {
     let lab = lab().await;
     let began = Instant::now();
     lab.follow("a", "/brief").unwrap();
     lab.until("seven connections", || lab.server.asked().len() >= 7)
         .await;
-    // Pauses of 10, 20, … 320 ms, as the server asked for the first; of each at least half.
+    // Delays of 10, 20, … 320 ms, starting with the server's `retry:`; at least half of each by the jitter.
     assert!(
         began.elapsed() > Duration::from_millis(300),
         "{:?}",
@@ -322,7 +325,7 @@ async fn a_server_that_ends_at_once_is_asked_ever_more_slowly() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_is_said_and_one_that_is_over_is_left() {
+async fn other_content_is_named_and_ended_stream_is_left() {
     let lab = lab().await;
     lab.follow("a", "/page").unwrap();
     lab.until(
@@ -340,7 +343,7 @@ async fn what_is_no_stream_is_said_and_one_that_is_over_is_left() {
 }
 
 #[tokio::test]
-async fn closed_at_once_and_opened_with_new_credentials_when_a_secret_changes() {
+async fn changed_secret_closes_stream_and_reopens_it_with_new_credentials() {
     let lab = lab().await;
     lab.follow("a", "/live").unwrap();
     lab.server.number("status", "one");
@@ -351,13 +354,13 @@ async fn closed_at_once_and_opened_with_new_credentials_when_a_secret_changes() 
         Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
     };
     let (key, same) = secret(1);
-    lab.streams.changed(&key, Some(&same));
+    lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(
         lab.state("a"),
         Some(StreamState::Open),
         "that is the one it was opened with"
     );
-    lab.streams.changed(&key, Some(&secret(2).1));
+    lab.streams.on_object_change(&key, Some(&secret(2).1));
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
     assert_eq!(lab.woken("a"), 3, "it is to look again");
@@ -365,51 +368,51 @@ async fn closed_at_once_and_opened_with_new_credentials_when_a_secret_changes() 
     lab.until("it is open again", || lab.server.open() == 1).await;
     let second = (Some("0".to_owned()), Some("Bearer the-second-token".to_owned()));
     assert_eq!(lab.server.asked()[1], second);
-    lab.streams.changed(&lab.key, None);
+    lab.streams.on_object_change(&lab.key, None);
     lab.until("without its Upstream it is closed", || lab.server.open() == 0)
         .await;
 }
 
 #[tokio::test]
-async fn closed_with_the_term_and_when_the_host_is_dropped() {
+async fn stream_closes_with_leadership_and_with_host() {
     let mut lab = lab().await;
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     lab.gate.close();
-    lab.streams.clear();
+    lab.streams.close_all();
     lab.until("it is closed", || lab.server.open() == 0).await;
-    assert!(matches!(lab.follow("a", "/live"), Err(SendError::Deposed(_))));
+    assert!(matches!(lab.follow("a", "/live"), Err(SendError::NotLeader(_))));
     lab.gate.lead(2, Instant::now() + Duration::from_secs(3600));
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
-    lab.streams = Streams::new(lab.gate.clone(), |_, _| {});
+    lab.streams = EventStreams::new(lab.gate.clone(), |_, _| {});
     lab.until("it is closed", || lab.server.open() == 0).await;
 }
 
 #[tokio::test]
-async fn the_tail_is_bounded_and_tells_no_secret() {
+async fn tail_is_bounded_and_redacted() {
     let lab = lab().await;
     for n in 0..500 {
         lab.server.number("log", &format!("line {n} of the-first-token"));
         lab.server.number("other", "not asked for");
     }
     lab.server.number("end", "");
-    let named = |name: &str| Pattern {
+    let named = |name: &str| EventPattern {
         name: Some(name.into()),
         data: None,
     };
-    let query = Query {
+    let query = TailQuery {
         select: vec![named("log")],
         until: vec![named("end")],
         last: 3,
         bytes: 1000,
         timeout: Duration::from_secs(60),
     };
-    let tail = |query: Query| {
+    let tail = |query: TailQuery| {
         let lab = &lab;
         async move {
             lab.clients
-                .tail(&lab.upstream, "/live", &query, &lab.vault)
+                .read_events(&lab.upstream, "/live", &query, &lab.vault)
                 .await
                 .unwrap()
         }
@@ -418,14 +421,14 @@ async fn the_tail_is_bounded_and_tells_no_secret() {
     let lines: Vec<_> = last.events.iter().map(|e| e.data.as_str()).collect();
     assert_eq!(lines, ["line 497 of ***", "line 498 of ***", "line 499 of ***"]);
     assert_eq!((last.skipped, last.complete), (497, true));
-    let few = tail(Query {
+    let few = tail(TailQuery {
         bytes: 60,
         last: 100,
         ..query.clone()
     })
     .await;
     assert_eq!((few.events.len(), few.skipped), (2, 498));
-    let endless = tail(Query {
+    let endless = tail(TailQuery {
         until: vec![named("never")],
         timeout: Duration::from_millis(500),
         ..query
@@ -439,17 +442,17 @@ async fn the_tail_is_bounded_and_tells_no_secret() {
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn closed_at_once_when_the_address_is_not_allowed_any_more() {
+async fn disallowed_address_closes_stream_at_once() {
     let mut lab = lab().await;
     let network = allowing("127.0.0.1");
-    lab.clients = Clients::default().within(network.clone());
+    lab.clients = ClientPool::default().with_network(network.clone());
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
-    let before = lab.clients.source(&lab.upstream, &lab.vault).unwrap();
-    lab.streams.network_changed();
+    let before = lab.clients.stream_source(&lab.upstream, &lab.vault).unwrap();
+    lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Open), "nothing has");
-    network.allow(NetworkGrant::default());
-    lab.streams.network_changed();
+    network.replace_grant(NetworkGrant::default());
+    lab.streams.on_network_change();
     assert_eq!(lab.state("a"), Some(StreamState::Outdated));
     lab.until("it is closed", || lab.server.open() == 0).await;
     assert_eq!(lab.woken("a"), 2, "it is to look again");
@@ -461,10 +464,10 @@ async fn closed_at_once_when_the_address_is_not_allowed_any_more() {
     assert_eq!((lab.server.asked().len(), lab.server.open()), (1, 0));
 }
 
-/// A Secret that is another each time it is read.
+/// A Secret with another value at each read.
 struct Restless(AtomicUsize);
 
-impl Secrets for Restless {
+impl SecretStore for Restless {
     fn get(&self, _: &SecretKey) -> Option<SecretValue> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         Some(SecretValue {
@@ -475,10 +478,10 @@ impl Secrets for Restless {
 }
 
 #[tokio::test]
-async fn a_stream_goes_by_the_versions_its_client_was_made_of() {
+async fn stream_keeps_secret_versions_of_its_client() {
     let lab = lab().await;
     let restless = Restless(AtomicUsize::new(0));
-    let source = lab.clients.source(&lab.upstream, &restless).unwrap();
+    let source = lab.clients.stream_source(&lab.upstream, &restless).unwrap();
     lab.streams
         .subscribe(&object("a"), &lab.stream("/live"), interest(), source)
         .unwrap();
@@ -488,12 +491,12 @@ async fn a_stream_goes_by_the_versions_its_client_was_made_of() {
     let json =
         json!({"metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version}});
     let (key, same) = Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap();
-    lab.streams.changed(&key, Some(&same));
+    lab.streams.on_object_change(&key, Some(&same));
     assert_eq!(lab.state("a"), Some(StreamState::Open));
 }
 
 #[tokio::test]
-async fn asking_for_a_stream_is_a_request_like_others() {
+async fn stream_requests_obey_retry_after_and_open_breaker() {
     let lab = lab().await;
     lab.follow("a", "/busy").unwrap();
     lab.until(
@@ -519,23 +522,23 @@ async fn asking_for_a_stream_is_a_request_like_others() {
             upstream: lab.key.clone(),
             path: format!("/down?{name}").into(),
         };
-        let source = lab.clients.source(&lab.upstream, &lab.vault).unwrap();
+        let source = lab.clients.stream_source(&lab.upstream, &lab.vault).unwrap();
         lab.streams
             .subscribe(&object(name), &stream, interest(), source)
             .unwrap();
     }
-    let open = || lab.clients.traffic()[0].circuit != Circuit::Closed;
+    let open = || lab.clients.collect_stats()[0].circuit != CircuitState::Closed;
     lab.until("its failures open the circuit", open).await;
 }
 
 #[tokio::test]
-async fn what_is_read_to_its_end_is_in_flight_and_an_open_stream_is_not() {
+async fn tail_counts_as_in_flight_and_open_stream_does_not() {
     let mut lab = lab().await;
-    lab.upstream.spec.limits = serde_json::from_value(json!({"inFlight": 1})).unwrap();
+    lab.upstream.spec.limits = serde_json::from_value(json!({"requestsInFlight": 1})).unwrap();
     lab.follow("a", "/live").unwrap();
     lab.until("it is open", || lab.server.open() == 1).await;
     assert_eq!(lab.get(LONG).await, Ok(200));
-    let query = Query {
+    let query = TailQuery {
         select: vec![],
         until: interest().until,
         last: 1,
@@ -548,7 +551,9 @@ async fn what_is_read_to_its_end_is_in_flight_and_an_open_stream_is_not() {
         lab.server.number("end", "");
         waiting
     };
-    let tail = lab.clients.tail(&lab.upstream, "/live", &query, &lab.vault);
+    let tail = lab
+        .clients
+        .read_events(&lab.upstream, "/live", &query, &lab.vault);
     let (tail, waiting) = tokio::join!(tail, meanwhile);
     assert!(tail.unwrap().complete);
     assert!(matches!(waiting, Err(SendError::Unavailable(_))), "{waiting:?}");

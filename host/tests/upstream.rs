@@ -1,4 +1,4 @@
-//! Clients of upstreams against a real HTTP server: log-ins, rotation, limits, and that no secret gets out.
+//! Clients of upstreams against a real HTTP server: logins, rotation, limits, and redaction of secrets.
 
 mod common;
 
@@ -22,20 +22,20 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::upstream::{
-    Clients, Encoding, Request, Response, Secret, SecretKey, SendError, Substitution, UpstreamObject,
-    UpstreamSpec,
+    ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
+    UpstreamObject, UpstreamSpec,
 };
 use serde_json::{Value, json};
 
-/// What the server saw and does.
+/// State of the server, and counts of its requests.
 #[derive(Default)]
 struct Seen {
     logins: AtomicU32,
     requests: AtomicU32,
     password: Mutex<String>,
-    /// Token that is accepted.
+    /// Number of the accepted token.
     token: AtomicU32,
-    /// Requests that came with credentials to the place a redirect points to.
+    /// Requests with credentials to the target of a redirect.
     redirected: AtomicU32,
 }
 
@@ -71,7 +71,7 @@ async fn echo(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
     } else {
         StatusCode::UNAUTHORIZED
     };
-    // An upstream that repeats what it was sent, credentials included.
+    // An upstream that repeats its request, credentials included.
     (
         status,
         [("set-cookie", "a=b"), ("x-kept", "yes")],
@@ -112,7 +112,7 @@ async fn serve(seen: Arc<Seen>) -> String {
 struct Lab {
     seen: Arc<Seen>,
     vault: Vault,
-    clients: Clients,
+    clients: ClientPool,
     upstream: UpstreamObject,
 }
 
@@ -136,7 +136,7 @@ async fn lab() -> Lab {
     Lab {
         seen,
         vault,
-        clients: Clients::default().within(allowing("127.0.0.1")),
+        clients: ClientPool::default().with_network(allowing("127.0.0.1")),
         upstream: UpstreamObject {
             uid: "u".into(),
             generation: 1,
@@ -160,7 +160,9 @@ fn request(path: &str) -> Request {
 
 impl Lab {
     async fn send(&self, request: Request) -> Result<Response, SendError> {
-        self.clients.send(&self.upstream, request, &self.vault).await
+        self.clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await
     }
 
     fn logins(&self) -> u32 {
@@ -169,7 +171,7 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn twenty_at_once_log_in_once_and_all_get_an_answer() {
+async fn concurrent_requests_share_one_login() {
     let lab = lab().await;
     let answers = join_all((0..20).map(|_| lab.send(request("/echo")))).await;
     assert!(
@@ -180,17 +182,17 @@ async fn twenty_at_once_log_in_once_and_all_get_an_answer() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_is_replaced_once() {
+async fn rejected_token_is_replaced_once() {
     let lab = lab().await;
     lab.send(request("/echo")).await.unwrap();
-    // The server forgets the token: the next request meets a 401 and goes through all the same.
+    // The server forgets the token: the next request meets a 401, and succeeds after a new login.
     lab.seen.token.store(99, Ordering::SeqCst);
     assert_eq!(lab.send(request("/echo")).await.unwrap().status, 200);
     assert_eq!(lab.logins(), 2);
 }
 
 #[tokio::test]
-async fn a_rotated_secret_is_used_at_once_and_a_refused_login_is_not_repeated_by_all() {
+async fn rotated_secret_is_used_at_once_and_rejected_login_is_made_once() {
     let lab = lab().await;
     lab.send(request("/echo")).await.unwrap();
     *lab.seen.password.lock().unwrap() = "new-password".into();
@@ -208,7 +210,7 @@ async fn a_rotated_secret_is_used_at_once_and_a_refused_login_is_not_repeated_by
 }
 
 #[tokio::test]
-async fn credentials_stay_with_their_origin_and_out_of_the_answer() {
+async fn credentials_stay_at_their_origin_and_out_of_response() {
     let lab = lab().await;
     let away = lab.send(request("/away")).await.unwrap();
     assert_eq!(
@@ -229,8 +231,16 @@ async fn credentials_stay_with_their_origin_and_out_of_the_answer() {
     assert_eq!(format!("{:?}", Secret::new(PASSWORD.into())), "***");
 }
 
+fn secret(name: &str) -> SecretSource {
+    SecretSource::Key(SecretKey {
+        namespace: "n".into(),
+        name: name.into(),
+        key: "password".into(),
+    })
+}
+
 #[tokio::test]
-async fn secrets_go_into_the_body_and_placeholders_come_back() {
+async fn secrets_enter_body_and_placeholders_return() {
     let lab = lab().await;
     lab.vault.set("registry", "hunter<2>&\"x\"");
     let mut put = request("/echo");
@@ -238,11 +248,7 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
     put.body = Some(br#"{"password":"((placeholder-of-registry))"}"#.to_vec());
     put.substitutions = vec![Substitution {
         placeholder: "((placeholder-of-registry))".into(),
-        secret: SecretKey {
-            namespace: "n".into(),
-            name: "registry".into(),
-            key: "password".into(),
-        },
+        source: secret("registry"),
         encoding: Encoding::JsonString,
     }];
     let answer = lab.send(put.clone()).await.unwrap();
@@ -252,7 +258,7 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
         serde_json::from_str::<Value>(json).unwrap()["password"],
         "((placeholder-of-registry))"
     );
-    put.substitutions[0].secret.name = "missing".into();
+    put.substitutions[0].source = secret("missing");
     let error = lab.send(put).await.unwrap_err();
     assert!(
         matches!(&error, SendError::NotFound(text) if text.contains("Secret n/missing")),
@@ -261,7 +267,7 @@ async fn secrets_go_into_the_body_and_placeholders_come_back() {
 }
 
 #[tokio::test]
-async fn limits_and_faults_are_told_in_words() {
+async fn limits_and_transport_errors_are_named() {
     let mut lab = lab().await;
     let error = lab.send(request("/huge")).await.unwrap_err();
     assert!(

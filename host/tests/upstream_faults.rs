@@ -1,4 +1,4 @@
-//! Clients of upstreams that are down, slow, strict or not to be trusted.
+//! Clients of upstreams that are down, slow, strict or malicious.
 
 mod common;
 
@@ -20,8 +20,8 @@ use axum::{
 use common::{Vault, allowing};
 use futures::future::join_all;
 use ostler::testing::{
-    network::{Network, NetworkGrant, network},
-    upstream::{Circuit, Clients, Query, Request, Response, SendError, UpstreamObject},
+    network::{NetworkGrant, NetworkPolicy, parse_network},
+    upstream::{CircuitState, ClientPool, Request, Response, SendError, TailQuery, UpstreamObject},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -31,7 +31,7 @@ use tokio::{
 };
 
 struct Lab {
-    clients: Clients,
+    clients: ClientPool,
     vault: Vault,
     upstream: UpstreamObject,
 }
@@ -40,7 +40,7 @@ impl Lab {
     fn new(spec: Value) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self {
-            clients: Clients::default().within(allowing("127.0.0.0/8")),
+            clients: ClientPool::default().with_network(allowing("127.0.0.0/8")),
             vault: Vault::default(),
             upstream: UpstreamObject {
                 uid: "u".into(),
@@ -61,7 +61,9 @@ impl Lab {
             substitutions: vec![],
             timeout: None,
         };
-        self.clients.send(&self.upstream, request, &self.vault).await
+        self.clients
+            .send_request(&self.upstream, request, &self.vault)
+            .await
     }
 
     async fn get(&self, path: &str) -> Result<Response, SendError> {
@@ -80,7 +82,7 @@ fn count(counter: &Arc<AtomicUsize>) -> usize {
     counter.load(Ordering::SeqCst)
 }
 
-/// A server that takes the first so many connections' requests and breaks off, and answers the others.
+/// A server that breaks off the first `times` connections after their requests, and responds to the others.
 async fn breaks_off(times: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -100,11 +102,11 @@ async fn breaks_off(times: usize) -> (String, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_repeated_within_the_budget_and_nothing_else_is() {
+async fn only_safe_requests_are_retried_within_budget() {
     let (url, seen) = breaks_off(1).await;
     let lab = Lab::new(json!({"url": url}));
     assert_eq!(lab.get("/").await.unwrap().status, 200);
-    assert_eq!((count(&seen), lab.clients.traffic()[0].retries), (2, 1));
+    assert_eq!((count(&seen), lab.clients.collect_stats()[0].retries), (2, 1));
 
     let (url, seen) = breaks_off(1).await;
     let lab = Lab::new(json!({"url": url}));
@@ -119,12 +121,12 @@ async fn what_changes_nothing_is_repeated_within_the_budget_and_nothing_else_is(
     for _ in 0..3 {
         lab.get("/").await.unwrap_err();
     }
-    // Two of the first request, one of the second, which opens the circuit.
-    assert_eq!((count(&seen), lab.clients.traffic()[0].retries), (5, 3));
+    // Two of the first request, one of the second, which opens the circuit breaker.
+    assert_eq!((count(&seen), lab.clients.collect_stats()[0].retries), (5, 3));
 }
 
 #[tokio::test]
-async fn who_is_down_is_not_asked_again_and_again_and_one_request_tries() {
+async fn failing_upstream_opens_breaker_and_one_trial_closes_it() {
     let seen = Arc::new(AtomicUsize::new(0));
     let broken = Arc::new(Mutex::new(true));
     let state = (seen.clone(), broken.clone());
@@ -148,24 +150,24 @@ async fn who_is_down_is_not_asked_again_and_again_and_one_request_tries() {
         );
     }
     assert_eq!(
-        (count(&seen), lab.clients.traffic()[0].circuit),
-        (5, Circuit::Open)
+        (count(&seen), lab.clients.collect_stats()[0].circuit),
+        (5, CircuitState::Open)
     );
     *broken.lock().unwrap() = false;
-    while lab.clients.traffic()[0].circuit == Circuit::Open {
+    while lab.clients.collect_stats()[0].circuit == CircuitState::Open {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The others wait for the one that tries.
+    // The others wait for the trial.
     let answers = join_all((0..20).map(|_| lab.get("/"))).await;
     assert!(
         answers.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == 200)),
         "{answers:?}"
     );
-    assert_eq!(lab.clients.traffic()[0].circuit, Circuit::Closed);
+    assert_eq!(lab.clients.collect_stats()[0].circuit, CircuitState::Closed);
 }
 
 #[tokio::test]
-async fn the_server_says_when_to_come_back() {
+async fn retry_after_is_honoured() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counter = seen.clone();
     let handler = async move || {
@@ -184,7 +186,7 @@ async fn the_server_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn no_more_at_once_and_no_faster_than_allowed() {
+async fn concurrency_and_rate_are_bounded() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let go = Arc::new(Semaphore::new(0));
     let (inside, highest, door) = (now.clone(), most.clone(), go.clone());
@@ -194,7 +196,7 @@ async fn no_more_at_once_and_no_faster_than_allowed() {
         inside.fetch_sub(1, Ordering::SeqCst);
     };
     let lab = Lab::new(
-        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"inFlight": 4}}),
+        json!({"url": serve(Router::new().route("/", get(handler))).await, "limits": {"requestsInFlight": 4}}),
     );
     let opening = async {
         while count(&now) < 4 {
@@ -214,12 +216,12 @@ async fn no_more_at_once_and_no_faster_than_allowed() {
         .iter()
         .filter(|a| matches!(a, Err(SendError::Throttled(_))))
         .count();
-    // Three at once, one waits for its turn, the others are told to come back.
+    // Three at once, one waits for its slot, the others are throttled.
     assert_eq!(throttled, 6, "{answers:?}");
 }
 
 #[tokio::test]
-async fn what_the_server_confirms_is_not_sent_again() {
+async fn not_modified_response_is_served_from_cache() {
     let bodies = Arc::new(AtomicUsize::new(0));
     let counter = bodies.clone();
     let handler = async move |headers: HeaderMap| {
@@ -247,11 +249,11 @@ async fn what_the_server_confirms_is_not_sent_again() {
             answer.headers
         );
     }
-    assert_eq!((count(&bodies), lab.clients.traffic()[0].confirmed), (1, 2));
+    assert_eq!((count(&bodies), lab.clients.collect_stats()[0].confirmed), (1, 2));
 }
 
 #[tokio::test]
-async fn only_public_addresses_unless_allowed() {
+async fn private_address_needs_grant() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     for host in [
@@ -264,7 +266,7 @@ async fn only_public_addresses_unless_allowed() {
         "0",
     ] {
         let mut lab = Lab::new(json!({"url": format!("http://{host}:{port}")}));
-        lab.clients = Clients::default();
+        lab.clients = ClientPool::default();
         let error = lab.get("/").await.unwrap_err();
         assert!(
             matches!(&error, SendError::NotAllowed(why) if why.contains("network.allow")),
@@ -276,20 +278,20 @@ async fn only_public_addresses_unless_allowed() {
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_any_more_is_not_used_any_more() {
-    let here = Network::default();
+async fn revoked_address_is_refused_by_next_request() {
+    let here = NetworkPolicy::default();
     let grant = |allow: &[&str]| NetworkGrant {
-        allow: allow.iter().map(|a| network(a).unwrap()).collect(),
+        allow: allow.iter().map(|a| parse_network(a).unwrap()).collect(),
     };
-    here.allow(grant(&["127.0.0.1"]));
+    here.replace_grant(grant(&["127.0.0.1"]));
     let mut lab = Lab::new(json!({"url": serve(Router::new().route("/", get(async || ""))).await}));
-    lab.clients = Clients::default().within(here.clone());
+    lab.clients = ClientPool::default().with_network(here.clone());
     lab.get("/").await.unwrap();
-    here.allow(grant(&[]));
+    here.replace_grant(grant(&[]));
     assert!(matches!(lab.get("/").await, Err(SendError::NotAllowed(_))));
 }
 
-/// A server with a log-in of its own.
+/// A server with a login of its own.
 async fn with_login(lifetime: u64) -> (String, Arc<AtomicUsize>) {
     let logins = Arc::new(AtomicUsize::new(0));
     let counter = logins.clone();
@@ -318,11 +320,11 @@ fn login_spec(url: &str) -> Value {
     json!({"url": url, "auth": {"login": {"path": "/session", "username": "robot",
         "passwordSecretRef": {"name": "robot", "key": "password"}, "header": "X-Token",
         "body": {"auth": {"user": "$(username)", "pw": "$(password)"}},
-        "tokenJsonPath": "$.data.token", "lifetimeJsonPath": ".data.ttl"}}})
+        "tokenJsonPath": "$.data.token", "expirationJsonPath": ".data.ttl"}}})
 }
 
 #[tokio::test]
-async fn a_log_in_for_a_token() {
+async fn login_yields_token_until_it_nears_expiry() {
     let (url, logins) = with_login(3600).await;
     let lab = Lab::new(login_spec(&url));
     lab.vault.set("robot", "a-false-one");
@@ -337,7 +339,7 @@ async fn a_log_in_for_a_token() {
         assert_eq!(String::from_utf8(answer.unwrap().body).unwrap(), "got ***");
     }
     assert_eq!(count(&logins), 2, "one refused, and one for all");
-    // A token is not used up to its end.
+    // A token is renewed before its lifetime ends.
     let (url, logins) = with_login(0).await;
     let lab = Lab::new(login_spec(&url));
     lab.vault.set("robot", "pa\"ss");
@@ -347,7 +349,7 @@ async fn a_log_in_for_a_token() {
 }
 
 #[tokio::test]
-async fn a_log_in_that_fails_is_made_once_for_all_who_wait() {
+async fn failed_login_is_shared_by_waiting_requests() {
     for (status, after, wait) in [
         (503, None, None),
         (408, None, None),
@@ -371,21 +373,21 @@ async fn a_log_in_that_fails_is_made_once_for_all_who_wait() {
         for answer in join_all((0..20).map(|_| lab.get("/"))).await {
             match (&answer, wait) {
                 (Err(SendError::Throttled(ms)), Some(s)) if *ms <= s * 1000 => {}
-                (Err(SendError::Unavailable(why)), None) if why.contains("log-in: ") => {}
+                (Err(SendError::Unavailable(why)), None) if why.contains("login: ") => {}
                 _ => panic!("{status} {after:?}: {answer:?}"),
             }
         }
         assert_eq!(count(&logins), 1, "{status} {after:?}");
         assert_eq!(
-            lab.clients.traffic()[0].circuit,
-            Circuit::Closed,
+            lab.clients.collect_stats()[0].circuit,
+            CircuitState::Closed,
             "one failure counts once"
         );
     }
 }
 
 #[tokio::test]
-async fn a_log_in_is_not_given_up_with_the_request_that_began_it() {
+async fn login_survives_cancelled_request() {
     let (logins, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (counter, door) = (logins.clone(), go.clone());
     let login = async move || {
@@ -411,7 +413,7 @@ async fn a_log_in_is_not_given_up_with_the_request_that_began_it() {
 }
 
 #[tokio::test]
-async fn the_password_is_hidden_too_where_a_server_repeats_it() {
+async fn repeated_password_is_redacted() {
     let echo = async || "it was a-long-password, or YS1sb25nLXBhc3N3b3Jk";
     let url = serve(Router::new().route("/", get(echo))).await;
     let lab = Lab::new(json!({"url": url, "auth": {"basic": {"username": "robot",
@@ -422,7 +424,7 @@ async fn the_password_is_hidden_too_where_a_server_repeats_it() {
 }
 
 #[tokio::test]
-async fn what_is_read_to_its_end_hides_the_credential_it_was_asked_with() {
+async fn tail_redacts_credential_of_its_request() {
     let logins = Arc::new(AtomicUsize::new(0));
     let counter = logins.clone();
     let login = async move || {
@@ -439,7 +441,7 @@ async fn what_is_read_to_its_end_hides_the_credential_it_was_asked_with() {
         .route("/events", get(events));
     let lab = Lab::new(login_spec(&serve(app).await));
     lab.vault.set("robot", "pa\"ss");
-    let query = Query {
+    let query = TailQuery {
         select: vec![],
         until: vec![],
         last: 10,
@@ -448,7 +450,7 @@ async fn what_is_read_to_its_end_hides_the_credential_it_was_asked_with() {
     };
     let tail = lab
         .clients
-        .tail(&lab.upstream, "/events", &query, &lab.vault)
+        .read_events(&lab.upstream, "/events", &query, &lab.vault)
         .await
         .unwrap();
     let event = &tail.events[0];
@@ -460,7 +462,7 @@ async fn what_is_read_to_its_end_hides_the_credential_it_was_asked_with() {
 }
 
 #[tokio::test]
-async fn a_token_endpoint_elsewhere_gets_the_log_in_and_nothing_else_does() {
+async fn token_endpoint_elsewhere_gets_only_the_login() {
     let requests = Arc::new(Mutex::new(Vec::new()));
     let app = |name: &'static str| {
         let requests = requests.clone();
@@ -498,7 +500,7 @@ async fn a_token_endpoint_elsewhere_gets_the_log_in_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_it() {
+async fn rotation_during_request_closes_old_connections_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let lab = Lab::new(
         json!({"url": format!("http://{}", listener.local_addr().unwrap()),
@@ -522,7 +524,7 @@ async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_i
                 .await
                 .unwrap();
         }
-        // What was begun with the old one ends with it; then its connection is closed from the other side.
+        // The request ends on the old client; then the server sees its connection close.
         assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
         answered.notified().await;
         lab.clients.drop_idle(Duration::ZERO);
@@ -535,7 +537,7 @@ async fn a_rotation_in_the_midst_of_a_request_closes_the_old_connections_after_i
     };
     let (answer, (), ()) = tokio::join!(lab.get("/"), first, second);
     assert_eq!(answer.unwrap().status, 200);
-    assert!(lab.clients.traffic().is_empty());
+    assert!(lab.clients.collect_stats().is_empty());
 }
 
 async fn head(stream: &mut TcpStream) -> String {
@@ -550,7 +552,7 @@ async fn head(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn both_sides_show_who_they_are() {
+async fn mutual_tls_verifies_both_sides() {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
     let lab = |url: &str, tls: Value| Lab::new(json!({"url": url, "tls": tls}));
@@ -599,7 +601,7 @@ async fn both_sides_show_who_they_are() {
     known.vault.set("tls.crt", &client.pem());
     known.vault.set("tls.key", &client_key.serialize_pem());
     assert_eq!(known.get("/").await.unwrap().body, b"ok");
-    // Whom the client does not know, and who does not know the client.
+    // An unknown server, and an unknown client.
     let strange = lab(&url, json!({}));
     let error = strange.get("/").await.unwrap_err().to_string();
     assert!(

@@ -2,27 +2,48 @@ package ostler
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"ostler.dev/sdk/wit"
 )
 
-// Get reads an object into a pointer; false when there is none.
+// Get reads an object into a pointer. It returns false if there is no such object.
 func Get(ref ObjectRef, into any) (bool, error) {
-	bytes, failed := wit.KubernetesGet(ref, wit.KubernetesGetOptions{})
+	return get(ref, wit.KubernetesProjection{Case: wit.KubernetesProjectionFull}, into)
+}
+
+// GetMetadata reads the apiVersion, kind and metadata of an object into a pointer. It returns false if there is no such
+// object. The host caches no more of the object if nothing else reads more.
+func GetMetadata(ref ObjectRef, into any) (bool, error) {
+	return get(ref, wit.KubernetesProjection{Case: wit.KubernetesProjectionMetadata}, into)
+}
+
+func get(ref ObjectRef, projection wit.KubernetesProjection, into any) (bool, error) {
+	bytes, failed := wit.KubernetesGet(ref, wit.KubernetesGetOptions{Projection: projection})
 	if failed != nil || bytes == nil {
 		return false, check(failed)
 	}
 	return true, json.Unmarshal(*bytes, into)
 }
 
-// Selection says which objects a list gives; all by default.
+// Selection selects the objects to list. The zero value selects all of them.
 type Selection struct{ Namespace, Labels, Fields string }
 
-// List gives the objects that are selected, each as JSON.
+// List returns the selected objects, each as JSON.
 func List(apiVersion, kind string, selection Selection) ([]json.RawMessage, error) {
+	return list(apiVersion, kind, selection, wit.KubernetesProjection{Case: wit.KubernetesProjectionFull})
+}
+
+// ListMetadata returns the apiVersion, kind and metadata of the selected objects, each as JSON.
+func ListMetadata(apiVersion, kind string, selection Selection) ([]json.RawMessage, error) {
+	return list(apiVersion, kind, selection, wit.KubernetesProjection{Case: wit.KubernetesProjectionMetadata})
+}
+
+func list(apiVersion, kind string, selection Selection, projection wit.KubernetesProjection) ([]json.RawMessage, error) {
 	options := wit.KubernetesListOptions{
 		Namespace: some(selection.Namespace), LabelSelector: some(selection.Labels), FieldSelector: some(selection.Fields),
+		Projection: projection,
 	}
 	var items []json.RawMessage
 	for {
@@ -39,7 +60,7 @@ func List(apiVersion, kind string, selection Selection) ([]json.RawMessage, erro
 	}
 }
 
-// RequireReady reads an object that is Ready for its current generation; until then it fails with not-ready.
+// RequireReady reads an object that is Ready for its current generation. It fails with not-ready until then.
 func RequireReady(ref ObjectRef, into any) error {
 	bytes, failed := wit.KubernetesRequireReady(ref)
 	if failed != nil {
@@ -48,33 +69,71 @@ func RequireReady(ref ObjectRef, into any) error {
 	return json.Unmarshal(bytes, into)
 }
 
-// ApplyOwned applies the fields given, to an object that goes with the reconciled one.
-func ApplyOwned(object any) error {
-	_, failed := wit.KubernetesApply(encode(object), wit.KubernetesWriteOptions{Owned: true, Force: true})
+// RequireCondition reads an object whose condition of this type has this status for its current generation. It fails
+// with not-ready until then.
+func RequireCondition(ref ObjectRef, kind string, status ConditionStatus, into any) error {
+	bytes, failed := wit.KubernetesRequireCondition(ref, kind, status)
+	if failed != nil {
+		return check(failed)
+	}
+	return json.Unmarshal(bytes, into)
+}
+
+// ApplyOptions are the options of [ApplyWith].
+type ApplyOptions = wit.KubernetesApplyOptions
+
+// ApplyOwned applies the given fields to an object that the reconciled object owns. Other managers are overruled.
+func ApplyOwned(object any) error { return ApplyWith(object, ApplyOptions{Owned: true, Force: true}) }
+
+// Apply applies the given fields; with force other managers of these fields are overruled.
+func Apply(object any, force bool) error { return ApplyWith(object, ApplyOptions{Force: force}) }
+
+// ApplyWith applies the given fields, with all options.
+func ApplyWith(object any, options ApplyOptions) error {
+	_, failed := wit.KubernetesApply(encode(object), options)
 	return check(failed)
 }
 
-// Apply applies the fields given; force overrules whoever else has set them.
-func Apply(object any, force bool) error {
-	_, failed := wit.KubernetesApply(encode(object), wit.KubernetesWriteOptions{Force: force})
-	return check(failed)
-}
-
-// Create creates an object; owned makes it go with the reconciled one.
+// Create creates an object; with owned the reconciled object owns it.
 func Create(object any, owned bool) error {
-	_, failed := wit.KubernetesCreate(encode(object), wit.KubernetesWriteOptions{Owned: owned})
+	_, failed := wit.KubernetesCreate(encode(object), wit.KubernetesCreateOptions{Owned: owned})
 	return check(failed)
 }
 
-// Delete deletes an object.
-func Delete(ref ObjectRef) error {
-	return check(wit.KubernetesDelete(ref, wit.KubernetesDeleteOptions{}))
+// Preconditions must hold for a write to happen.
+type Preconditions struct{ UID, ResourceVersion string }
+
+func (p Preconditions) wit() wit.KubernetesPreconditions {
+	return wit.KubernetesPreconditions{Uid: some(p.UID), ResourceVersion: some(p.ResourceVersion)}
 }
 
-// Hold keeps an object from going while the reconciled one uses it.
+// Patch applies a JSON merge patch (RFC 7386) to an object.
+func Patch(ref ObjectRef, patch any, preconditions Preconditions) error {
+	_, failed := wit.KubernetesPatch(ref, encode(patch), preconditions.wit())
+	return check(failed)
+}
+
+// Delete deletes an object in the background.
+func Delete(ref ObjectRef) error {
+	return DeleteWith(ref, wit.KubernetesPropagationBackground, Preconditions{})
+}
+
+// DeleteWith deletes an object, with all options.
+func DeleteWith(ref ObjectRef, propagation wit.KubernetesPropagation, preconditions Preconditions) error {
+	options := wit.KubernetesDeleteOptions{Propagation: propagation, Preconditions: preconditions.wit()}
+	return check(wit.KubernetesDelete(ref, options))
+}
+
+// Hold holds an object: it is not deleted while the reconciled object uses it.
 func Hold(ref ObjectRef) error { return check(wit.ReferencesHold(ref)) }
 
-// Checkpoint persists status fields before an effect that must happen once.
+// ListHolders returns the objects that hold an object.
+func ListHolders(ref ObjectRef) ([]ObjectRef, error) {
+	holders, failed := wit.ReferencesListHolders(ref)
+	return holders, check(failed)
+}
+
+// Checkpoint persists status fields before an effect that must happen exactly once.
 func Checkpoint(fields any) error { return check(wit.StatusCheckpoint(encode(fields))) }
 
 // Event emits a normal Event about the object.
@@ -83,19 +142,19 @@ func Event(reason, note string) { wit.EventsEmit(wit.EventsEventTypeNormal, reas
 // Warn emits a warning Event about the object.
 func Warn(reason, note string) { wit.EventsEmit(wit.EventsEventTypeWarning, reason, note) }
 
-// Log writes a line.
+// Log writes a log line.
 func Log(level wit.LogLevel, message string) { wit.LogWrite(level, message, nil) }
 
-// Info writes a line at level info.
+// Info writes a log line at level info.
 func Info(message string) { Log(wit.LogLevelInfo, message) }
 
-// Now is the host's time in milliseconds since the Unix epoch.
+// Now returns the current time in milliseconds since the Unix epoch.
 func Now() uint64 { return wit.ClockNow() }
 
-// Remaining is how many milliseconds are left for this call.
+// Remaining returns the milliseconds that are left for this call.
 func Remaining() uint64 { return wit.ClockRemaining() }
 
-// Config reads the plugin's configuration.
+// Config parses the configuration of the plugin.
 func Config(into any) error { return json.Unmarshal(wit.ConfigGet(), into) }
 
 // Counter adds to a counter.
@@ -104,58 +163,111 @@ func Counter(name string, delta uint64) { wit.MetricsCounter(name, delta) }
 // Gauge sets a gauge.
 func Gauge(name string, value float64) { wit.MetricsGauge(name, value) }
 
-// Upstream is a named upstream; without a namespace, in that of the reconciled object.
+// CacheGet returns the cached value of a key, or nil if it is not cached.
+func CacheGet(key string) []byte {
+	if value := wit.CacheGet(key); value != nil {
+		return *value
+	}
+	return nil
+}
+
+// CacheSet caches a value for the next reconciles of this object. The cache does not survive a restart of the host.
+func CacheSet(key string, value []byte) error { return check(wit.CacheSet(key, value)) }
+
+// CacheDelete removes a key from the cache.
+func CacheDelete(key string) { wit.CacheDelete(key) }
+
+// Secret returns a reference to a key of a Secret in the namespace of the reconciled object.
+func Secret(name, key string) wit.SecretKeyRef { return wit.SecretKeyRef{Name: name, Key: key} }
+
+// SecretDigest returns a digest of a secret's value that changes when the value does, or false if there is no such key.
+func SecretDigest(secret wit.SecretKeyRef) (string, bool, error) {
+	digest, failed := wit.HttpSecretDigest(secret)
+	if failed != nil || digest == nil {
+		return "", false, check(failed)
+	}
+	return *digest, true, nil
+}
+
+// Substitution replaces a placeholder of at least 16 bytes by the value of a secret.
+func Substitution(placeholder string, secret wit.SecretKeyRef, encoding wit.Encoding) wit.Substitution {
+	source := wit.SecretSource{Case: wit.SecretSourceKey, Key: secret}
+	return wit.Substitution{Placeholder: placeholder, Source: source, Encoding: encoding}
+}
+
+// Upstream is a named upstream: an HTTP server or a message broker. An empty namespace is that of the reconciled object.
 type Upstream struct{ Name, Namespace string }
 
-// Request is one to an upstream.
+func (u Upstream) ref() wit.UpstreamRef {
+	return wit.UpstreamRef{Namespace: some(u.Namespace), Name: u.Name}
+}
+
+// Message is a message to publish; see [Upstream.Publish].
+type Message = wit.MessagingMessage
+
+// Publish publishes a message and waits for the confirmation of the broker.
+func (u Upstream) Publish(message Message) error { return check(wit.MessagingPublish(u.ref(), message)) }
+
+// Request is a request to an upstream.
 type Request struct {
 	Method, Path string
 	Headers      map[string]string
 	Body         []byte
-	// Timeout in milliseconds; 0 for the upstream's.
-	Timeout       uint32
-	Substitutions []wit.HttpSubstitution
+	// Timeout in milliseconds; 0 is that of the upstream.
+	Timeout       uint64
+	Substitutions []wit.Substitution
 }
 
-// Response is an answer, whatever its status.
+// Response is a response with any status.
 type Response struct {
 	Status  int
 	Headers map[string]string
 	Body    []byte
 }
 
-// OK says whether the status is one of success.
+// OK returns whether the status is between 200 and 299.
 func (r *Response) OK() bool { return r.Status >= 200 && r.Status < 300 }
+
+var methods = map[string]wit.HttpMethod{
+	"GET": wit.HttpMethodGet, "HEAD": wit.HttpMethodHead, "OPTIONS": wit.HttpMethodOptions, "POST": wit.HttpMethodPost,
+	"PUT": wit.HttpMethodPut, "PATCH": wit.HttpMethodPatch, "DELETE": wit.HttpMethodDelete,
+}
 
 // Send sends a request.
 func (u Upstream) Send(request Request) (*Response, error) {
-	ask := wit.HttpRequest{
-		Upstream: wit.HttpUpstream{Namespace: some(u.Namespace), Name: u.Name}, Method: strings.ToUpper(request.Method),
-		PathAndQuery: request.Path, Timeout: request.Timeout, Substitutions: request.Substitutions,
+	method, known := methods[strings.ToUpper(request.Method)]
+	if !known {
+		return nil, Terminal("Invalid", fmt.Sprintf("The method %q cannot be sent.", request.Method))
+	}
+	sent := wit.HttpRequest{
+		Upstream: u.ref(), Method: method, PathAndQuery: request.Path, Substitutions: request.Substitutions,
+	}
+	if request.Timeout > 0 {
+		sent.Timeout = &request.Timeout
 	}
 	for name, value := range request.Headers {
-		ask.Headers = append(ask.Headers, wit.HttpHeader{Name: name, Value: value})
+		sent.Headers = append(sent.Headers, wit.HttpHeader{Name: name, Value: value})
 	}
 	if request.Body != nil {
-		ask.Body = &request.Body
+		sent.Body = &request.Body
 	}
-	answer, failed := wit.HttpSend(ask)
+	received, failed := wit.HttpSend(sent)
 	if failed != nil {
 		return nil, check(failed)
 	}
-	response := &Response{Status: int(answer.Status), Headers: map[string]string{}, Body: answer.Body}
-	for _, header := range answer.Headers {
+	response := &Response{Status: int(received.Status), Headers: map[string]string{}, Body: received.Body}
+	for _, header := range received.Headers {
 		response.Headers[header.Name] = header.Value
 	}
 	return response, nil
 }
 
-// Get reads.
+// Get sends a GET request.
 func (u Upstream) Get(path string) (*Response, error) {
 	return u.Send(Request{Method: "GET", Path: path})
 }
 
-// Delete deletes.
+// Delete sends a DELETE request.
 func (u Upstream) Delete(path string) (*Response, error) {
 	return u.Send(Request{Method: "DELETE", Path: path})
 }

@@ -1,5 +1,5 @@
-// Package ostler is the Go SDK for Ostler plugins: Kubernetes objects are structs of the plugin's own, and an error of
-// the host becomes the fitting failure when it is just returned.
+// Package ostler is the Go SDK for Ostler plugins. Kubernetes objects are structs that the plugin defines, and an error of
+// the host becomes the fitting failure when the plugin returns it.
 package ostler
 
 import (
@@ -12,13 +12,13 @@ import (
 	"ostler.dev/sdk/wit"
 )
 
-// ObjectRef names an object; see [Ref].
+// ObjectRef is a reference to an object; see [Ref].
 type ObjectRef = wit.ObjectRef
 
 // Condition is a status condition.
 type Condition = wit.Condition
 
-// Ref names an object; the namespace of cluster-scoped ones is empty.
+// Ref returns a reference to an object. The namespace of a cluster-scoped object is empty.
 func Ref(apiVersion, kind, namespace, name string) ObjectRef {
 	return ObjectRef{Gvk: gvk(apiVersion, kind), Namespace: some(namespace), Name: name}
 }
@@ -38,46 +38,56 @@ func some(text string) *string {
 	return &text
 }
 
-// Yes is a condition that is True.
-func Yes(kind, reason, message string) Condition {
-	return Condition{Type: kind, Status: wit.TriStateYes, Reason: reason, Message: message}
+// ConditionStatus is the status of a condition.
+type ConditionStatus = wit.ConditionStatus
+
+// The statuses of a condition.
+const (
+	True    = wit.ConditionStatusTrue
+	False   = wit.ConditionStatusFalse
+	Unknown = wit.ConditionStatusUnknown
+)
+
+// TrueCondition returns a condition with the status True.
+func TrueCondition(kind, reason, message string) Condition {
+	return Condition{Type: kind, Status: True, Reason: reason, Message: message}
 }
 
-// No is a condition that is False.
-func No(kind, reason, message string) Condition {
-	return Condition{Type: kind, Status: wit.TriStateNo, Reason: reason, Message: message}
+// FalseCondition returns a condition with the status False.
+func FalseCondition(kind, reason, message string) Condition {
+	return Condition{Type: kind, Status: False, Reason: reason, Message: message}
 }
 
-// Unknown is a condition nothing is known about.
-func Unknown(kind, reason, message string) Condition {
-	return Condition{Type: kind, Status: wit.TriStateUnknown, Reason: reason, Message: message}
+// UnknownCondition returns a condition with the status Unknown.
+func UnknownCondition(kind, reason, message string) Condition {
+	return Condition{Type: kind, Status: Unknown, Reason: reason, Message: message}
 }
 
-// Outcome is that of a reconcile that did what it could.
+// Outcome is the result of a reconcile that succeeded.
 type Outcome struct{ outcome wit.ReconcilerOutcome }
 
 func next(next wit.ReconcilerNext) *Outcome {
 	return &Outcome{wit.ReconcilerOutcome{Next: next}}
 }
 
-// Settled is done, until something it read, or the object, changes.
-func Settled() *Outcome { return next(wit.ReconcilerNext{Case: wit.ReconcilerNextSettled}) }
+// AwaitChange succeeds; the object is reconciled again when it, or an object that was read, changes.
+func AwaitChange() *Outcome { return next(wit.ReconcilerNext{Case: wit.ReconcilerNextAwaitChange}) }
 
-// Poll is done, and looks again every so many milliseconds; 0 is the configured interval.
-func Poll(every uint64) *Outcome {
+// Poll succeeds; the object is reconciled again at this interval in milliseconds; 0 is the configured interval.
+func Poll(interval uint64) *Outcome {
 	poll := wit.ReconcilerNext{Case: wit.ReconcilerNextPoll}
-	if every > 0 {
-		poll.Poll = &every
+	if interval > 0 {
+		poll.Poll = &interval
 	}
 	return next(poll)
 }
 
-// After is done, and comes back once, after so many milliseconds.
+// After succeeds; the object is reconciled again once, after this many milliseconds.
 func After(milliseconds uint64) *Outcome {
 	return next(wit.ReconcilerNext{Case: wit.ReconcilerNextAfter, After: milliseconds})
 }
 
-// At is done, and comes back once, at this time in milliseconds since the Unix epoch.
+// At succeeds; the object is reconciled again once, at this time in milliseconds since the Unix epoch.
 func At(time uint64) *Outcome {
 	return next(wit.ReconcilerNext{Case: wit.ReconcilerNextAt, At: time})
 }
@@ -95,7 +105,7 @@ func (o *Outcome) Status(status any) *Outcome {
 	return o
 }
 
-// Failure is an error that says how to go on.
+// Failure is the result of a reconcile that failed, with the way to go on.
 type Failure struct{ failure wit.ReconcilerFailure }
 
 func (f *Failure) Error() string { return f.failure.Message }
@@ -113,32 +123,32 @@ func (f *Failure) Status(status any) *Failure {
 	return f
 }
 
-func failure(how wit.ReconcilerResolution, reason, message string) *Failure {
-	return &Failure{wit.ReconcilerFailure{Resolution: how, Reason: reason, Message: message}}
+func failure(resolution wit.ReconcilerResolution, reason, message string) *Failure {
+	return &Failure{wit.ReconcilerFailure{Resolution: resolution, Reason: reason, Message: message}}
 }
 
-// Retry tries again with growing distance.
+// Retry fails; the reconcile is retried with exponential backoff.
 func Retry(reason, message string) *Failure {
 	return failure(wit.ReconcilerResolution{Case: wit.ReconcilerResolutionRetry}, reason, message)
 }
 
-// Yield waits for something else, and is woken when that changes.
-func Yield(reason, message string) *Failure {
-	return failure(wit.ReconcilerResolution{Case: wit.ReconcilerResolutionYield}, reason, message)
+// Wait waits for something else, which is not an error; the object is reconciled again when that changes.
+func Wait(reason, message string) *Failure {
+	return failure(wit.ReconcilerResolution{Case: wit.ReconcilerResolutionWait}, reason, message)
 }
 
-// Parked will not get better until the spec, something it read or the plugin changes.
-func Parked(reason, message string) *Failure {
-	return failure(wit.ReconcilerResolution{Case: wit.ReconcilerResolutionParked}, reason, message)
+// Terminal fails permanently, until the spec, an object that was read, the configuration or the plugin changes.
+func Terminal(reason, message string) *Failure {
+	return failure(wit.ReconcilerResolution{Case: wit.ReconcilerResolutionTerminal}, reason, message)
 }
 
-// Throttled comes back after so many milliseconds.
+// Throttled fails; the reconcile is retried after this many milliseconds.
 func Throttled(milliseconds uint64, reason, message string) *Failure {
-	how := wit.ReconcilerResolution{Case: wit.ReconcilerResolutionThrottled, Throttled: milliseconds}
-	return failure(how, reason, message)
+	resolution := wit.ReconcilerResolution{Case: wit.ReconcilerResolutionThrottled, Throttled: milliseconds}
+	return failure(resolution, reason, message)
 }
 
-// HostError is why the host did not do what it was asked.
+// HostError is the error of a host function.
 type HostError struct{ Cause wit.Error }
 
 func (e *HostError) Error() string {
@@ -152,18 +162,25 @@ func (e *HostError) Error() string {
 	case wit.ErrorInvalid:
 		return c.Invalid
 	case wit.ErrorThrottled:
-		return "Asked to come back later."
+		return "The other side asked for fewer requests."
 	case wit.ErrorNotReady:
 		name := c.NotReady.Ref.Gvk.Kind + " " + c.NotReady.Ref.Name
 		if !c.NotReady.Exists {
 			return name + " does not exist."
 		}
-		if c.NotReady.Message == "" {
-			return name + " is not Ready yet."
+		name += " is not " + c.NotReady.Condition
+		switch c.NotReady.Status {
+		case False:
+			name += "=False"
+		case Unknown:
+			name += "=Unknown"
 		}
-		return name + " is not Ready: " + c.NotReady.Message
-	case wit.ErrorBudget:
-		return "A limit of this reconcile is used up: " + c.Budget
+		if c.NotReady.Message == "" {
+			return name + " yet."
+		}
+		return name + ": " + c.NotReady.Message
+	case wit.ErrorLimitExceeded:
+		return "A limit of this reconcile is used up: " + c.LimitExceeded
 	case wit.ErrorUnsupported:
 		return "The host does not offer " + c.Unsupported
 	default:
@@ -175,28 +192,28 @@ func (e *HostError) failure() *Failure {
 	message := e.Error()
 	switch c := e.Cause; c.Case {
 	case wit.ErrorDenied:
-		how := wit.ReconcilerResolution{Case: wit.ReconcilerResolutionDenied, Denied: c.Denied}
-		return failure(how, "PermissionDenied", message)
+		resolution := wit.ReconcilerResolution{Case: wit.ReconcilerResolutionDenied, Denied: c.Denied}
+		return failure(resolution, "PermissionDenied", message)
 	case wit.ErrorNotFound:
-		return Yield("NotFound", message)
+		return Wait("NotFound", message)
 	case wit.ErrorConflict:
 		return Retry("Conflict", message)
 	case wit.ErrorInvalid:
-		return Parked("Invalid", message)
+		return Terminal("Invalid", message)
 	case wit.ErrorThrottled:
 		return Throttled(c.Throttled, "Throttled", message)
 	case wit.ErrorNotReady:
-		return Yield("DependencyNotReady", message)
-	case wit.ErrorBudget:
-		return Retry("BudgetExceeded", message)
+		return Wait("DependencyNotReady", message)
+	case wit.ErrorLimitExceeded:
+		return Retry("LimitExceeded", message)
 	case wit.ErrorUnsupported:
-		return Parked("Unsupported", message)
+		return Terminal("Unsupported", message)
 	default:
 		return Retry("Unavailable", message)
 	}
 }
 
-// check makes an error of the contract one of Go.
+// check converts an error of the contract to a Go error.
 func check(e *wit.Error) error {
 	if e == nil {
 		return nil
@@ -204,7 +221,7 @@ func check(e *wit.Error) error {
 	return &HostError{*e}
 }
 
-// Object is a Kubernetes object with a spec of this type.
+// Object is a Kubernetes object with a spec of the given type.
 type Object[Spec any] struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -213,28 +230,31 @@ type Object[Spec any] struct {
 	Status     json.RawMessage `json:"status"`
 }
 
-// Metadata is what a plugin usually needs of it.
+// Metadata is the part of the metadata that most plugins use.
 type Metadata struct {
 	Name        string            `json:"name"`
 	Namespace   string            `json:"namespace"`
 	UID         string            `json:"uid"`
+	Version     string            `json:"resourceVersion"`
 	Generation  int64             `json:"generation"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 }
 
-// Reconciler reconciles one kind. It keeps no state: a fresh instance runs each call.
+// Reconciler reconciles one kind. It keeps no state, since every call runs in a fresh instance.
 type Reconciler[Spec any] struct {
 	APIVersion, Kind string
-	// Finalizer (`domain/name`), when Cleanup must run before an object can go.
+	// Finalizer (`domain/name`) of a kind whose Cleanup must run before an object is deleted.
 	Finalizer string
 	// LabelSelector narrows the objects.
 	LabelSelector string
-	// Phase says whether the host keeps `status.phase`.
+	// Phase makes the host maintain `status.phase`.
 	Phase bool
+	// WaitForDependents delays Cleanup until the objects that the deleted one owns are gone.
+	WaitForDependents bool
 	// Reconcile brings the world closer to what the object asks for.
 	Reconcile func(object *Object[Spec]) (*Outcome, error)
-	// Cleanup undoes it; a settled outcome lets the object go.
+	// Cleanup undoes what Reconcile did; the outcome AwaitChange releases the object.
 	Cleanup func(object *Object[Spec]) (*Outcome, error)
 }
 
@@ -247,24 +267,25 @@ type Kind interface {
 func (r Reconciler[Spec]) describe() wit.ReconcilerReconciledKind {
 	return wit.ReconcilerReconciledKind{
 		Gvk: gvk(r.APIVersion, r.Kind), Finalizer: some(r.Finalizer), LabelSelector: some(r.LabelSelector), Phase: r.Phase,
+		WaitForDependents: r.WaitForDependents,
 	}
 }
 
 func (r Reconciler[Spec]) run(bytes []byte, cleanup bool) (*Outcome, error) {
 	var object Object[Spec]
 	if err := json.Unmarshal(bytes, &object); err != nil {
-		return nil, Parked("InvalidSpec", err.Error())
+		return nil, Terminal("InvalidSpec", err.Error())
 	}
 	if !cleanup {
 		return r.Reconcile(&object)
 	}
 	if r.Cleanup == nil {
-		return Settled(), nil
+		return AwaitChange(), nil
 	}
 	return r.Cleanup(&object)
 }
 
-// Export makes a plugin of these kinds; to be called by an init function.
+// Export exports a plugin that reconciles these kinds. An init function calls it.
 func Export(name, version string, kinds ...Kind) {
 	wit.ReconcilerExports = plugin{name, version, kinds}
 }
@@ -288,7 +309,7 @@ func (p plugin) Reconcile(request wit.ReconcilerRequest) result { return p.run(r
 func (p plugin) Cleanup(request wit.ReconcilerRequest) result   { return p.run(request, true) }
 
 func (p plugin) run(request wit.ReconcilerRequest, cleanup bool) result {
-	// A panic ends the instance; what it says goes to the log first.
+	// A panic ends the instance, so its message is logged first.
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			Log(wit.LogLevelError, fmt.Sprintf("panic: %v\n%s", panicked, debug.Stack()))
@@ -317,10 +338,10 @@ func (p plugin) find(request wit.ReconcilerRequest, cleanup bool) (*Outcome, err
 			return kind.run(request.Object, cleanup)
 		}
 	}
-	return nil, Parked("UnknownKind", request.Ref.Gvk.Kind+" is not a kind of this plugin.")
+	return nil, Terminal("UnknownKind", request.Ref.Gvk.Kind+" is not a kind of this plugin.")
 }
 
-// JSON of our own values always succeeds; should one not, that is a bug.
+// encode serializes a value of the plugin, which always succeeds unless the plugin has a bug.
 func encode(value any) []byte {
 	bytes, err := json.Marshal(value)
 	if err != nil {

@@ -6,32 +6,32 @@ import (
 	"ostler.dev/sdk/wit"
 )
 
-// The same as in the other SDKs.
-func TestEachErrorIsTheFittingFailure(t *testing.T) {
-	other := wit.NotReady{Ref: Ref("v1", "ConfigMap", "b", "a"), Exists: true, Message: "Not yet."}
+// The other SDKs have the same mapping.
+func TestHostErrorReturnedBecomesFittingFailure(t *testing.T) {
+	other := wit.NotReady{Ref: Ref("v1", "ConfigMap", "b", "a"), Condition: "Ready", Exists: true, Message: "Not yet."}
 	for _, test := range []struct {
 		cause           wit.Error
-		how             wit.ReconcilerResolutionCase
+		resolution      wit.ReconcilerResolutionCase
 		reason, message string
 	}{
 		{wit.Error{Case: wit.ErrorDenied, Denied: "x"}, wit.ReconcilerResolutionDenied, "PermissionDenied", "Not permitted: x"},
-		{wit.Error{Case: wit.ErrorNotFound, NotFound: "x"}, wit.ReconcilerResolutionYield, "NotFound", "Not found: x"},
+		{wit.Error{Case: wit.ErrorNotFound, NotFound: "x"}, wit.ReconcilerResolutionWait, "NotFound", "Not found: x"},
 		{wit.Error{Case: wit.ErrorConflict, Conflict: "x"}, wit.ReconcilerResolutionRetry, "Conflict", "x"},
-		{wit.Error{Case: wit.ErrorInvalid, Invalid: "x"}, wit.ReconcilerResolutionParked, "Invalid", "x"},
-		{wit.Error{Case: wit.ErrorThrottled, Throttled: 7}, wit.ReconcilerResolutionThrottled, "Throttled", "Asked to come back later."},
+		{wit.Error{Case: wit.ErrorInvalid, Invalid: "x"}, wit.ReconcilerResolutionTerminal, "Invalid", "x"},
+		{wit.Error{Case: wit.ErrorThrottled, Throttled: 7}, wit.ReconcilerResolutionThrottled, "Throttled", "The other side asked for fewer requests."},
 		{wit.Error{Case: wit.ErrorUnavailable, Unavailable: "x"}, wit.ReconcilerResolutionRetry, "Unavailable", "x"},
-		{wit.Error{Case: wit.ErrorNotReady, NotReady: other}, wit.ReconcilerResolutionYield, "DependencyNotReady", "ConfigMap a is not Ready: Not yet."},
-		{wit.Error{Case: wit.ErrorBudget, Budget: "x"}, wit.ReconcilerResolutionRetry, "BudgetExceeded", "A limit of this reconcile is used up: x"},
-		{wit.Error{Case: wit.ErrorUnsupported, Unsupported: "x"}, wit.ReconcilerResolutionParked, "Unsupported", "The host does not offer x"},
+		{wit.Error{Case: wit.ErrorNotReady, NotReady: other}, wit.ReconcilerResolutionWait, "DependencyNotReady", "ConfigMap a is not Ready: Not yet."},
+		{wit.Error{Case: wit.ErrorLimitExceeded, LimitExceeded: "x"}, wit.ReconcilerResolutionRetry, "LimitExceeded", "A limit of this reconcile is used up: x"},
+		{wit.Error{Case: wit.ErrorUnsupported, Unsupported: "x"}, wit.ReconcilerResolutionTerminal, "Unsupported", "The host does not offer x"},
 	} {
 		failure := (&HostError{test.cause}).failure().failure
-		if failure.Resolution.Case != test.how || failure.Reason != test.reason || failure.Message != test.message {
+		if failure.Resolution.Case != test.resolution || failure.Reason != test.reason || failure.Message != test.message {
 			t.Errorf("%v became %v", test.cause, failure)
 		}
 	}
 }
 
-func TestGroupsAreReadFromTheApiVersion(t *testing.T) {
+func TestApiVersionIsSplitIntoGroupAndVersion(t *testing.T) {
 	if core := gvk("v1", "Secret"); core.Group != "" || core.Version != "v1" {
 		t.Error(core)
 	}

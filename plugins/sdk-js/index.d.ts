@@ -1,5 +1,6 @@
 /** The JavaScript SDK for Ostler plugins. */
-export interface Condition { type: string; status: "yes" | "no" | "unknown"; reason: string; message: string }
+export type ConditionStatus = "true" | "false" | "unknown";
+export interface Condition { type: string; status: ConditionStatus; reason: string; message: string }
 export interface Reference {
   gvk: { group: string; version: string; kind: string };
   cluster: string | null; namespace: string | null; name: string;
@@ -7,7 +8,7 @@ export interface Reference {
 export interface KubernetesObject {
   apiVersion: string; kind: string;
   metadata: { name: string; namespace?: string; generation?: number; uid?: string;
-    labels?: Record<string, string>; annotations?: Record<string, string> };
+    resourceVersion?: string; labels?: Record<string, string>; annotations?: Record<string, string> };
   spec?: any; status?: any; data?: any;
 }
 declare class Result { with(condition: Condition): this; withStatus(status: object): this }
@@ -15,22 +16,34 @@ export class Outcome extends Result {}
 export class Failure extends Result {}
 export class HostError extends Error { tag: string; val: any; failure(): Failure }
 
-export function yes(type: string, reason: string, message: string): Condition;
-export function no(type: string, reason: string, message: string): Condition;
-export function unknown(type: string, reason: string, message: string): Condition;
-export function settled(): Outcome;
-export function poll(every?: number): Outcome;
+export function trueCondition(type: string, reason: string, message: string): Condition;
+export function falseCondition(type: string, reason: string, message: string): Condition;
+export function unknownCondition(type: string, reason: string, message: string): Condition;
+/** Succeeds; the object is reconciled again when it, or an object that was read, changes. */
+export function awaitChange(): Outcome;
+/** Succeeds; the object is reconciled again at this interval in milliseconds, or at the configured interval. */
+export function poll(interval?: number): Outcome;
 export function after(milliseconds: number): Outcome;
 export function at(time: number): Outcome;
 export function retry(reason: string, message: string): Failure;
-/** Waits for something else; woken when that changes. */
-export function waiting(reason: string, message: string): Failure;
-export function parked(reason: string, message: string): Failure;
+/** Waits for something else, which is not an error; the object is reconciled again when that changes. */
+export function wait(reason: string, message: string): Failure;
+/** Fails permanently, until the spec, an object that was read, the configuration or the plugin changes. */
+export function terminal(reason: string, message: string): Failure;
 export function throttled(milliseconds: number, reason: string, message: string): Failure;
 export function reference(apiVersion: string, kind: string, name: string, namespace?: string): Reference;
 
+export interface SecretKey { cluster: string | null; namespace: string | null; name: string; key: string }
+export type Encoding = "plain" | "json-string" | "form" | "base64" | "xml";
+export interface Substitution { placeholder: string; source: object; encoding: Encoding }
+/** Returns a reference to a key of a Secret; without a namespace, in that of the reconciled object. */
+export function secret(name: string, key: string, namespace?: string): SecretKey;
+/** Replaces a placeholder of at least 16 bytes by the value of a secret. */
+export function substitution(placeholder: string, secret: SecretKey, encoding?: Encoding): Substitution;
+
 export interface RequestOptions {
-  headers?: Record<string, string>; body?: string | Uint8Array; json?: any; timeout?: number; substitutions?: object[];
+  headers?: Record<string, string>; body?: string | Uint8Array; json?: any; timeout?: number;
+  substitutions?: Substitution[];
 }
 export class Response {
   status: number; ok: boolean; headers: Record<string, string>; body: Uint8Array;
@@ -41,20 +54,37 @@ export interface Upstream {
   get(path: string, options?: RequestOptions): Response;
   put(path: string, options?: RequestOptions): Response;
   post(path: string, options?: RequestOptions): Response;
+  patch(path: string, options?: RequestOptions): Response;
   delete(path: string, options?: RequestOptions): Response;
+  /** Publishes a message and waits for the confirmation of the broker. */
+  publish(message: Message): void;
 }
+export type HeaderValue = { tag: "string" | "structure" | "bytes" | "boolean" | "integer" | "float" | "timestamp" | "empty"; val?: any };
+export interface Message {
+  exchange?: string; routingKey: string; body?: string | Uint8Array; json?: any; mandatory?: boolean;
+  contentType?: string; contentEncoding?: string; headers?: { name: string; value: HeaderValue }[]; persistent?: boolean;
+  priority?: number; correlationId?: string; replyTo?: string; expiration?: number; messageId?: string;
+  timestamp?: number; type?: string; userId?: string; appId?: string;
+}
+export interface Preconditions { uid?: string; resourceVersion?: string }
 export interface Host {
   get(ref: Reference, options?: { fields?: string[]; live?: boolean }): KubernetesObject | null;
+  getMetadata(ref: Reference, options?: { live?: boolean }): KubernetesObject | null;
   list(apiVersion: string, kind: string, options?: { namespace?: string; labels?: string; fieldSelector?: string;
     fields?: string[]; live?: boolean }): KubernetesObject[];
+  listMetadata(apiVersion: string, kind: string, options?: { namespace?: string; labels?: string; fieldSelector?: string;
+    live?: boolean }): KubernetesObject[];
   requireReady(ref: Reference): KubernetesObject;
+  requireCondition(ref: Reference, type: string, status?: ConditionStatus): KubernetesObject;
   applyOwned(object: object): KubernetesObject;
-  apply(object: object, options?: { force?: boolean }): KubernetesObject;
-  create(object: object, options?: { owned?: boolean }): KubernetesObject;
-  delete(ref: Reference, options?: { propagation?: string; uid?: string }): void;
+  apply(object: object, options?: { owned?: boolean; force?: boolean; substitutions?: Substitution[] }): KubernetesObject;
+  create(object: object, options?: { owned?: boolean; substitutions?: Substitution[] }): KubernetesObject;
+  patch(ref: Reference, patch: object, required?: Preconditions): KubernetesObject;
+  delete(ref: Reference, options?: { propagation?: "background" | "foreground" | "orphan" } & Preconditions): void;
   hold(ref: Reference): void;
+  listHolders(ref: Reference): Reference[];
   upstream(name: string, namespace?: string): Upstream;
-  secretDigest(secret: string, key: string, namespace?: string): string | null;
+  secretDigest(name: string, key: string, namespace?: string): string | null;
   checkpoint(fields: object): void;
   event(reason: string, note: string): void;
   warn(reason: string, note: string): void;
@@ -64,12 +94,13 @@ export interface Host {
   now(): number;
   remaining(): number;
   config(): any;
-  memo: { get(key: string): Uint8Array | null; put(key: string, value: Uint8Array): void; remove(key: string): void };
+  cache: { get(key: string): Uint8Array | null; set(key: string, value: Uint8Array): void; delete(key: string): void };
 }
 export const host: Host;
 
 export interface Kind {
   group: string; version: string; kind: string; finalizer?: string; labelSelector?: string; phase?: boolean;
+  waitForDependents?: boolean;
   reconcile(object: KubernetesObject, host: Host): Outcome;
   cleanup?(object: KubernetesObject, host: Host): Outcome;
 }

@@ -1,12 +1,13 @@
-// The JavaScript SDK for Ostler plugins: Kubernetes objects are plain objects, and an error of the host becomes the
-// fitting failure when nobody catches it.
+// The JavaScript SDK for Ostler plugins. Kubernetes objects are plain objects, and an error of the host becomes the
+// fitting failure when the plugin does not catch it.
+import cache from "ostler:plugin/cache@0.1.0";
 import clock from "ostler:plugin/clock@0.1.0";
 import config from "ostler:plugin/config@0.1.0";
 import events from "ostler:plugin/events@0.1.0";
 import http from "ostler:plugin/http@0.1.0";
 import kubernetes from "ostler:plugin/kubernetes@0.1.0";
 import log from "ostler:plugin/log@0.1.0";
-import memo from "ostler:plugin/memo@0.1.0";
+import messaging from "ostler:plugin/messaging@0.1.0";
 import metrics from "ostler:plugin/metrics@0.1.0";
 import references from "ostler:plugin/references@0.1.0";
 import status from "ostler:plugin/status@0.1.0";
@@ -17,9 +18,9 @@ const json = (value) => encode(JSON.stringify(value));
 const given = (value) => value ?? null;
 
 const condition = (status) => (type, reason, message) => ({ type, status, reason, message });
-export const yes = condition("yes");
-export const no = condition("no");
-export const unknown = condition("unknown");
+export const trueCondition = condition("true");
+export const falseCondition = condition("false");
+export const unknownCondition = condition("unknown");
 
 class Result {
   constructor(fields) {
@@ -35,23 +36,26 @@ class Result {
   }
 }
 
-/** A reconcile that did what it could. */
+/** The result of a reconcile that succeeded. */
 export class Outcome extends Result {}
-export const settled = () => new Outcome({ next: { tag: "settled" } });
-/** Look again every so many milliseconds; without, at the configured interval. */
-export const poll = (every) => new Outcome({ next: { tag: "poll", val: given(every) } });
+/** Succeeds; the object is reconciled again when it, or an object that was read, changes. */
+export const awaitChange = () => new Outcome({ next: { tag: "await-change" } });
+/** Succeeds; the object is reconciled again at this interval in milliseconds, or at the configured interval. */
+export const poll = (interval) => new Outcome({ next: { tag: "poll", val: given(interval) } });
 export const after = (milliseconds) => new Outcome({ next: { tag: "after", val: milliseconds } });
 export const at = (time) => new Outcome({ next: { tag: "at", val: time } });
 
-/** To be thrown: a reconcile that did not succeed. */
+/** The result of a reconcile that failed, to be thrown. */
 export class Failure extends Result {}
 const failure = (tag, reason, message, val) => new Failure({ resolution: { tag, val }, reason, message });
 export const retry = (reason, message) => failure("retry", reason, message);
-export const waiting = (reason, message) => failure("yield", reason, message);
-export const parked = (reason, message) => failure("parked", reason, message);
+/** Waits for something else, which is not an error; the object is reconciled again when that changes. */
+export const wait = (reason, message) => failure("wait", reason, message);
+/** Fails permanently, until the spec, an object that was read, the configuration or the plugin changes. */
+export const terminal = (reason, message) => failure("terminal", reason, message);
 export const throttled = (milliseconds, reason, message) => failure("throttled", reason, message, milliseconds);
 
-/** Why the host did not do what it was asked. */
+/** The error of a host function. */
 export class HostError extends Error {
   constructor({ tag, val }) {
     super(text(tag, val));
@@ -60,13 +64,13 @@ export class HostError extends Error {
   failure() {
     switch (this.tag) {
       case "denied": return failure("denied", "PermissionDenied", this.message, this.val);
-      case "not-found": return waiting("NotFound", this.message);
+      case "not-found": return wait("NotFound", this.message);
       case "conflict": return retry("Conflict", this.message);
-      case "invalid": return parked("Invalid", this.message);
+      case "invalid": return terminal("Invalid", this.message);
       case "throttled": return throttled(this.val, "Throttled", this.message);
-      case "not-ready": return waiting("DependencyNotReady", this.message);
-      case "budget": return retry("BudgetExceeded", this.message);
-      case "unsupported": return parked("Unsupported", this.message);
+      case "not-ready": return wait("DependencyNotReady", this.message);
+      case "limit-exceeded": return retry("LimitExceeded", this.message);
+      case "unsupported": return terminal("Unsupported", this.message);
       default: return retry("Unavailable", this.message);
     }
   }
@@ -76,19 +80,20 @@ function text(tag, val) {
   switch (tag) {
     case "denied": return `Not permitted: ${val}`;
     case "not-found": return `Not found: ${val}`;
-    case "budget": return `A limit of this reconcile is used up: ${val}`;
+    case "limit-exceeded": return `A limit of this reconcile is used up: ${val}`;
     case "unsupported": return `The host does not offer ${val}`;
-    case "throttled": return "Asked to come back later.";
+    case "throttled": return "The other side asked for fewer requests.";
     case "not-ready": {
       const name = `${val.ref.gvk.kind} ${val.ref.name}`;
       if (!val.exists) return `${name} does not exist.`;
-      return val.message ? `${name} is not Ready: ${val.message}` : `${name} is not Ready yet.`;
+      const required = val.status === "true" ? val.condition : `${val.condition}=${val.status === "false" ? "False" : "Unknown"}`;
+      return val.message ? `${name} is not ${required}: ${val.message}` : `${name} is not ${required} yet.`;
     }
     default: return val;
   }
 }
 
-/** A call to the host; what it throws is of the contract, until here. */
+/** Calls a host function and converts the error that it throws. */
 function call(f, ...parameters) {
   try {
     return f(...parameters);
@@ -102,7 +107,7 @@ function wrapped(e) {
   return error?.tag ? new HostError(error) : e;
 }
 
-/** Names an object. */
+/** Returns a reference to an object. */
 export function reference(apiVersion, kind, name, namespace) {
   const [version, group = ""] = apiVersion.split("/").reverse();
   return { gvk: { group, version, kind }, cluster: null, namespace: given(namespace), name };
@@ -123,16 +128,28 @@ export class Response {
   }
 }
 
+/** Returns a reference to a key of a Secret; without a namespace, in that of the reconciled object. */
+export const secret = (name, key, namespace) => ({ cluster: null, namespace: given(namespace), name, key });
+
+/** Replaces a placeholder of at least 16 bytes by the value of a secret. */
+export const substitution = (placeholder, secret, encoding = "plain") =>
+  ({ placeholder, source: { tag: "key", val: secret }, encoding });
+
+const properties = (set) => ({
+  contentType: null, contentEncoding: null, headers: [], persistent: true, priority: null, correlationId: null,
+  replyTo: null, expiration: null, messageId: null, timestamp: null, type: null, userId: null, appId: null, ...set,
+});
+
 /** A named upstream; without a namespace, in that of the reconciled object. */
 class Upstream {
   constructor(name, namespace) {
-    this.upstream = { namespace: given(namespace), name };
+    this.upstream = { cluster: null, namespace: given(namespace), name };
   }
-  /** Any HTTP status is an answer. `body` is a text or bytes; `json` a value. */
-  send(method, path, { headers = {}, body, json: value, substitutions = [], timeout = 0 } = {}) {
+  /** A response with any HTTP status is a success. `body` is a text or bytes; `json` a value. */
+  send(method, path, { headers = {}, body, json: value, substitutions = [], timeout } = {}) {
     if (value !== undefined) [body, headers] = [json(value), { "Content-Type": "application/json", ...headers }];
     return new Response(call(http.send, {
-      upstream: this.upstream, method, pathAndQuery: path, timeout, substitutions,
+      upstream: this.upstream, method: method.toLowerCase(), pathAndQuery: path, timeout: given(timeout), substitutions,
       headers: Object.entries(headers).map(([name, value]) => ({ name, value })),
       body: typeof body === "string" ? encode(body) : given(body),
     }));
@@ -146,41 +163,72 @@ class Upstream {
   post(path, options) {
     return this.send("POST", path, options);
   }
+  patch(path, options) {
+    return this.send("PATCH", path, options);
+  }
   delete(path, options) {
     return this.send("DELETE", path, options);
   }
+  /** Publishes a message and waits for the confirmation of the broker. `body` is a text or bytes; `json` a value. */
+  publish({ exchange = "", routingKey, body, json: value, mandatory = true, ...rest }) {
+    if (value !== undefined) [body, rest] = [json(value), { contentType: "application/json", ...rest }];
+    call(messaging.publish, this.upstream, {
+      exchange, routingKey, mandatory, properties: properties(rest),
+      body: typeof body === "string" ? encode(body) : body,
+    });
+  }
 }
 
-/** What a reconcile can do. */
+const projection = (fields) => (fields.length ? { tag: "fields", val: fields } : { tag: "full" });
+const METADATA = { tag: "metadata" };
+const preconditions = ({ uid, resourceVersion } = {}) => ({ uid: given(uid), resourceVersion: given(resourceVersion) });
+
+function list(apiVersion, kind, projection, { namespace, labels, fieldSelector, live = false }) {
+  const { gvk } = reference(apiVersion, kind);
+  const options = {
+    cluster: null, namespace: given(namespace), labelSelector: given(labels), fieldSelector: given(fieldSelector),
+    projection, limit: null, continueToken: null, live,
+  };
+  const items = [];
+  do {
+    const page = call(kubernetes.list, gvk, options);
+    items.push(...page.items.map(parse));
+    options.continueToken = page.continueToken;
+  } while (options.continueToken);
+  return items;
+}
+
+/** The host functions. */
 export const host = {
   get(ref, { fields = [], live = false } = {}) {
-    const found = call(kubernetes.get, ref, { live, fields });
+    const found = call(kubernetes.get, ref, { live, projection: projection(fields) });
     return found && parse(found);
   },
-  list(apiVersion, kind, { namespace, labels, fieldSelector, fields = [], live = false } = {}) {
-    const { gvk } = reference(apiVersion, kind);
-    const options = {
-      cluster: null, namespace: given(namespace), labelSelector: given(labels), fieldSelector: given(fieldSelector),
-      fields, limit: 0, continueToken: null, live,
-    };
-    const items = [];
-    do {
-      const page = call(kubernetes.list, gvk, options);
-      items.push(...page.items.map(parse));
-      options.continueToken = page.continueToken;
-    } while (options.continueToken);
-    return items;
+  /** Gets the apiVersion, kind and metadata of an object. */
+  getMetadata(ref, { live = false } = {}) {
+    const found = call(kubernetes.get, ref, { live, projection: METADATA });
+    return found && parse(found);
   },
+  list: (apiVersion, kind, { fields = [], ...options } = {}) => list(apiVersion, kind, projection(fields), options),
+  /** Lists the apiVersion, kind and metadata of objects. */
+  listMetadata: (apiVersion, kind, options = {}) => list(apiVersion, kind, METADATA, options),
   requireReady: (ref) => parse(call(kubernetes.requireReady, ref)),
-  /** Applies the fields given, to an object that goes with the reconciled one. */
-  applyOwned: (object) => parse(call(kubernetes.apply, json(object), { owned: true, force: true })),
-  apply: (object, { force = false } = {}) => parse(call(kubernetes.apply, json(object), { owned: false, force })),
-  create: (object, { owned = false } = {}) => parse(call(kubernetes.create, json(object), { owned, force: false })),
-  delete: (ref, { propagation, uid } = {}) =>
-    call(kubernetes.delete, ref, { propagation: given(propagation), uid: given(uid) }),
+  /** Gets an object whose condition of this type has this status: `true`, `false` or `unknown`. */
+  requireCondition: (ref, type, status = "true") => parse(call(kubernetes.requireCondition, ref, type, `${status}`)),
+  /** Applies the given fields to an object that the reconciled object owns. */
+  applyOwned: (object) => host.apply(object, { owned: true, force: true }),
+  apply: (object, { owned = false, force = false, substitutions = [] } = {}) =>
+    parse(call(kubernetes.apply, json(object), { cluster: null, owned, force, substitutions })),
+  create: (object, { owned = false, substitutions = [] } = {}) =>
+    parse(call(kubernetes.create, json(object), { cluster: null, owned, substitutions })),
+  /** Applies a JSON merge patch (RFC 7386); `required` has a `uid` or a `resourceVersion`, or both. */
+  patch: (ref, patch, required) => parse(call(kubernetes.patch, ref, json(patch), preconditions(required))),
+  delete: (ref, { propagation = "background", ...required } = {}) =>
+    call(kubernetes.delete, ref, { propagation, preconditions: preconditions(required) }),
   hold: (ref) => call(references.hold, ref),
+  listHolders: (ref) => call(references.listHolders, ref),
   upstream: (name, namespace) => new Upstream(name, namespace),
-  secretDigest: (secret, key, namespace) => call(http.secretDigest, given(namespace), secret, key),
+  secretDigest: (name, key, namespace) => call(http.secretDigest, secret(name, key, namespace)),
   checkpoint: (fields) => call(status.checkpoint, json(fields)),
   event: (reason, note) => events.emit("normal", reason, note),
   warn: (reason, note) => events.emit("warning", reason, note),
@@ -190,33 +238,34 @@ export const host = {
   now: () => Number(clock.now()),
   remaining: () => Number(clock.remaining()),
   config: () => parse(config.get()),
-  memo: { get: (key) => memo.get(key), put: (key, value) => call(memo.put, key, value), remove: (key) => memo.remove(key) },
+  cache: { get: (key) => cache.get(key), set: (key, value) => call(cache.set, key, value), delete: (key) => cache.delete(key) },
 };
 
-/** What a module exports as `reconciler`: a plugin of kinds, each with `reconcile(object, host)` and maybe `cleanup`. */
-export function plugin({ name, version, maxConcurrent = 0, kinds }) {
+/** Builds the `reconciler` that a module exports: kinds, each with `reconcile(object, host)` and optionally `cleanup`. */
+export function plugin({ name, version, maxConcurrent, kinds }) {
   const run = (step) => (request) => {
     const { gvk } = request.ref;
     const kind = kinds.find((k) => k.group === gvk.group && k.kind === gvk.kind);
-    if (!kind) throw parked("UnknownKind", `${gvk.kind} is not a kind of this plugin.`);
+    if (!kind) throw terminal("UnknownKind", `${gvk.kind} is not a kind of this plugin.`);
     try {
       return step(kind)(parse(request.object), host, request);
     } catch (e) {
       if (e instanceof Failure) throw e;
       if (e instanceof HostError) throw e.failure();
-      // A bug: it ends the instance, as a panic does; what it says goes to the log first.
+      // A bug ends the instance, as a panic does, so its message is logged first.
       log.write("error", `${e}\n${e?.stack ?? ""}`.trim(), []);
       throw e;
     }
   };
   return {
     describe: () => ({
-      name, version, maxConcurrent,
-      kinds: kinds.map(({ group, version, kind, finalizer, labelSelector, phase = false }) => ({
+      name, version, maxConcurrent: given(maxConcurrent),
+      kinds: kinds.map(({ group, version, kind, finalizer, labelSelector, phase = false, waitForDependents = false }) => ({
         gvk: { group, version, kind }, finalizer: given(finalizer), labelSelector: given(labelSelector), phase,
+        waitForDependents,
       })),
     }),
     reconcile: run((kind) => kind.reconcile),
-    cleanup: run((kind) => kind.cleanup ?? settled),
+    cleanup: run((kind) => kind.cleanup ?? awaitChange),
   };
 }

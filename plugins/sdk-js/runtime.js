@@ -1,9 +1,9 @@
-// What JavaScript expects around it and QuickJS alone has not: UTF-8, a console, the time. All of it is the host's, so
-// that a plugin needs nothing else, and a replay gives it what the recording has.
+// The parts of a JavaScript runtime that QuickJS lacks: UTF-8, a console and the time. They use the host functions, so a
+// plugin needs no other import, and a replay returns the recorded times.
 import clock from "ostler:plugin/clock@0.1.0";
 import log from "ostler:plugin/log@0.1.0";
 
-/** UTF-8 to a text; what is none of it becomes U+FFFD, as everywhere else. */
+/** Decodes UTF-8; malformed bytes become U+FFFD, as the Encoding Standard requires. */
 export function decode(bytes) {
   const parts = [];
   let units = [];
@@ -11,7 +11,7 @@ export function decode(bytes) {
     let point = bytes[i++];
     if (point >= 0x80) {
       const more = point >= 0xc2 && point < 0xe0 ? 1 : point >= 0xe0 && point < 0xf0 ? 2 : point >= 0xf0 && point < 0xf5 ? 3 : 0;
-      // The second byte tells overlong forms, surrogates and what lies above U+10FFFF.
+      // The range of the second byte excludes overlong forms, surrogates and code points above U+10FFFF.
       let low = point === 0xe0 ? 0xa0 : point === 0xf0 ? 0x90 : 0x80;
       let high = point === 0xed ? 0x9f : point === 0xf4 ? 0x8f : 0xbf;
       point = more ? point & (0x3f >> more) : -1;
@@ -32,7 +32,7 @@ export function decode(bytes) {
   return parts.join("");
 }
 
-/** A text to UTF-8; half a surrogate becomes U+FFFD. */
+/** Encodes a text as UTF-8; an unpaired surrogate becomes U+FFFD. */
 export function encode(text) {
   const bytes = [];
   for (const letter of `${text}`) {

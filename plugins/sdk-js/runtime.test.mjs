@@ -1,9 +1,9 @@
-// UTF-8 as the SDK has it, beside that of Node: the same for whatever bytes.
+// Compares the UTF-8 codec of the SDK with that of Node, on arbitrary bytes.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-// Without the host, which Node has not: of the module only what does not need it.
+// Node has no host, so only the part of the module that does not import it is loaded.
 const text = readFileSync(new URL("runtime.js", import.meta.url), "utf8");
 const source = text.slice(0, text.indexOf("globalThis.TextEncoder")).replace(/^import .*$/gm, "");
 const { decode, encode } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
@@ -17,7 +17,7 @@ const any = (list) => {
 };
 const some = (list) => Array.from({ length: any([0, 1, 2, 3, 5, 8]) }, () => any(list));
 
-test("bytes become what they become in Node", () => {
+test("decode of arbitrary bytes agrees with Node", () => {
   const node = new TextDecoder("utf-8", { ignoreBOM: true });
   for (let i = 0; i < 20000; i++) {
     const bytes = Uint8Array.from(some(BYTES));
@@ -27,7 +27,7 @@ test("bytes become what they become in Node", () => {
   assert.equal(decode(new TextEncoder().encode(long)), long);
 });
 
-test("texts become what they become in Node", () => {
+test("encode of arbitrary text agrees with Node", () => {
   const node = new TextEncoder();
   for (let i = 0; i < 20000; i++) {
     const text = String.fromCharCode(...some(UNITS));

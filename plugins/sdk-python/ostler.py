@@ -1,5 +1,5 @@
-"""The Python SDK for Ostler plugins: Kubernetes objects are dicts, and an error of the host becomes the fitting failure
-when nobody catches it."""
+"""The Python SDK for Ostler plugins. Kubernetes objects are dicts, and an error of the host becomes the fitting failure
+when the plugin does not catch it."""
 
 import json
 import traceback
@@ -7,11 +7,14 @@ import traceback
 from componentize_py_types import Err
 from wit_world import exports
 from wit_world.exports import reconciler
-from wit_world.imports import clock, config, events, http, kubernetes, log, memo, metrics, references, status, types
+from wit_world.imports import (
+    cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
+)
 
 __all__ = [
-    "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "after", "at", "no", "parked", "plugin", "poll",
-    "reference", "retry", "settled", "throttled", "unknown", "waiting", "yes",
+    "Failure", "Host", "HostError", "Kind", "Outcome", "Response", "after", "at", "await_change", "false_condition",
+    "plugin", "poll", "reference", "retry", "secret", "substitution", "terminal", "throttled", "true_condition",
+    "unknown_condition", "wait",
 ]
 
 
@@ -23,9 +26,9 @@ def _condition(state):
     return lambda type, reason, message: types.Condition(type, state, reason, message)
 
 
-yes = _condition(types.TriState.YES)
-no = _condition(types.TriState.NO)
-unknown = _condition(types.TriState.UNKNOWN)
+true_condition = _condition(types.ConditionStatus.TRUE)
+false_condition = _condition(types.ConditionStatus.FALSE)
+unknown_condition = _condition(types.ConditionStatus.UNKNOWN)
 
 
 class _Result:
@@ -43,20 +46,21 @@ class _Result:
 
 
 class Outcome(_Result):
-    """A reconcile that did what it could."""
+    """The result of a reconcile that succeeded."""
 
     def __init__(self, next):
         super().__init__()
         self.next = next
 
 
-def settled():
-    return Outcome(reconciler.Next_Settled())
+def await_change():
+    """Succeeds; the object is reconciled again when it, or an object that was read, changes."""
+    return Outcome(reconciler.Next_AwaitChange())
 
 
-def poll(every=None):
-    """Look again every so many milliseconds; without, at the configured interval."""
-    return Outcome(reconciler.Next_Poll(every))
+def poll(interval=None):
+    """Succeeds; the object is reconciled again at this interval in milliseconds, or at the configured interval."""
+    return Outcome(reconciler.Next_Poll(interval))
 
 
 def after(milliseconds):
@@ -68,7 +72,7 @@ def at(time):
 
 
 class Failure(_Result, Exception):
-    """To be raised: a reconcile that did not succeed."""
+    """The result of a reconcile that failed, to be raised."""
 
     def __init__(self, resolution, reason, message):
         super().__init__()
@@ -79,13 +83,14 @@ def retry(reason, message):
     return Failure(reconciler.Resolution_Retry(), reason, message)
 
 
-def waiting(reason, message):
-    """Waits for something else; woken when that changes."""
-    return Failure(reconciler.Resolution_Yield(), reason, message)
+def wait(reason, message):
+    """Waits for something else, which is not an error; the object is reconciled again when that changes."""
+    return Failure(reconciler.Resolution_Wait(), reason, message)
 
 
-def parked(reason, message):
-    return Failure(reconciler.Resolution_Parked(), reason, message)
+def terminal(reason, message):
+    """Fails permanently, until the spec, an object that was read, the configuration or the plugin changes."""
+    return Failure(reconciler.Resolution_Terminal(), reason, message)
 
 
 def throttled(milliseconds, reason, message):
@@ -93,7 +98,7 @@ def throttled(milliseconds, reason, message):
 
 
 class HostError(Exception):
-    """Why the host did not do what it was asked; `error` is that of the contract."""
+    """The error of a host function; `error` is that of the contract."""
 
     def __init__(self, error):
         self.error = error
@@ -105,19 +110,19 @@ class HostError(Exception):
             case types.Error_Denied(grant):
                 return Failure(reconciler.Resolution_Denied(grant), "PermissionDenied", message)
             case types.Error_NotFound():
-                return waiting("NotFound", message)
+                return wait("NotFound", message)
             case types.Error_Conflict():
                 return retry("Conflict", message)
             case types.Error_Invalid():
-                return parked("Invalid", message)
+                return terminal("Invalid", message)
             case types.Error_Throttled(milliseconds):
                 return throttled(milliseconds, "Throttled", message)
             case types.Error_NotReady():
-                return waiting("DependencyNotReady", message)
-            case types.Error_Budget():
-                return retry("BudgetExceeded", message)
+                return wait("DependencyNotReady", message)
+            case types.Error_LimitExceeded():
+                return retry("LimitExceeded", message)
             case types.Error_Unsupported():
-                return parked("Unsupported", message)
+                return terminal("Unsupported", message)
         return retry("Unavailable", message)
 
 
@@ -127,17 +132,20 @@ def _text(error):
             return f"Not permitted: {grant}"
         case types.Error_NotFound(what):
             return f"Not found: {what}"
-        case types.Error_Budget(what):
+        case types.Error_LimitExceeded(what):
             return f"A limit of this reconcile is used up: {what}"
         case types.Error_Unsupported(what):
             return f"The host does not offer {what}"
         case types.Error_Throttled():
-            return "Asked to come back later."
+            return "The other side asked for fewer requests."
         case types.Error_NotReady(other):
             name = f"{other.ref.gvk.kind} {other.ref.name}"
             if not other.exists:
                 return f"{name} does not exist."
-            return f"{name} is not Ready: {other.message}" if other.message else f"{name} is not Ready yet."
+            required = other.condition
+            if other.status != types.ConditionStatus.TRUE:
+                required += f"={other.status.name.capitalize()}"
+            return f"{name} is not {required}: {other.message}" if other.message else f"{name} is not {required} yet."
     return error.value
 
 
@@ -154,8 +162,19 @@ def _gvk(api_version, kind):
 
 
 def reference(api_version, kind, name, namespace=None):
-    """Names an object."""
+    """Returns a reference to an object."""
     return types.ObjectRef(_gvk(api_version, kind), None, namespace, name)
+
+
+def secret(name, key, namespace=None):
+    """Returns a reference to a key of a Secret; without a namespace, in that of the reconciled object."""
+    return types.SecretKeyRef(None, namespace, name, key)
+
+
+def substitution(placeholder, secret, encoding="plain"):
+    """Replaces a placeholder of at least 16 bytes by the value of a secret."""
+    encoding = types.Encoding[encoding.upper().replace("-", "_")]
+    return types.Substitution(placeholder, types.SecretSource_Key(secret), encoding)
 
 
 class Response:
@@ -176,16 +195,16 @@ class Response:
 
 class _Upstream:
     def __init__(self, name, namespace):
-        self.upstream = http.Upstream(namespace, name)
+        self.upstream = types.UpstreamRef(None, namespace, name)
 
-    def send(self, method, path, headers=None, body=None, json=None, substitutions=(), timeout=0):
-        """Any HTTP status is an answer."""
+    def send(self, method, path, headers=None, body=None, json=None, substitutions=(), timeout=None):
+        """A response with any HTTP status is a success."""
         headers = dict(headers or {})
         if json is not None:
             body = _json(json)
             headers.setdefault("Content-Type", "application/json")
         request = http.Request(
-            self.upstream, method, path, [http.Header(*header) for header in headers.items()],
+            self.upstream, http.Method[method.upper()], path, [http.Header(*header) for header in headers.items()],
             body.encode() if isinstance(body, str) else body, list(substitutions), timeout,
         )
         return Response(_call(http.send, request))
@@ -199,53 +218,103 @@ class _Upstream:
     def post(self, path, **options):
         return self.send("POST", path, **options)
 
+    def patch(self, path, **options):
+        return self.send("PATCH", path, **options)
+
     def delete(self, path, **options):
         return self.send("DELETE", path, **options)
 
+    def publish(self, routing_key, body, exchange="", mandatory=True, **properties):
+        """Publishes a message and waits for the confirmation of the broker."""
+        properties = types.MessageProperties(**{**_PROPERTIES, **properties})
+        body = body.encode() if isinstance(body, str) else body
+        message = messaging.Message(exchange, routing_key, properties, body, mandatory)
+        _call(messaging.publish, self.upstream, message)
+
+
+_PROPERTIES = {
+    "content_type": None, "content_encoding": None, "headers": [], "persistent": True, "priority": None,
+    "correlation_id": None, "reply_to": None, "expiration": None, "message_id": None, "timestamp": None, "type": None,
+    "user_id": None, "app_id": None,
+}
+
+
+def _projection(fields):
+    return kubernetes.Projection_Fields([*fields]) if fields else kubernetes.Projection_Full()
+
+
+def _list(api_version, kind, projection, namespace, labels, field_selector, live):
+    items, token = [], None
+    while True:
+        options = kubernetes.ListOptions(None, namespace, labels, field_selector, projection, None, token, live)
+        page = _call(kubernetes.list, _gvk(api_version, kind), options)
+        items += [json.loads(item) for item in page.items]
+        token = page.continue_token
+        if token is None:
+            return items
+
 
 class Host:
-    """What a reconcile can do."""
+    """The host functions."""
 
     def get(self, ref, fields=(), live=False):
-        found = _call(kubernetes.get, ref, kubernetes.GetOptions(live, list(fields)))
+        found = _call(kubernetes.get, ref, kubernetes.GetOptions(live, _projection(fields)))
+        return None if found is None else json.loads(found)
+
+    def get_metadata(self, ref, live=False):
+        """Gets the apiVersion, kind and metadata of an object."""
+        found = _call(kubernetes.get, ref, kubernetes.GetOptions(live, kubernetes.Projection_Metadata()))
         return None if found is None else json.loads(found)
 
     def list(self, api_version, kind, namespace=None, labels=None, field_selector=None, fields=(), live=False):
-        items, token = [], None
-        while True:
-            options = kubernetes.ListOptions(
-                None, namespace, labels, field_selector, [*fields], 0, token, live)
-            page = _call(kubernetes.list, _gvk(api_version, kind), options)
-            items += [json.loads(item) for item in page.items]
-            token = page.continue_token
-            if token is None:
-                return items
+        return _list(api_version, kind, _projection(fields), namespace, labels, field_selector, live)
+
+    def list_metadata(self, api_version, kind, namespace=None, labels=None, field_selector=None, live=False):
+        """Lists the apiVersion, kind and metadata of objects."""
+        return _list(api_version, kind, kubernetes.Projection_Metadata(), namespace, labels, field_selector, live)
 
     def require_ready(self, ref):
         return json.loads(_call(kubernetes.require_ready, ref))
 
+    def require_condition(self, ref, type, status="true"):
+        """Gets an object whose condition of this type has this status: `true`, `false` or `unknown`."""
+        status = types.ConditionStatus[status.upper()]
+        return json.loads(_call(kubernetes.require_condition, ref, type, status))
+
     def apply_owned(self, object):
-        """Applies the fields given, to an object that goes with the reconciled one."""
-        return json.loads(_call(kubernetes.apply, _json(object), kubernetes.WriteOptions(True, True)))
+        """Applies the given fields to an object that the reconciled object owns."""
+        return self.apply(object, owned=True, force=True)
 
-    def apply(self, object, force=False):
-        return json.loads(_call(kubernetes.apply, _json(object), kubernetes.WriteOptions(False, force)))
+    def apply(self, object, owned=False, force=False, substitutions=()):
+        options = kubernetes.ApplyOptions(None, owned, force, [*substitutions])
+        return json.loads(_call(kubernetes.apply, _json(object), options))
 
-    def create(self, object, owned=False):
-        return json.loads(_call(kubernetes.create, _json(object), kubernetes.WriteOptions(owned, False)))
+    def create(self, object, owned=False, substitutions=()):
+        options = kubernetes.CreateOptions(None, owned, [*substitutions])
+        return json.loads(_call(kubernetes.create, _json(object), options))
 
-    def delete(self, ref, propagation=None, uid=None):
-        _call(kubernetes.delete, ref, kubernetes.DeleteOptions(propagation, uid))
+    def patch(self, ref, patch, uid=None, resource_version=None):
+        """Applies a JSON merge patch (RFC 7386)."""
+        preconditions = kubernetes.Preconditions(uid, resource_version)
+        return json.loads(_call(kubernetes.patch, ref, _json(patch), preconditions))
+
+    def delete(self, ref, propagation="background", uid=None, resource_version=None):
+        propagation = kubernetes.Propagation[propagation.upper()]
+        preconditions = kubernetes.Preconditions(uid, resource_version)
+        _call(kubernetes.delete, ref, kubernetes.DeleteOptions(propagation, preconditions))
 
     def hold(self, ref):
         _call(references.hold, ref)
 
+    def list_holders(self, ref):
+        return _call(references.list_holders, ref)
+
     def upstream(self, name, namespace=None):
-        """A named upstream; without a namespace, in that of the reconciled object."""
+        """Returns a named upstream; without a namespace, in that of the reconciled object."""
         return _Upstream(name, namespace)
 
-    def secret_digest(self, secret, key, namespace=None):
-        return _call(http.secret_digest, namespace, secret, key)
+    def secret_digest(self, name, key, namespace=None):
+        return _call(http.secret_digest, secret(name, key, namespace))
 
     def checkpoint(self, **fields):
         _call(status.checkpoint, _json(fields))
@@ -274,39 +343,39 @@ class Host:
     def config(self):
         return json.loads(config.get())
 
-    def memo_get(self, key):
-        return memo.get(key)
+    def cache_get(self, key):
+        return cache.get(key)
 
-    def memo_put(self, key, value):
-        _call(memo.put, key, value)
+    def cache_set(self, key, value):
+        _call(cache.set, key, value)
 
-    def memo_remove(self, key):
-        memo.remove(key)
+    def cache_delete(self, key):
+        cache.delete(key)
 
 
 class Kind:
-    """A kind and its reconciler: to be derived from."""
+    """The base class of a kind with its reconciler."""
 
     group = version = kind = ""
     finalizer = label_selector = None
-    phase = False
+    phase = wait_for_dependents = False
 
     def reconcile(self, object, host):
         raise NotImplementedError
 
     def cleanup(self, object, host):
-        return settled()
+        return await_change()
 
 
-def plugin(name, version, *kinds, max_concurrent=0):
-    """The class that a plugin's module has as `Reconciler`."""
+def plugin(name, version, *kinds, max_concurrent=None):
+    """Returns the class that a plugin's module exports as `Reconciler`."""
 
     def run(step, request):
         gvk = request.ref.gvk
         try:
             kind = next((k for k in kinds if (k.group, k.kind) == (gvk.group, gvk.kind)), None)
             if kind is None:
-                raise parked("UnknownKind", f"{gvk.kind} is not a kind of this plugin.")
+                raise terminal("UnknownKind", f"{gvk.kind} is not a kind of this plugin.")
             result = getattr(kind, step)(json.loads(request.object), Host())
             return reconciler.Outcome(result.conditions, result.status, result.next)
         except (Failure, HostError) as e:
@@ -314,7 +383,7 @@ def plugin(name, version, *kinds, max_concurrent=0):
             raise Err(reconciler.Failure(
                 failure.resolution, failure.reason, failure.message, failure.conditions, failure.status)) from None
         except Exception:
-            # A bug: it ends the instance, as a panic does; what it says goes to the log first.
+            # A bug ends the instance, as a panic does, so its message is logged first.
             log.write(log.Level.ERROR, traceback.format_exc(), [])
             raise
 
@@ -322,7 +391,8 @@ def plugin(name, version, *kinds, max_concurrent=0):
         def describe(self):
             return reconciler.Descriptor(name, version, [
                 reconciler.ReconciledKind(
-                    types.Gvk(k.group, k.version, k.kind), k.finalizer, k.label_selector, k.phase)
+                    types.Gvk(k.group, k.version, k.kind), k.finalizer, k.label_selector, k.phase,
+                    k.wait_for_dependents)
                 for k in kinds
             ], max_concurrent)
 

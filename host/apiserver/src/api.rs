@@ -1,19 +1,20 @@
-//! What the writing verbs mean: create, update, patch and apply. Deletion is in [`crate::deletion`].
+//! The writing verbs: create, update, patch and apply. Deletion is in [`crate::deletion`].
 
 use std::sync::Arc;
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::apply::{self, Writer};
+use crate::apply::{self, FieldWriter};
 use crate::builtin;
 use crate::crd;
-use crate::deletion::is_held;
+use crate::kind::{Kind, Version};
+use crate::object::{current_time, has_finalizers, metadata_text, set_field};
 use crate::patch;
-use crate::registry::{Kind, Registry, Version};
+use crate::registry::Registry;
 use crate::request::PatchKind;
-use crate::status::{ApiError, Cause};
-use crate::storage::{Key, Refused, Resource, Storage, Stored};
-use crate::validation;
+use crate::status::ApiError;
+use crate::storage::{ObjectKey, Resource, Storage, StoredObject, WriteRefused};
 
 /// The state behind all requests.
 #[derive(Debug)]
@@ -24,20 +25,20 @@ pub struct Api {
     pub registry: Registry,
 }
 
-/// How unknown fields are met.
+/// The handling of unknown fields (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
     /// Dropped.
     Ignore,
     /// Dropped with a warning.
     Warn,
-    /// Refused.
+    /// WriteRefused.
     Strict,
 }
 
-/// A write on one kind in one version through one door.
+/// The parameters of a write: kind, version, subresource and options.
 #[derive(Debug, Clone)]
-pub struct Door<'a> {
+pub struct WriteContext<'a> {
     /// The kind.
     pub kind: &'a Kind,
     /// The version.
@@ -48,11 +49,11 @@ pub struct Door<'a> {
     pub manager: &'a str,
     /// `fieldValidation`.
     pub validation: FieldValidation,
-    /// Answer without storing.
+    /// Responds without storing.
     pub dry_run: bool,
 }
 
-/// What a request wants of an existing object.
+/// A change of an existing object.
 #[derive(Debug)]
 pub enum Edit {
     /// Replace it.
@@ -63,20 +64,15 @@ pub enum Edit {
     Apply(Value, bool),
 }
 
-/// What a write left behind.
+/// The result of a write.
 #[derive(Debug)]
-pub struct Wrote {
+pub struct WriteOutcome {
     /// The object, in the stored version.
-    pub object: Arc<Stored>,
-    /// Whether it is new.
+    pub object: Arc<StoredObject>,
+    /// True if the object is new.
     pub created: bool,
-    /// What to warn about.
+    /// Warnings for the response.
     pub warnings: Vec<String>,
-}
-
-/// The time as the API writes it.
-pub fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn new_uid() -> String {
@@ -88,19 +84,15 @@ fn new_uid() -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-fn suffix() -> String {
+fn random_suffix() -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     (0..5)
         .map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())]))
         .collect()
 }
 
-pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object["metadata"][field].as_str().unwrap_or_default()
-}
-
-/// Everything but the fields that don't make a generation.
-fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// The fields that `generation` counts: all but metadata, status and type.
+fn iter_spec_fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let fields = object.as_object().into_iter().flatten();
     fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
 }
@@ -120,7 +112,7 @@ impl Api {
             let Some(version) = kind.version("v1") else {
                 continue;
             };
-            let door = Door {
+            let context = WriteContext {
                 kind: &kind,
                 version,
                 subresource: "",
@@ -128,59 +120,65 @@ impl Api {
                 validation: FieldValidation::Ignore,
                 dry_run: false,
             };
-            // The storage is empty, so nothing can be in the way.
-            let _ = api.create(&door, None, namespace);
+            // The storage is empty, so that no error is possible.
+            let _ = api.create_object(&context, None, namespace);
         }
         api
     }
 
-    /// An object as a version shows it.
-    pub fn present(kind: &Kind, version: &Version, object: &Stored) -> Value {
+    /// Converts an object to a version, which differs in `apiVersion` and defaults only.
+    pub fn convert_to_version(kind: &Kind, version: &Version, object: &StoredObject) -> Value {
         let mut value = object.value.clone();
         let wanted = kind.api_version(&version.name);
         if value["apiVersion"] != wanted.as_str() {
             value["apiVersion"] = wanted.into();
-            version.schema.fill(&mut value);
+            version.schema.apply_defaults(&mut value);
         }
         value
     }
 
     /// Creates an object.
-    pub fn create(
+    pub fn create_object(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         mut object: Value,
-    ) -> Result<Wrote, ApiError> {
-        let warnings = self.receive(door, &mut object, true)?;
-        self.identify(door, namespace, None, &mut object)?;
-        if !text(&object, "resourceVersion").is_empty() {
-            // The real server has no better code for it.
+    ) -> Result<WriteOutcome, ApiError> {
+        let warnings = self.prepare_content(context, &mut object, true)?;
+        self.set_identity(context, namespace, None, &mut object)?;
+        if !metadata_text(&object, "resourceVersion").is_empty() {
+            // kube-apiserver also responds with 500 here.
             return Err(ApiError::new(
                 500,
                 "",
                 "resourceVersion should not be set on objects to be created",
             ));
         }
-        let generated = text(&object, "name").is_empty();
+        let generated = metadata_text(&object, "name").is_empty();
         for attempt in 0.. {
             let mut candidate = object.clone();
             if generated {
-                let prefix = text(&object, "generateName").chars().take(58).collect::<String>();
+                let prefix = metadata_text(&object, "generateName")
+                    .chars()
+                    .take(58)
+                    .collect::<String>();
                 candidate["metadata"]["name"] = if prefix.is_empty() {
                     "".into()
                 } else {
-                    (prefix + &suffix()).into()
+                    (prefix + &random_suffix()).into()
                 };
             }
-            self.finish_create(door, &mut candidate)?;
-            let writer = self.writer(door);
-            apply::track(&door.version.schema, None, &mut candidate, &writer);
-            let key = Key::new(text(&candidate, "namespace"), text(&candidate, "name"));
-            match self.insert(door, key, candidate) {
+            self.complete_new_object(context, &mut candidate)?;
+            let writer = self.field_writer(context);
+            apply::track_update(&context.version.schema, None, &mut candidate, &writer);
+            let key = ObjectKey::new(
+                metadata_text(&candidate, "namespace"),
+                metadata_text(&candidate, "name"),
+            );
+            match self.insert_object(context, key, candidate) {
                 Err(error) if generated && error.reason == "AlreadyExists" && attempt < 8 => {}
                 result => {
-                    return Ok(Wrote {
+                    return Ok(WriteOutcome {
                         object: result?,
                         created: true,
                         warnings,
@@ -192,20 +190,20 @@ impl Api {
     }
 
     /// Changes an existing object, or applies a new one.
-    pub fn edit(
+    pub fn edit_object(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         name: &str,
         edit: &Edit,
-    ) -> Result<Wrote, ApiError> {
-        let key = Key::new(namespace.unwrap_or_default(), name);
-        let subject = door.kind.subject(name);
+    ) -> Result<WriteOutcome, ApiError> {
+        let key = ObjectKey::new(namespace.unwrap_or_default(), name);
+        let subject = context.kind.subject(name);
         loop {
-            let Some(live) = self.storage.get(&door.kind.resource, &key) else {
+            let Some(live) = self.storage.get(&context.kind.resource, &key) else {
                 return match edit {
-                    Edit::Apply(config, _) if door.subresource.is_empty() => {
-                        match self.apply_new(door, namespace, name, config) {
+                    Edit::Apply(config, _) if context.subresource.is_empty() => {
+                        match self.create_applied(context, namespace, name, config) {
                             Err(error) if error.reason == "AlreadyExists" => continue,
                             result => result,
                         }
@@ -213,34 +211,37 @@ impl Api {
                     _ => Err(ApiError::not_found(subject)),
                 };
             };
-            let shown = Self::present(door.kind, door.version, &live);
-            let (mut candidate, warnings) = self.candidate(door, namespace, name, &shown, edit)?;
-            match self.finish_edit(door, &live, &shown, &mut candidate, edit)? {
-                Ending::Same => {
-                    return Ok(Wrote {
+            let shown = Self::convert_to_version(context.kind, context.version, &live);
+            let (mut candidate, warnings) = self.build_candidate(context, namespace, name, &shown, edit)?;
+            match self.complete_edit(context, &live, &shown, &mut candidate, edit)? {
+                EditResult::Unchanged => {
+                    return Ok(WriteOutcome {
                         object: live,
                         created: false,
                         warnings,
                     });
                 }
-                _ if door.dry_run => {
-                    let object = Arc::new(Stored::preview(candidate, live.revision));
-                    return Ok(Wrote {
+                _ if context.dry_run => {
+                    let object = Arc::new(StoredObject::preview(candidate, live.revision));
+                    return Ok(WriteOutcome {
                         object,
                         created: false,
                         warnings,
                     });
                 }
                 ending => {
-                    candidate["apiVersion"] = door.kind.api_version(&door.kind.storage_version).into();
+                    candidate["apiVersion"] = context.kind.api_version(&context.kind.storage_version).into();
                     let stored = match ending {
-                        Ending::Gone => self.storage.remove_as(&door.kind.resource, &live, candidate),
-                        _ => self.storage.update(&door.kind.resource, &live, candidate),
+                        EditResult::Removed => {
+                            self.storage
+                                .remove_with_state(&context.kind.resource, &live, candidate)
+                        }
+                        _ => self.storage.update(&context.kind.resource, &live, candidate),
                     };
                     match stored {
                         Ok(object) => {
-                            self.after_write(&door.kind.resource, name);
-                            return Ok(Wrote {
+                            self.update_registry(&context.kind.resource, name);
+                            return Ok(WriteOutcome {
                                 object,
                                 created: false,
                                 warnings,
@@ -253,10 +254,10 @@ impl Api {
         }
     }
 
-    /// The object as the edit wants it, before the system's own rules.
-    fn candidate(
+    /// The object with the edit applied, before the rules of the server. Also returns warnings.
+    fn build_candidate(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         name: &str,
         shown: &Value,
@@ -265,89 +266,92 @@ impl Api {
         Ok(match edit {
             Edit::Replace(object) => {
                 let mut object = object.clone();
-                let warnings = self.receive(door, &mut object, true)?;
-                self.identify(door, namespace, Some(name), &mut object)?;
-                if door.kind.conditional_update && text(&object, "resourceVersion").is_empty() {
-                    let cause = Cause::invalid(
+                let warnings = self.prepare_content(context, &mut object, true)?;
+                self.set_identity(context, namespace, Some(name), &mut object)?;
+                if context.kind.conditional_update && metadata_text(&object, "resourceVersion").is_empty() {
+                    let error = FieldError::invalid(
                         "metadata.resourceVersion",
                         &0.into(),
                         "must be specified for an update",
                     );
                     return Err(ApiError::invalid(
                         crate::status::Subject {
-                            kind: &door.kind.resource.plural,
-                            ..door.kind.subject(name)
+                            kind: &context.kind.resource.plural,
+                            ..context.kind.subject(name)
                         },
-                        vec![cause],
+                        vec![error],
                     ));
                 }
                 (object, warnings)
             }
             Edit::Patch(kind, body) => {
-                let mut object = patch::patch(*kind, &door.version.schema, shown, body)?;
-                let warnings = self.receive(door, &mut object, false).map_err(|error| {
-                    match error.message.split_once("strict decoding error") {
-                        // A patch is blamed as a whole.
-                        Some((_, found)) => ApiError::invalid(
-                            crate::status::Subject {
-                                group: "",
-                                resource: "",
-                                kind: "",
-                                name: "",
-                            },
-                            vec![Cause::invalid(
-                                "patch",
-                                &body.to_string().into(),
-                                format!("strict decoding error{found}"),
-                            )],
-                        ),
-                        None => error,
-                    }
-                })?;
+                let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
+                let warnings = self
+                    .prepare_content(context, &mut object, false)
+                    .map_err(|error| {
+                        match error.message.split_once("strict decoding error") {
+                            // The error of a patch names the whole patch.
+                            Some((_, found)) => ApiError::invalid(
+                                crate::status::Subject {
+                                    group: "",
+                                    resource: "",
+                                    kind: "",
+                                    name: "",
+                                },
+                                vec![FieldError::invalid(
+                                    "patch",
+                                    &body.to_string().into(),
+                                    format!("strict decoding error{found}"),
+                                )],
+                            ),
+                            None => error,
+                        }
+                    })?;
                 (object, warnings)
             }
             Edit::Apply(config, force) => {
-                let config = self.applied(door, namespace, name, config)?;
-                let writer = self.writer(door);
-                let mut object = apply::apply(&door.version.schema, Some(shown), &config, &writer, *force)?;
-                door.version.schema.fill(&mut object);
+                let config = self.check_applied_config(context, namespace, name, config)?;
+                let writer = self.field_writer(context);
+                let mut object =
+                    apply::apply_config(&context.version.schema, Some(shown), &config, &writer, *force)?;
+                context.version.schema.apply_defaults(&mut object);
                 (object, Vec::new())
             }
         })
     }
 
-    fn apply_new(
+    fn create_applied(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         name: &str,
         config: &Value,
-    ) -> Result<Wrote, ApiError> {
-        let config = self.applied(door, namespace, name, config)?;
-        if !text(&config, "uid").is_empty() {
+    ) -> Result<WriteOutcome, ApiError> {
+        let config = self.check_applied_config(context, namespace, name, config)?;
+        if !metadata_text(&config, "uid").is_empty() {
             let message = format!(
                 "uid mismatch: the provided object specified uid {}, and no existing object was found",
-                text(&config, "uid")
+                metadata_text(&config, "uid")
             );
-            return Err(ApiError::conflict(door.kind.subject(name), message));
+            return Err(ApiError::conflict(context.kind.subject(name), message));
         }
-        if !text(&config, "resourceVersion").is_empty() {
-            return Err(ApiError::not_found(door.kind.subject(name)));
+        if !metadata_text(&config, "resourceVersion").is_empty() {
+            return Err(ApiError::not_found(context.kind.subject(name)));
         }
-        let writer = self.writer(door);
-        let mut object = apply::apply(&door.version.schema, None, &config, &writer, true)?;
-        door.version.schema.fill(&mut object);
-        self.finish_create(door, &mut object)?;
-        let key = Key::new(namespace.unwrap_or_default(), name);
-        Ok(Wrote {
-            object: self.insert(door, key, object)?,
+        let writer = self.field_writer(context);
+        let mut object = apply::apply_config(&context.version.schema, None, &config, &writer, true)?;
+        context.version.schema.apply_defaults(&mut object);
+        self.complete_new_object(context, &mut object)?;
+        let key = ObjectKey::new(namespace.unwrap_or_default(), name);
+        Ok(WriteOutcome {
+            object: self.insert_object(context, key, object)?,
             created: true,
             warnings: Vec::new(),
         })
     }
 
-    fn finish_create(&self, door: &Door<'_>, object: &mut Value) -> Result<(), ApiError> {
-        let time = now();
+    fn complete_new_object(&self, context: &WriteContext<'_>, object: &mut Value) -> Result<(), ApiError> {
+        let time = current_time();
         if let Some(metadata) = object["metadata"].as_object_mut() {
             for field in [
                 "deletionTimestamp",
@@ -359,50 +363,63 @@ impl Api {
             }
             metadata.insert("uid".into(), new_uid().into());
             metadata.insert("creationTimestamp".into(), time.as_str().into());
-            if door.kind.generations {
+            if context.kind.generations {
                 metadata.insert("generation".into(), 1.into());
             } else {
                 metadata.remove("generation");
             }
         }
-        if door.version.status
+        if context.version.status
             && let Some(fields) = object.as_object_mut()
         {
             fields.remove("status");
         }
-        builtin::prepare(door.kind, None, object, &time);
-        self.check(door, object, None)
+        builtin::prepare_object(context.kind, None, object, &time);
+        self.validate_object(context, object, None)
     }
 
-    fn check(&self, door: &Door<'_>, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-        let mut causes = crate::metadata::check(door.kind, object);
-        if door.kind.custom {
-            causes.extend(validation::check(door.kind, door.version, object, old));
+    fn validate_object(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let mut errors = crate::metadata::validate_metadata(context.kind, object);
+        if context.kind.custom {
+            errors.extend(context.kind.validate(context.version, object, old));
         } else {
-            causes.extend(builtin::check(door.kind, object, old));
+            errors.extend(builtin::validate_object(context.kind, object, old));
         }
-        if causes.is_empty() {
+        if errors.is_empty() {
             Ok(())
         } else {
-            Err(ApiError::invalid(door.kind.subject(text(object, "name")), causes))
+            Err(ApiError::invalid(
+                context.kind.subject(metadata_text(object, "name")),
+                errors,
+            ))
         }
     }
 
-    fn insert(&self, door: &Door<'_>, key: Key, mut object: Value) -> Result<Arc<Stored>, ApiError> {
-        object["apiVersion"] = door.kind.api_version(&door.kind.storage_version).into();
+    fn insert_object(
+        &self,
+        context: &WriteContext<'_>,
+        key: ObjectKey,
+        mut object: Value,
+    ) -> Result<Arc<StoredObject>, ApiError> {
+        object["apiVersion"] = context.kind.api_version(&context.kind.storage_version).into();
         let name = key.name.clone();
         let namespace = key.namespace.clone();
-        let result = if door.dry_run {
+        let result = if context.dry_run {
             self.storage
-                .can_create(&door.kind.resource, &key)
-                .map(|()| Arc::new(Stored::preview(object, 0)))
+                .check_create(&context.kind.resource, &key)
+                .map(|()| Arc::new(StoredObject::preview(object, 0)))
         } else {
-            self.storage.create(&door.kind.resource, key, object)
+            self.storage.create(&context.kind.resource, key, object)
         };
-        let subject = door.kind.subject(&name);
+        let subject = context.kind.subject(&name);
         let stored = result.map_err(|refused| match refused {
-            Refused::NoNamespace => ApiError::not_found(crate::status::Subject { group: "", resource: "namespaces", kind: "Namespace", name: &namespace }),
-            Refused::NamespaceTerminating => {
+            WriteRefused::NoNamespace => ApiError::not_found(crate::status::Subject { group: "", resource: "namespaces", kind: "Namespace", name: &namespace }),
+            WriteRefused::NamespaceTerminating => {
                 let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
                 let mut error = ApiError::forbidden(subject, why);
                 if let Some(details) = &mut error.details {
@@ -410,59 +427,63 @@ impl Api {
                 }
                 error
             }
-            Refused::Exists | Refused::Changed => ApiError::already_exists(subject),
+            WriteRefused::Exists | WriteRefused::Changed => ApiError::already_exists(subject),
         })?;
-        if !door.dry_run {
-            self.after_write(&door.kind.resource, &name);
+        if !context.dry_run {
+            self.update_registry(&context.kind.resource, &name);
         }
         Ok(stored)
     }
 
-    /// Applies the rules every change of an object obeys, and says how it ends.
-    fn finish_edit(
+    /// Applies the rules that hold for every change of an object.
+    fn complete_edit(
         &self,
-        door: &Door<'_>,
-        live: &Stored,
+        context: &WriteContext<'_>,
+        live: &StoredObject,
         shown: &Value,
         candidate: &mut Value,
         edit: &Edit,
-    ) -> Result<Ending, ApiError> {
-        let name = text(shown, "name").to_owned();
-        let subject = door.kind.subject(&name);
-        let uid = text(candidate, "uid");
+    ) -> Result<EditResult, ApiError> {
+        let name = metadata_text(shown, "name").to_owned();
+        let subject = context.kind.subject(&name);
+        let uid = metadata_text(candidate, "uid");
         if !uid.is_empty() && uid != live.uid() {
             return Err(match edit {
-                // A replacement's identity is a precondition, a patch's is a change.
+                // The uid of a replacement is a precondition, that of a patch is a change.
                 Edit::Replace(_) => ApiError::conflict(
                     subject,
                     format!(
                         "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                        door.kind.resource.group,
-                        door.kind.resource.plural,
-                        text(shown, "namespace"),
+                        context.kind.resource.group,
+                        context.kind.resource.plural,
+                        metadata_text(shown, "namespace"),
                         live.uid()
                     ),
                 ),
                 _ => ApiError::invalid(
                     subject,
-                    vec![Cause::invalid("metadata.uid", &uid.into(), "field is immutable")],
+                    vec![FieldError::invalid(
+                        "metadata.uid",
+                        &uid.into(),
+                        "field is immutable",
+                    )],
                 ),
             });
         }
-        let revision = text(candidate, "resourceVersion");
+        let revision = metadata_text(candidate, "resourceVersion");
         if !revision.is_empty() && revision != live.revision.to_string() {
             return Err(ApiError::modified(subject));
         }
         let managed = candidate["metadata"].get("managedFields").cloned();
-        self.keep_system_fields(door, shown, candidate);
+        self.restore_system_fields(context, shown, candidate);
         if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
             metadata.insert("managedFields".into(), managed);
         }
-        let time = now();
-        if door.subresource.is_empty() {
-            builtin::prepare(door.kind, Some(shown), candidate, &time);
+        let time = current_time();
+        if context.subresource.is_empty() {
+            builtin::prepare_object(context.kind, Some(shown), candidate, &time);
         }
-        if live.terminating() {
+        if live.is_terminating() {
             let finalizers = |object: &Value| {
                 object["metadata"]["finalizers"]
                     .as_array()
@@ -482,40 +503,40 @@ impl Api {
                 );
                 return Err(ApiError::invalid(
                     subject,
-                    vec![Cause::forbidden("metadata.finalizers", why)],
+                    vec![FieldError::forbidden("metadata.finalizers", why)],
                 ));
             }
         }
-        if door.kind.generations && !content(shown).eq(content(candidate)) {
+        if context.kind.generations && !iter_spec_fields(shown).eq(iter_spec_fields(candidate)) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }
-        self.check(door, candidate, Some(shown))?;
+        self.validate_object(context, candidate, Some(shown))?;
         if !matches!(edit, Edit::Apply(..)) {
-            let writer = self.writer(door);
-            apply::track(&door.version.schema, Some(shown), candidate, &writer);
+            let writer = self.field_writer(context);
+            apply::track_update(&context.version.schema, Some(shown), candidate, &writer);
         }
-        if live.terminating() && !is_held(candidate) {
-            return Ok(Ending::Gone);
+        if live.is_terminating() && !has_finalizers(candidate) {
+            return Ok(EditResult::Removed);
         }
         candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();
-        Ok(if same_but_for_times(candidate, shown) {
-            Ending::Same
+        Ok(if equals_ignoring_times(candidate, shown) {
+            EditResult::Unchanged
         } else {
-            Ending::Stored
+            EditResult::Stored
         })
     }
 
-    /// What a client cannot change, and what this door doesn't lead to, stays as it is.
-    fn keep_system_fields(&self, door: &Door<'_>, shown: &Value, candidate: &mut Value) {
-        if door.subresource == "status" {
+    /// Restores the fields that a client cannot change, and those outside of the subresource.
+    fn restore_system_fields(&self, context: &WriteContext<'_>, shown: &Value, candidate: &mut Value) {
+        if context.subresource == "status" {
             let status = candidate.get("status").cloned();
             *candidate = shown.clone();
-            set(candidate, "status", status);
+            set_field(candidate, "status", status);
             return;
         }
-        if door.version.status && door.subresource.is_empty() {
-            set(candidate, "status", shown.get("status").cloned());
+        if context.version.status && context.subresource.is_empty() {
+            set_field(candidate, "status", shown.get("status").cloned());
         }
         for field in [
             "name",
@@ -529,58 +550,50 @@ impl Api {
             "generateName",
         ] {
             let kept = shown["metadata"].get(field).cloned();
-            set(&mut candidate["metadata"], field, kept);
+            set_field(&mut candidate["metadata"], field, kept);
         }
     }
 
-    fn writer<'a>(&self, door: &Door<'a>) -> Writer<'a> {
-        Writer {
-            manager: door.manager,
-            api_version: door.kind.api_version(&door.version.name),
-            subresource: door.subresource,
-            status_apart: door.version.status,
-            now: now(),
+    fn field_writer<'a>(&self, context: &WriteContext<'a>) -> FieldWriter<'a> {
+        FieldWriter {
+            manager: context.manager,
+            api_version: context.kind.api_version(&context.version.name),
+            subresource: context.subresource,
+            has_status_subresource: context.version.status,
+            now: current_time(),
         }
     }
 
-    /// A definition that came, changed or went changes the kinds that are served.
-    pub(crate) fn after_write(&self, resource: &Resource, name: &str) {
-        if resource.plural != builtin::CRDS || resource.group != builtin::EXTENSIONS {
+    /// Registers or removes the kind of a definition that was written or deleted.
+    pub(crate) fn update_registry(&self, resource: &Resource, name: &str) {
+        if resource.plural != builtin::CRD_PLURAL || resource.group != builtin::EXTENSIONS_GROUP {
             return;
         }
-        match self.storage.get(resource, &Key::new("", name)) {
+        match self.storage.get(resource, &ObjectKey::new("", name)) {
             Some(definition) => {
-                if let Some(kind) = crd::kind(&definition.value) {
-                    self.registry.put(kind);
+                if let Some(kind) = crd::parse_kind(&definition.value) {
+                    self.registry.put_kind(kind);
                 }
             }
             None => {
                 if let Some((plural, group)) = name.split_once('.') {
-                    self.registry.remove(&Resource::new(group, plural));
+                    self.registry.remove_kind(&Resource::new(group, plural));
                 }
             }
         }
     }
 }
 
-enum Ending {
-    Same,
+/// The result of an edit.
+enum EditResult {
+    Unchanged,
     Stored,
-    Gone,
+    /// The object was in deletion and has lost its last finalizer.
+    Removed,
 }
 
-pub(crate) fn set(object: &mut Value, field: &str, value: Option<Value>) {
-    let Some(fields) = object.as_object_mut() else {
-        return;
-    };
-    match value {
-        Some(value) => fields.insert(field.to_owned(), value),
-        None => fields.remove(field),
-    };
-}
-
-/// Whether two states are one, times of managed fields aside.
-fn same_but_for_times(new: &Value, old: &Value) -> bool {
+/// Compares two states without the times of managed fields.
+fn equals_ignoring_times(new: &Value, old: &Value) -> bool {
     let without = |object: &Value| {
         let mut object = object.clone();
         for entry in object["metadata"]["managedFields"]
@@ -588,7 +601,7 @@ fn same_but_for_times(new: &Value, old: &Value) -> bool {
             .into_iter()
             .flatten()
         {
-            set(entry, "time", None);
+            set_field(entry, "time", None);
         }
         object
     };

@@ -1,38 +1,38 @@
-//! Who manages which field: server-side apply, and the bookkeeping of every other write.
+//! Field ownership (`managedFields`): server-side apply, and the tracking of other writes.
 
+use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::fields::{self, FieldSet};
-use crate::schema::Schema;
 use crate::status::ApiError;
 
-/// Who writes, through which door.
+/// The field manager of a write, and the subresource it writes to.
 #[derive(Debug, Clone)]
-pub struct Writer<'a> {
+pub struct FieldWriter<'a> {
     /// `fieldManager`.
     pub manager: &'a str,
     /// API version of the request.
     pub api_version: String,
     /// Subresource of the request, empty for none.
     pub subresource: &'a str,
-    /// Whether writes to the main resource leave status alone.
-    pub status_apart: bool,
+    /// True if writes to the main resource do not change the status.
+    pub has_status_subresource: bool,
     /// Time of the write.
     pub now: String,
 }
 
-impl Writer<'_> {
-    /// Whether this door leads to a top-level field.
-    fn reaches(&self, field: &str) -> bool {
+impl FieldWriter<'_> {
+    /// Returns true if the write can change a top-level field.
+    fn can_write(&self, field: &str) -> bool {
         match self.subresource {
             "status" => field == "status",
-            _ => !(self.status_apart && field == "status"),
+            _ => !(self.has_status_subresource && field == "status"),
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Manager {
+struct FieldManager {
     name: String,
     operation: String,
     api_version: String,
@@ -41,8 +41,8 @@ struct Manager {
     fields: FieldSet,
 }
 
-impl Manager {
-    fn read(entry: &Value) -> Self {
+impl FieldManager {
+    fn from_entry(entry: &Value) -> Self {
         let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
         Self {
             name: text("manager"),
@@ -54,7 +54,7 @@ impl Manager {
         }
     }
 
-    fn write(&self) -> Value {
+    fn to_entry(&self) -> Value {
         let mut entry = json!({
             "manager": self.name, "operation": self.operation, "apiVersion": self.api_version,
             "fieldsType": "FieldsV1", "fieldsV1": self.fields.to_json(),
@@ -68,15 +68,15 @@ impl Manager {
         entry
     }
 
-    /// An applier is the same in every version of the kind, an updater isn't.
-    fn is(&self, operation: &str, writer: &Writer<'_>) -> bool {
+    /// Compares an entry with a writer. Apply entries are shared by all versions of a kind, update entries are not.
+    fn is_writer(&self, operation: &str, writer: &FieldWriter<'_>) -> bool {
         self.operation == operation
             && self.name == writer.manager
             && self.subresource == writer.subresource
             && (operation == "Apply" || self.api_version == writer.api_version)
     }
 
-    fn spoken(&self) -> String {
+    fn describe(&self) -> String {
         let mut text = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
             text += &format!(" with subresource {:?}", self.subresource);
@@ -88,16 +88,16 @@ impl Manager {
     }
 }
 
-fn read(object: &Value) -> Vec<Manager> {
+fn read_managers(object: &Value) -> Vec<FieldManager> {
     object["metadata"]["managedFields"]
         .as_array()
         .into_iter()
         .flatten()
-        .map(Manager::read)
+        .map(FieldManager::from_entry)
         .collect()
 }
 
-fn store(object: &mut Value, mut managers: Vec<Manager>) {
+fn store_managers(object: &mut Value, mut managers: Vec<FieldManager>) {
     managers.retain(|manager| !manager.fields.is_empty());
     managers.sort_by(|a, b| {
         (&a.operation, &a.time, &a.name, &a.api_version, &a.subresource).cmp(&(
@@ -113,32 +113,34 @@ fn store(object: &mut Value, mut managers: Vec<Manager>) {
             .as_object_mut()
             .map(|metadata| metadata.remove("managedFields"));
     } else {
-        object["metadata"]["managedFields"] = managers.iter().map(Manager::write).collect();
+        object["metadata"]["managedFields"] = managers.iter().map(FieldManager::to_entry).collect();
     }
 }
 
-/// Books a create, update or patch: what it changed now belongs to the writer alone.
-pub fn track(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
+/// Tracks a create, update or patch: the writer becomes the only owner of the changed fields.
+pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &FieldWriter<'_>) {
     let given = new["metadata"]["managedFields"].as_array();
-    // An explicit empty entry forgets all managers; an empty list says nothing.
+    // A single empty entry resets ownership; an empty list leaves it unchanged.
     let reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
     let mut managers = match given {
         _ if reset => Vec::new(),
-        Some(entries) if !entries.is_empty() => read(new),
-        _ => live.map(read).unwrap_or_default(),
+        Some(entries) if !entries.is_empty() => read_managers(new),
+        _ => live.map(read_managers).unwrap_or_default(),
     };
     if reset {
-        return store(new, managers);
+        return store_managers(new, managers);
     }
     let nothing = json!({});
-    let mut difference = fields::compare(schema, live.unwrap_or(&nothing), new);
+    let mut difference = fields::compare_values(schema, live.unwrap_or(&nothing), new);
     for set in [&mut difference.changed, &mut difference.removed] {
         set.strip_system();
-        set.retain(|field| writer.reaches(field));
+        set.retain_fields(|field| writer.can_write(field));
     }
     let touched = difference.changed.clone().union(&difference.removed);
     if !touched.is_empty() {
-        let mine = managers.iter().position(|manager| manager.is("Update", writer));
+        let mine = managers
+            .iter()
+            .position(|manager| manager.is_writer("Update", writer));
         for (index, manager) in managers.iter_mut().enumerate() {
             if Some(index) != mine {
                 manager.fields = manager.fields.difference(&touched);
@@ -153,7 +155,7 @@ pub fn track(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &Wr
         let time = held
             .filter(|_| fields == before)
             .map_or_else(|| writer.now.clone(), |held| held.time);
-        managers.push(Manager {
+        managers.push(FieldManager {
             name: writer.manager.into(),
             operation: "Update".into(),
             api_version: writer.api_version.clone(),
@@ -162,25 +164,25 @@ pub fn track(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &Wr
             fields,
         });
     }
-    store(new, managers);
+    store_managers(new, managers);
 }
 
 /// Applies a configuration: merges it, takes away what its manager no longer mentions and nobody else holds, and
 /// refuses to change what another manager holds unless forced.
-pub fn apply(
+pub fn apply_config(
     schema: &Schema,
     live: Option<&Value>,
     applied: &Value,
-    writer: &Writer<'_>,
+    writer: &FieldWriter<'_>,
     force: bool,
 ) -> Result<Value, ApiError> {
     let nothing = json!({});
     let before = live.unwrap_or(&nothing);
-    let mut managers = read(before);
+    let mut managers = read_managers(before);
     if live.is_some() && managers.is_empty() {
-        let mut fields = fields::owned(schema, before);
+        let mut fields = fields::owned_fields(schema, before);
         fields.strip_system();
-        managers.push(Manager {
+        managers.push(FieldManager {
             name: "before-first-apply".into(),
             operation: "Update".into(),
             api_version: writer.api_version.clone(),
@@ -192,35 +194,35 @@ pub fn apply(
     let mut config = applied.clone();
     if let Some(config) = config.as_object_mut() {
         config.retain(|field, _| {
-            matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.reaches(field)
+            matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(field)
         });
         if writer.subresource == "status" {
             config.remove("metadata");
         }
     }
-    let mut wanted = fields::owned(schema, &config);
+    let mut wanted = fields::owned_fields(schema, &config);
     wanted.strip_system();
     let mine = managers
         .iter()
-        .position(|manager| manager.is("Apply", writer))
+        .position(|manager| manager.is_writer("Apply", writer))
         .map(|index| managers.remove(index));
 
-    let mut after = fields::merge(schema, before, &config);
+    let mut after = fields::merge_values(schema, before, &config);
     if let Some(mine) = &mine {
         let kept = managers
             .iter()
             .fold(wanted.clone(), |kept, manager| kept.union(&manager.fields));
         let gone = mine.fields.difference(&kept);
-        fields::remove(schema, &mut after, &gone, &kept);
+        fields::remove_fields(schema, &mut after, &gone, &kept);
     }
 
-    let mut difference = fields::compare(schema, before, &after);
+    let mut difference = fields::compare_values(schema, before, &after);
     difference.changed.strip_system();
     let mut conflicts = Vec::new();
     for manager in &mut managers {
         let conflict = manager.fields.intersection(&difference.changed);
         if !conflict.is_empty() {
-            conflicts.push((manager.spoken(), conflict.paths()));
+            conflicts.push((manager.describe(), conflict.list_paths()));
             manager.fields = manager.fields.difference(&conflict);
         }
         manager.fields = manager.fields.difference(&difference.removed);
@@ -234,7 +236,7 @@ pub fn apply(
         }
         _ => writer.now.clone(),
     };
-    managers.push(Manager {
+    managers.push(FieldManager {
         name: writer.manager.into(),
         operation: "Apply".into(),
         api_version: writer.api_version.clone(),
@@ -242,7 +244,7 @@ pub fn apply(
         time,
         fields: wanted,
     });
-    store(&mut after, managers);
+    store_managers(&mut after, managers);
     Ok(after)
 }
 
@@ -291,12 +293,12 @@ mod tests {
         .unwrap()
     }
 
-    fn writer(manager: &'static str) -> Writer<'static> {
-        Writer {
+    fn writer(manager: &'static str) -> FieldWriter<'static> {
+        FieldWriter {
             manager,
             api_version: "g/v1".into(),
             subresource: "",
-            status_apart: true,
+            has_status_subresource: true,
             now: "2026-01-01T00:00:00Z".into(),
         }
     }
@@ -306,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn appliers_own_share_and_give_up_fields() {
+    fn applied_field_is_shared_taken_over_and_given_up() {
         let schema = schema();
-        let one = apply(
+        let one = apply_config(
             &schema,
             None,
             &config(json!({"a": 1, "b": 1})),
@@ -316,7 +318,7 @@ mod tests {
             false,
         )
         .unwrap();
-        let same = apply(
+        let same = apply_config(
             &schema,
             Some(&one),
             &config(json!({"a": 1, "b": 1})),
@@ -326,7 +328,7 @@ mod tests {
         .unwrap();
         assert_eq!(same, one, "applying the same again changes nothing");
 
-        let shared = apply(
+        let shared = apply_config(
             &schema,
             Some(&one),
             &config(json!({"a": 1})),
@@ -334,7 +336,7 @@ mod tests {
             false,
         )
         .unwrap();
-        let error = apply(
+        let error = apply_config(
             &schema,
             Some(&shared),
             &config(json!({"a": 2})),
@@ -347,7 +349,7 @@ mod tests {
             "Apply failed with 1 conflict: conflict with \"one\": .spec.a"
         );
         assert_eq!(error.code, 409);
-        let forced = apply(
+        let forced = apply_config(
             &schema,
             Some(&shared),
             &config(json!({"a": 2})),
@@ -357,7 +359,8 @@ mod tests {
         .unwrap();
         assert_eq!(forced["spec"], json!({"a": 2, "b": 1}));
 
-        let without = apply(&schema, Some(&forced), &config(json!({})), &writer("one"), false).unwrap();
+        let without =
+            apply_config(&schema, Some(&forced), &config(json!({})), &writer("one"), false).unwrap();
         assert_eq!(
             without["spec"],
             json!({"a": 2}),
@@ -366,9 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn an_update_takes_over_what_it_changes() {
+    fn update_takes_over_changed_fields() {
         let schema = schema();
-        let one = apply(
+        let one = apply_config(
             &schema,
             None,
             &config(json!({"a": 1, "b": 1})),
@@ -378,11 +381,11 @@ mod tests {
         .unwrap();
         let mut edited = one.clone();
         edited["spec"]["a"] = 5.into();
-        track(&schema, Some(&one), &mut edited, &writer("editor"));
-        let managers = read(&edited);
+        track_update(&schema, Some(&one), &mut edited, &writer("editor"));
+        let managers = read_managers(&edited);
         assert_eq!(managers[0].fields.to_json(), json!({"f:spec": {"f:b": {}}}));
         assert_eq!(managers[1].fields.to_json(), json!({"f:spec": {"f:a": {}}}));
-        let error = apply(
+        let error = apply_config(
             &schema,
             Some(&edited),
             &config(json!({"a": 1, "b": 1})),
@@ -395,21 +398,21 @@ mod tests {
             "Apply failed with 1 conflict: conflict with \"editor\" using g/v1: .spec.a"
         );
         let mut same = edited.clone();
-        track(&schema, Some(&edited), &mut same, &writer("editor"));
+        track_update(&schema, Some(&edited), &mut same, &writer("editor"));
         assert_eq!(same, edited);
     }
 
     #[test]
-    fn resetting_managed_fields_forgets_everybody() {
+    fn empty_managed_fields_entry_resets_ownership() {
         let schema = schema();
-        let one = apply(&schema, None, &config(json!({"a": 1})), &writer("one"), false).unwrap();
+        let one = apply_config(&schema, None, &config(json!({"a": 1})), &writer("one"), false).unwrap();
         let mut reset = one.clone();
         reset["metadata"]["managedFields"] = json!([{}]);
-        track(&schema, Some(&one), &mut reset, &writer("editor"));
+        track_update(&schema, Some(&one), &mut reset, &writer("editor"));
         assert_eq!(reset["metadata"].get("managedFields"), None);
         let mut silent = one.clone();
         silent["metadata"]["managedFields"] = json!([]);
-        track(&schema, Some(&one), &mut silent, &writer("editor"));
+        track_update(&schema, Some(&one), &mut silent, &writer("editor"));
         assert_eq!(silent, one);
     }
 }

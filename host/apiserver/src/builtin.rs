@@ -1,22 +1,22 @@
-//! The built-in kinds, as far as an operator's world needs them.
+//! The built-in kinds, as far as operators need them.
 //!
-//! Their schemas tell server-side apply how lists and maps merge; unknown fields are kept, and only what
-//! an operator can get wrong in practice is checked.
+//! Their schemas define how server-side apply merges lists and maps. Unknown fields are kept, and only mistakes that
+//! operators make in practice are validated.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ostler_schema::FieldError;
+use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::crd;
-use crate::registry::{Column, Kind, Version};
-use crate::schema::Schema;
-use crate::status::Cause;
+use crate::kind::{Column, Kind, Version};
 use crate::storage::Resource;
 
 /// Group of CustomResourceDefinitions.
-pub const EXTENSIONS: &str = "apiextensions.k8s.io";
+pub const EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
 /// Plural of CustomResourceDefinitions.
-pub const CRDS: &str = "customresourcedefinitions";
+pub const CRD_PLURAL: &str = "customresourcedefinitions";
 
 struct Builtin {
     group: &'static str,
@@ -31,87 +31,87 @@ struct Builtin {
     columns: Option<Vec<Column>>,
 }
 
-/// Every built-in kind.
-pub fn kinds() -> Vec<Kind> {
+/// All built-in kinds.
+pub fn builtin_kinds() -> Vec<Kind> {
     let rbac = "rbac.authorization.k8s.io";
     vec![
-        core("Namespace", "namespaces", &["ns"]).cluster().status().columns(&[("Status", "string", ".status.phase"), AGE]),
-        core("Secret", "secrets", &[]).schema(json!({"data": map(), "stringData": map()})).columns(&[
+        core_kind("Namespace", "namespaces", &["ns"]).cluster_scoped().with_status().with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
+        core_kind("Secret", "secrets", &[]).with_schema(json!({"data": string_map(), "stringData": string_map()})).with_columns(&[
             ("Type", "string", ".type"),
             ("Data", "integer", "count(.data)"),
-            AGE,
+            AGE_COLUMN,
         ]),
-        core("ConfigMap", "configmaps", &["cm"])
-            .schema(json!({"data": map(), "binaryData": map()}))
-            .columns(&[("Data", "integer", "count(.data,.binaryData)"), AGE]),
-        core("Event", "events", &["ev"]).columns(&[
+        core_kind("ConfigMap", "configmaps", &["cm"])
+            .with_schema(json!({"data": string_map(), "binaryData": string_map()}))
+            .with_columns(&[("Data", "integer", "count(.data,.binaryData)"), AGE_COLUMN]),
+        core_kind("Event", "events", &["ev"]).with_columns(&[
             ("Last Seen", "date", ".lastTimestamp|.series.lastObservedTime|.eventTime|.metadata.creationTimestamp"),
             ("Type", "string", ".type"),
             ("Reason", "string", ".reason"),
             ("Object", "string", "join(.involvedObject.kind,.involvedObject.name)"),
             ("Message", "string", ".message"),
         ]),
-        core("ServiceAccount", "serviceaccounts", &["sa"])
-            .schema(json!({"secrets": keyed(&["name"]), "imagePullSecrets": keyed(&["name"])}))
-            .columns(&[("Secrets", "integer", "count(.secrets)"), AGE]),
-        core("Pod", "pods", &["po"]).status().schema(json!({
-            "spec": object(json!({
-                "containers": keyed(&["name"]), "initContainers": keyed(&["name"]), "volumes": keyed(&["name"]),
-                "imagePullSecrets": keyed(&["name"]),
+        core_kind("ServiceAccount", "serviceaccounts", &["sa"])
+            .with_schema(json!({"secrets": keyed_list(&["name"]), "imagePullSecrets": keyed_list(&["name"])}))
+            .with_columns(&[("Secrets", "integer", "count(.secrets)"), AGE_COLUMN]),
+        core_kind("Pod", "pods", &["po"]).with_status().with_schema(json!({
+            "spec": object_schema(json!({
+                "containers": keyed_list(&["name"]), "initContainers": keyed_list(&["name"]), "volumes": keyed_list(&["name"]),
+                "imagePullSecrets": keyed_list(&["name"]),
             })),
-            "status": object(json!({"conditions": keyed(&["type"])})),
-        })).columns(&[("Status", "string", ".status.phase"), AGE]),
-        core("Service", "services", &["svc"]).status().schema(json!({
-            "spec": object(json!({"ports": keyed(&["port", "protocol"]), "selector": atomic_map()})),
-            "status": object(json!({"conditions": keyed(&["type"])})),
+            "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
+        })).with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
+        core_kind("Service", "services", &["svc"]).with_status().with_schema(json!({
+            "spec": object_schema(json!({"ports": keyed_list(&["port", "protocol"]), "selector": atomic_string_map()})),
+            "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
         })),
-        core("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"]).status(),
-        core("Endpoints", "endpoints", &["ep"]),
-        core("Node", "nodes", &["no"]).cluster().status(),
-        grouped("events.k8s.io", "v1", "Event", "events", &["ev"]),
-        grouped("coordination.k8s.io", "v1", "Lease", "leases", &[])
-            .columns(&[("Holder", "string", ".spec.holderIdentity"), AGE]),
-        grouped(EXTENSIONS, "v1", "CustomResourceDefinition", CRDS, &["crd", "crds"])
-            .cluster()
-            .status()
-            .generations()
-            .schema(json!({"status": object(json!({"conditions": keyed(&["type"])}))}))
-            .columns(&[("Created At", "date-text", ".metadata.creationTimestamp")]),
-        grouped(rbac, "v1", "Role", "roles", &[]),
-        grouped(rbac, "v1", "RoleBinding", "rolebindings", &[]),
-        grouped(rbac, "v1", "ClusterRole", "clusterroles", &[]).cluster(),
-        grouped(rbac, "v1", "ClusterRoleBinding", "clusterrolebindings", &[]).cluster(),
-        workload("Deployment", "deployments", &["deploy"]),
-        workload("StatefulSet", "statefulsets", &["sts"]),
-        workload("DaemonSet", "daemonsets", &["ds"]),
-        workload("ReplicaSet", "replicasets", &["rs"]),
-        grouped("batch", "v1", "Job", "jobs", &[]).status().generations(),
-        grouped("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"]).status().generations(),
-        grouped("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", &["netpol"]).generations(),
-        grouped("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"]).status().generations(),
+        core_kind("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"]).with_status(),
+        core_kind("Endpoints", "endpoints", &["ep"]),
+        core_kind("Node", "nodes", &["no"]).cluster_scoped().with_status(),
+        grouped_kind("events.k8s.io", "v1", "Event", "events", &["ev"]),
+        grouped_kind("coordination.k8s.io", "v1", "Lease", "leases", &[])
+            .with_columns(&[("Holder", "string", ".spec.holderIdentity"), AGE_COLUMN]),
+        grouped_kind(EXTENSIONS_GROUP, "v1", "CustomResourceDefinition", CRD_PLURAL, &["crd", "crds"])
+            .cluster_scoped()
+            .with_status()
+            .with_generations()
+            .with_schema(json!({"status": object_schema(json!({"conditions": keyed_list(&["type"])}))}))
+            .with_columns(&[("Created At", "date-text", ".metadata.creationTimestamp")]),
+        grouped_kind(rbac, "v1", "Role", "roles", &[]),
+        grouped_kind(rbac, "v1", "RoleBinding", "rolebindings", &[]),
+        grouped_kind(rbac, "v1", "ClusterRole", "clusterroles", &[]).cluster_scoped(),
+        grouped_kind(rbac, "v1", "ClusterRoleBinding", "clusterrolebindings", &[]).cluster_scoped(),
+        workload_kind("Deployment", "deployments", &["deploy"]),
+        workload_kind("StatefulSet", "statefulsets", &["sts"]),
+        workload_kind("DaemonSet", "daemonsets", &["ds"]),
+        workload_kind("ReplicaSet", "replicasets", &["rs"]),
+        grouped_kind("batch", "v1", "Job", "jobs", &[]).with_status().with_generations(),
+        grouped_kind("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"]).with_status().with_generations(),
+        grouped_kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", &["netpol"]).with_generations(),
+        grouped_kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"]).with_status().with_generations(),
     ]
     .into_iter()
-    .map(Builtin::build)
+    .map(Builtin::into_kind)
     .collect()
 }
 
-const AGE: (&str, &str, &str) = ("Age", "date", ".metadata.creationTimestamp");
+const AGE_COLUMN: (&str, &str, &str) = ("Age", "date", ".metadata.creationTimestamp");
 
-fn core(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
-    grouped("", "v1", kind, plural, short)
+fn core_kind(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
+    grouped_kind("", "v1", kind, plural, short)
 }
 
-fn workload(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
-    let pod = object(
-        json!({"containers": keyed(&["name"]), "initContainers": keyed(&["name"]), "volumes": keyed(&["name"])}),
+fn workload_kind(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
+    let pod = object_schema(
+        json!({"containers": keyed_list(&["name"]), "initContainers": keyed_list(&["name"]), "volumes": keyed_list(&["name"])}),
     );
-    grouped("apps", "v1", kind, plural, short).status().generations().schema(json!({
-        "spec": object(json!({"template": object(json!({"spec": pod})), "selector": {"type": "object", "x-kubernetes-map-type": "atomic", "x-kubernetes-preserve-unknown-fields": true}})),
-        "status": object(json!({"conditions": keyed(&["type"])})),
+    grouped_kind("apps", "v1", kind, plural, short).with_status().with_generations().with_schema(json!({
+        "spec": object_schema(json!({"template": object_schema(json!({"spec": pod})), "selector": {"type": "object", "x-kubernetes-map-type": "atomic", "x-kubernetes-preserve-unknown-fields": true}})),
+        "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
     }))
 }
 
-fn grouped(
+fn grouped_kind(
     group: &'static str,
     version: &'static str,
     kind: &'static str,
@@ -132,46 +132,46 @@ fn grouped(
     }
 }
 
-fn map() -> Value {
+fn string_map() -> Value {
     json!({"type": "object", "additionalProperties": {"type": "string"}})
 }
 
-fn atomic_map() -> Value {
+fn atomic_string_map() -> Value {
     json!({"type": "object", "additionalProperties": {"type": "string"}, "x-kubernetes-map-type": "atomic"})
 }
 
-fn object(properties: Value) -> Value {
+fn object_schema(properties: Value) -> Value {
     json!({"type": "object", "properties": properties, "x-kubernetes-preserve-unknown-fields": true})
 }
 
-fn keyed(keys: &[&str]) -> Value {
-    json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys, "items": object(json!({}))})
+fn keyed_list(keys: &[&str]) -> Value {
+    json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys, "items": object_schema(json!({}))})
 }
 
 impl Builtin {
-    fn cluster(self) -> Self {
+    fn cluster_scoped(self) -> Self {
         Self {
             namespaced: false,
             ..self
         }
     }
 
-    fn status(self) -> Self {
+    fn with_status(self) -> Self {
         Self { status: true, ..self }
     }
 
-    fn generations(self) -> Self {
+    fn with_generations(self) -> Self {
         Self {
             generations: true,
             ..self
         }
     }
 
-    fn schema(self, schema: Value) -> Self {
+    fn with_schema(self, schema: Value) -> Self {
         Self { schema, ..self }
     }
 
-    fn columns(self, columns: &[(&str, &str, &str)]) -> Self {
+    fn with_columns(self, columns: &[(&str, &str, &str)]) -> Self {
         let column = |(name, kind, path): &(&str, &str, &str)| Column {
             name: (*name).into(),
             kind: (*kind).into(),
@@ -186,9 +186,9 @@ impl Builtin {
         }
     }
 
-    fn build(self) -> Kind {
-        let mut openapi = object(self.schema);
-        let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::anything());
+    fn into_kind(self) -> Kind {
+        let mut openapi = object_schema(self.schema);
+        let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::permissive());
         openapi["description"] = format!("{} ({})", self.kind, self.version).into();
         Kind {
             resource: Resource::new(self.group, self.plural),
@@ -214,14 +214,14 @@ impl Builtin {
                 rules: None,
                 status: self.status,
                 columns: self.columns,
-                selectable: selectable(self.kind),
+                selectable: selectable_fields(self.kind),
             }],
         }
     }
 }
 
-/// Completes an object of a built-in kind.
-pub fn prepare(kind: &Kind, old: Option<&Value>, object: &mut Value, now: &str) {
+/// Completes an object of a built-in kind, as its strategy in the API server does.
+pub fn prepare_object(kind: &Kind, old: Option<&Value>, object: &mut Value, now: &str) {
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         _ if kind.custom => {}
         ("", "Namespace") => {
@@ -246,17 +246,17 @@ pub fn prepare(kind: &Kind, old: Option<&Value>, object: &mut Value, now: &str) 
                 }
             }
         }
-        (EXTENSIONS, "CustomResourceDefinition") => {
-            crd::fill(object);
-            crd::establish(object, now);
+        (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
+            crd::fill_names(object);
+            crd::set_established(object, now);
         }
         _ => {}
     }
 }
 
-/// What is wrong with an object of a built-in kind.
-pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-    let mut causes = Vec::new();
+/// Validates an object of a built-in kind.
+pub fn validate_object(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         ("", "Secret" | "ConfigMap") => {
             for field in ["data", "binaryData", "stringData"] {
@@ -267,7 +267,7 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                             .chars()
                             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
                     {
-                        causes.push(Cause::invalid(
+                        errors.push(FieldError::invalid(
                             &at,
                             &name.as_str().into(),
                             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
@@ -275,14 +275,14 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                     }
                     let encoded = kind.kind == "Secret" || field == "binaryData";
                     if encoded && value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
-                        causes.push(Cause::invalid(&at, value, "must be base64"));
+                        errors.push(FieldError::invalid(&at, value, "must be base64"));
                     }
                 }
             }
             if let Some(old) = old.filter(|old| old["immutable"] == true) {
                 for field in ["immutable", "data", "binaryData"] {
                     if old[field] != object[field] {
-                        causes.push(Cause::forbidden(
+                        errors.push(FieldError::forbidden(
                             field,
                             "field is immutable when `immutable` is set",
                         ));
@@ -290,16 +290,16 @@ pub fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                 }
             }
             if kind.kind == "Secret" && old.is_some_and(|old| old["type"] != object["type"]) {
-                causes.push(Cause::invalid("type", &object["type"], "field is immutable"));
+                errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
             }
         }
-        (EXTENSIONS, "CustomResourceDefinition") => causes.extend(crd::check(object)),
+        (EXTENSIONS_GROUP, "CustomResourceDefinition") => errors.extend(crd::validate_definition(object)),
         _ => {}
     }
-    causes
+    errors
 }
 
-fn selectable(kind: &str) -> Vec<String> {
+fn selectable_fields(kind: &str) -> Vec<String> {
     let fields: &[&str] = match kind {
         "Namespace" => &["status.phase"],
         "Secret" => &["type"],

@@ -1,4 +1,4 @@
-//! Requests on many objects: lists, pages, watches, deleting all.
+//! Requests on collections: list with pagination, watch, deletecollection.
 
 use std::sync::Arc;
 
@@ -10,20 +10,21 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::answer::{Answer, Call, json_response, response, whole};
 use crate::api::Api;
 use crate::deletion::Deleted;
-use crate::registry::{Kind, Version};
+use crate::handler::ResourceRequest;
+use crate::kind::{Kind, Version};
 use crate::request::{ListOptions, Shape};
+use crate::response::{Answer, build_response, full_body, json_response};
 use crate::status::ApiError;
-use crate::storage::{Key, Stored};
+use crate::storage::{ObjectKey, StoredObject};
 use crate::table;
 use crate::watch::Watch;
 
-impl Call<'_> {
-    pub(crate) fn options(&self, kind: &Kind, version: &Version) -> Result<ListOptions, ApiError> {
-        let options = self.query.list_options()?;
-        for field in options.fields.fields() {
+impl ResourceRequest<'_> {
+    pub(crate) fn list_options(&self, kind: &Kind, version: &Version) -> Result<ListOptions, ApiError> {
+        let options = self.query.parse_list_options()?;
+        for field in options.fields.list_fields() {
             let known = field == "metadata.name"
                 || (field == "metadata.namespace" && kind.namespaced)
                 || version.selectable.iter().any(|one| one == field);
@@ -36,8 +37,8 @@ impl Call<'_> {
         Ok(options)
     }
 
-    pub(crate) fn list(&self, kind: &Kind, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
+    pub(crate) fn list_objects(&self, kind: &Kind, version: &Version) -> Answer {
+        let options = self.list_options(kind, version)?;
         let storage = &self.state.api.storage;
         let namespace = self.target.namespace.as_deref();
         if options.revision_match.is_some() && options.revision.is_none() {
@@ -48,7 +49,7 @@ impl Call<'_> {
             ));
         }
         let (objects, revision, after) = if let Some(token) = &options.resume {
-            let (revision, after) = Token::read(token)?;
+            let (revision, after) = PageToken::decode(token)?;
             let objects = storage.list_at(&kind.resource, namespace, revision).map_err(|_| {
                 ApiError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
             })?;
@@ -70,48 +71,48 @@ impl Call<'_> {
         if let Some(asked) = options.revision.filter(|asked| *asked > revision) {
             return Err(ApiError::too_large_revision(asked, revision));
         }
-        let mut chosen: Vec<Arc<Stored>> = objects
+        let mut chosen: Vec<Arc<StoredObject>> = objects
             .into_iter()
             .filter(|object| after.as_ref().is_none_or(|after| object.key() > *after))
             .filter(|object| options.labels.matches(&object.value) && options.fields.matches(&object.value))
             .collect();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if kind.custom {
-            // Lists of custom kinds always have one.
+            // kube-apiserver sends an empty token in lists of custom kinds.
             metadata["continue"] = "".into();
         }
         if let Some(limit) = options.limit.filter(|limit| *limit < chosen.len()) {
             let remaining = chosen.len() - limit;
             chosen.truncate(limit);
             if let Some(last) = chosen.last() {
-                metadata["continue"] = Token::write(revision, &last.key()).into();
+                metadata["continue"] = PageToken::encode(revision, &last.key()).into();
             }
             if self.query.get("labelSelector").is_none() && self.query.get("fieldSelector").is_none() {
                 metadata["remainingItemCount"] = remaining.into();
             }
         }
-        self.many(kind, version, &chosen, &metadata)
+        self.respond_list(kind, version, &chosen, &metadata)
     }
 
-    pub(crate) fn many(
+    pub(crate) fn respond_list(
         &self,
         kind: &Kind,
         version: &Version,
-        objects: &[Arc<Stored>],
+        objects: &[Arc<StoredObject>],
         metadata: &Value,
     ) -> Answer {
         let api_version = kind.api_version(&version.name);
-        let shape = self.shape()?;
+        let shape = self.accepted_shape()?;
         if shape == Shape::Table {
             let now = Timestamp::now();
             let rows: Vec<Value> = objects
                 .iter()
                 .map(|object| {
-                    table::row(
+                    table::build_row(
                         kind,
                         version,
-                        &Api::present(kind, version, object),
-                        self.include(),
+                        &Api::convert_to_version(kind, version, object),
+                        self.include_object(),
                         now,
                     )
                 })
@@ -120,7 +121,7 @@ impl Call<'_> {
                 200,
                 &json!({
                     "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-                    "columnDefinitions": table::headings(kind, version), "rows": rows,
+                    "columnDefinitions": table::column_definitions(kind, version), "rows": rows,
                 }),
             ));
         }
@@ -128,7 +129,7 @@ impl Call<'_> {
             Shape::Partial => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
             _ => (kind.list_kind.as_str(), api_version.as_str()),
         };
-        // Objects are written as the text they are kept as, without building the whole list as a value.
+        // Objects are copied as stored JSON text, without building the list as a value.
         let mut text = format!("{{\"apiVersion\":{},\"items\":[", Value::from(list_version)).into_bytes();
         for (index, object) in objects.iter().enumerate() {
             if index > 0 {
@@ -138,9 +139,9 @@ impl Call<'_> {
                 text.extend_from_slice(object.json());
                 continue;
             }
-            let value = Api::present(kind, version, object);
+            let value = Api::convert_to_version(kind, version, object);
             let value = if shape == Shape::Partial {
-                table::partial(&value)
+                table::partial_object(&value)
             } else {
                 value
             };
@@ -149,12 +150,12 @@ impl Call<'_> {
         text.extend_from_slice(
             format!("],\"kind\":{},\"metadata\":{metadata}}}", Value::from(list_kind)).as_bytes(),
         );
-        Ok(response(200, "application/json", whole(text.into())))
+        Ok(build_response(200, "application/json", full_body(text.into())))
     }
 
-    pub(crate) fn watch(&self, kind: &Arc<Kind>, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
-        Watch::check(&options)?;
+    pub(crate) fn start_watch(&self, kind: &Arc<Kind>, version: &Version) -> Answer {
+        let options = self.list_options(kind, version)?;
+        Watch::validate_options(&options)?;
         let watch = Watch {
             state: self.state.clone(),
             kind: kind.clone(),
@@ -162,25 +163,25 @@ impl Call<'_> {
             namespace: self.target.namespace.clone(),
             name: self.target.name.clone(),
             options,
-            shape: self.shape()?,
-            include: self.include().to_owned(),
+            shape: self.accepted_shape()?,
+            include: self.include_object().to_owned(),
         };
         let (sender, receiver) = mpsc::channel(64);
-        tokio::spawn(watch.run(sender));
+        tokio::spawn(watch.run_watch(sender));
         let lines = futures::stream::unfold(receiver, |mut receiver| async move {
             let line = receiver.recv().await?;
             Some((line.map(Frame::data), receiver))
         });
-        Ok(response(
+        Ok(build_response(
             200,
             "application/json;stream=watch",
             StreamBody::new(lines).boxed_unsync(),
         ))
     }
 
-    pub(crate) fn delete_all(&self, kind: &Kind, version: &Version) -> Answer {
-        let options = self.options(kind, version)?;
-        let how = self.delete_options()?;
+    pub(crate) fn delete_collection(&self, kind: &Kind, version: &Version) -> Answer {
+        let options = self.list_options(kind, version)?;
+        let how = self.parse_delete_options()?;
         let (objects, revision) = self
             .state
             .api
@@ -191,13 +192,13 @@ impl Call<'_> {
             if !options.labels.matches(&object.value) || !options.fields.matches(&object.value) {
                 continue;
             }
-            match self.state.api.delete(kind, &object.key(), &how) {
+            match self.state.api.delete_object(kind, &object.key(), &how) {
                 Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => deleted.push(object),
                 Err(error) if error.code == 404 => {}
                 Err(error) => return Err(error),
             }
         }
-        self.many(
+        self.respond_list(
             kind,
             version,
             &deleted,
@@ -206,15 +207,15 @@ impl Call<'_> {
     }
 }
 
-/// Page tokens: the revision of the list and the last key sent.
-struct Token;
+/// The continue token of a list: its revision and the last key sent.
+struct PageToken;
 
-impl Token {
-    fn write(revision: u64, last: &Key) -> String {
+impl PageToken {
+    fn encode(revision: u64, last: &ObjectKey) -> String {
         URL_SAFE_NO_PAD.encode(json!([revision, last.namespace, last.name]).to_string())
     }
 
-    fn read(token: &str) -> Result<(u64, Key), ApiError> {
+    fn decode(token: &str) -> Result<(u64, ObjectKey), ApiError> {
         let (revision, namespace, name): (u64, String, String) = URL_SAFE_NO_PAD
             .decode(token)
             .ok()
@@ -222,6 +223,6 @@ impl Token {
             .ok_or_else(|| {
                 ApiError::bad_request("continue key is not valid: it was not made by this server")
             })?;
-        Ok((revision, Key { namespace, name }))
+        Ok((revision, ObjectKey { namespace, name }))
     }
 }

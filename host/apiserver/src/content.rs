@@ -1,23 +1,25 @@
-//! Reading what a request brings: whose object it is, which fields it may have.
+//! Request bodies: type, identity, unknown fields and defaults.
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Door, FieldValidation, text};
-use crate::status::{ApiError, Cause};
+use crate::api::{Api, FieldValidation, WriteContext};
+use crate::object::metadata_text;
+use crate::status::ApiError;
 
 impl Api {
-    /// Checks an applied configuration.
-    pub(crate) fn applied(
+    /// Checks and completes an applied configuration.
+    pub(crate) fn check_applied_config(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         name: &str,
         config: &Value,
     ) -> Result<Value, ApiError> {
-        let given = text(config, "namespace");
+        let given = metadata_text(config, "namespace");
         let mut config = config.clone();
-        if door.manager.is_empty() {
-            let cause = Cause::required("fieldManager", "is required for apply patch");
+        if context.manager.is_empty() {
+            let cause = FieldError::required("fieldManager", "is required for apply patch");
             return Err(ApiError::invalid(
                 crate::status::Subject {
                     group: "meta.k8s.io",
@@ -28,47 +30,46 @@ impl Api {
                 vec![cause],
             ));
         }
-        self.identify(door, namespace, Some(name), &mut config)?;
+        self.set_identity(context, namespace, Some(name), &mut config)?;
         if config["metadata"]
             .get("managedFields")
             .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
         {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
-        let mut unknown = Vec::new();
-        door.version.schema.prune(&mut config.clone(), "", &mut unknown);
+        let unknown = context.version.schema.prune(&mut config.clone());
         if let Some(field) = unknown.first() {
             return Err(ApiError::new(
                 500,
                 "",
                 format!(
                     "failed to create typed patch object ({given}/{name}; {}, Kind={}): .{field}: field not declared in schema",
-                    door.kind.api_version(&door.version.name),
-                    door.kind.kind
+                    context.kind.api_version(&context.version.name),
+                    context.kind.kind
                 ),
             ));
         }
         Ok(config)
     }
 
-    /// Reads content: unknown fields are met as the request wishes, missing ones get their defaults.
-    pub(crate) fn receive(
+    /// Prunes unknown fields as `fieldValidation` demands and applies defaults. Returns warnings.
+    pub(crate) fn prepare_content(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         object: &mut Value,
         whole: bool,
     ) -> Result<Vec<String>, ApiError> {
-        let expected = door.kind.api_version(&door.version.name);
+        let expected = context.kind.api_version(&context.version.name);
         if !object.is_object() {
             return Err(ApiError::bad_request("the body is not an object"));
         }
         if object["kind"].is_null() && whole {
-            object["kind"] = door.kind.kind.as_str().into();
+            object["kind"] = context.kind.kind.as_str().into();
         }
         if object["apiVersion"].is_null() && whole {
             object["apiVersion"] = expected.as_str().into();
         }
-        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
+        if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
             let (found_version, found_kind) = (
                 object["apiVersion"].as_str().unwrap_or_default(),
                 object["kind"].as_str().unwrap_or_default(),
@@ -76,7 +77,7 @@ impl Api {
             return Err(ApiError::bad_request(if found_version == expected {
                 format!(
                     "{} in version \"{}\" cannot be handled as a {}: no kind \"{found_kind}\" is registered for version \"{expected}\"",
-                    found_kind, door.version.name, door.kind.kind
+                    found_kind, context.version.name, context.kind.kind
                 )
             } else {
                 format!(
@@ -88,13 +89,12 @@ impl Api {
             if !object["metadata"].is_null() {
                 return Err(ApiError::bad_request(format!(
                     "{} in version \"{}\" cannot be handled as a {}: metadata is not an object",
-                    door.kind.kind, door.version.name, door.kind.kind
+                    context.kind.kind, context.version.name, context.kind.kind
                 )));
             }
             object["metadata"] = json!({});
         }
-        let mut unknown = Vec::new();
-        door.version.schema.prune(object, "", &mut unknown);
+        let unknown = context.version.schema.prune(object);
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|_, value| !value.is_null());
         }
@@ -102,44 +102,44 @@ impl Api {
             .iter()
             .map(|field| format!("unknown field \"{field}\""))
             .collect();
-        if door.validation == FieldValidation::Strict && !unknown.is_empty() {
+        if context.validation == FieldValidation::Strict && !unknown.is_empty() {
             return Err(ApiError::bad_request(format!(
                 "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
-                door.kind.kind,
-                door.version.name,
-                door.kind.kind,
+                context.kind.kind,
+                context.version.name,
+                context.kind.kind,
                 unknown.join(", ")
             )));
         }
-        door.version.schema.fill(object);
-        Ok(if door.validation == FieldValidation::Warn {
+        context.version.schema.apply_defaults(object);
+        Ok(if context.validation == FieldValidation::Warn {
             unknown
         } else {
             Vec::new()
         })
     }
 
-    /// Makes name and namespace agree with the path.
-    pub(crate) fn identify(
+    /// Completes name and namespace from the path; different ones in the body are an error.
+    pub(crate) fn set_identity(
         &self,
-        door: &Door<'_>,
+        context: &WriteContext<'_>,
         namespace: Option<&str>,
         name: Option<&str>,
         object: &mut Value,
     ) -> Result<(), ApiError> {
-        let expected = door.kind.api_version(&door.version.name);
-        if object["apiVersion"] != expected.as_str() || object["kind"] != door.kind.kind.as_str() {
+        let expected = context.kind.api_version(&context.version.name);
+        if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
             return Err(ApiError::bad_request(format!(
                 "the object provided is {}, Kind={}, expected {expected}, Kind={}",
                 object["apiVersion"].as_str().unwrap_or_default(),
                 object["kind"].as_str().unwrap_or_default(),
-                door.kind.kind
+                context.kind.kind
             )));
         }
         if !object["metadata"].is_object() {
             object["metadata"] = json!({});
         }
-        let given = text(object, "namespace").to_owned();
+        let given = metadata_text(object, "namespace").to_owned();
         match namespace {
             Some(namespace) if given.is_empty() => object["metadata"]["namespace"] = namespace.into(),
             Some(namespace) if given != namespace => {
@@ -154,7 +154,7 @@ impl Api {
             }
             _ => {}
         }
-        let given = text(object, "name").to_owned();
+        let given = metadata_text(object, "name").to_owned();
         match name {
             Some(name) if given.is_empty() => object["metadata"]["name"] = name.into(),
             Some(name) if given != name => {

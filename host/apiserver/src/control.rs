@@ -1,20 +1,20 @@
-//! Faults and counters over HTTP, for tests in another process: everything under `/_ostler/`.
+//! Fault injection and counters over HTTP (`/_ostler/`), for tests in another process.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
-use crate::server::State;
+use crate::state::State;
 use crate::status::ApiError;
 
 /// Answers `METHOD /_ostler/…`.
 ///
 /// - `POST faults` arms a [`Fault`], `DELETE faults` disarms all;
 /// - `POST latency {"ms": N}`, `POST cut-watches`, `POST compact`, `POST restart`;
-/// - `POST refuse {"ms": N}` turns connections away for a while;
+/// - `POST refuse {"ms": N}` refuses connections for this time;
 /// - `GET counters`, `DELETE counters`.
-pub fn answer(
+pub fn handle_control(
     state: &std::sync::Arc<State>,
     method: &http::Method,
     path: &str,

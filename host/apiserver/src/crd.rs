@@ -1,23 +1,21 @@
-//! CustomResourceDefinitions: completing and checking them, and making kinds of them.
+//! CustomResourceDefinitions: completion, validation, and the kinds they define.
 
-use kube_cel::compile_schema;
+use ostler_schema::{FieldError, Rules, Schema, check_structural};
 use serde_json::{Value, json};
 
-use crate::registry::{Column, Kind, Version};
-use crate::schema::Schema;
-use crate::status::Cause;
-use crate::storage::Resource;
+use crate::kind::{Column, Kind, Version};
+use crate::object::Resource;
 
-/// Finalizer that keeps a definition until its objects are gone.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// Finalizer that keeps a definition until its objects are deleted.
+pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+fn text_at<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Fills in what an author may leave out.
-pub fn fill(object: &mut Value) {
-    let kind = text(object, "/spec/names/kind").to_owned();
+/// Completes the names and the conversion strategy, which authors may omit.
+pub fn fill_names(object: &mut Value) {
+    let kind = text_at(object, "/spec/names/kind").to_owned();
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
@@ -33,26 +31,26 @@ pub fn fill(object: &mut Value) {
     }
 }
 
-/// What the author got wrong.
-pub fn check(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
+/// Validates a definition.
+pub fn validate_definition(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
     for (field, pointer) in [
         ("spec.group", "/spec/group"),
         ("spec.scope", "/spec/scope"),
         ("spec.names.plural", "/spec/names/plural"),
         ("spec.names.kind", "/spec/names/kind"),
     ] {
-        if text(object, pointer).is_empty() {
-            causes.push(Cause::required(field, ""));
+        if text_at(object, pointer).is_empty() {
+            errors.push(FieldError::required(field, ""));
         }
     }
     let expected = format!(
         "{}.{}",
-        text(object, "/spec/names/plural"),
-        text(object, "/spec/group")
+        text_at(object, "/spec/names/plural"),
+        text_at(object, "/spec/group")
     );
-    if text(object, "/metadata/name") != expected {
-        causes.push(Cause::invalid(
+    if text_at(object, "/metadata/name") != expected {
+        errors.push(FieldError::invalid(
             "metadata.name",
             &object["metadata"]["name"],
             "must be spec.names.plural+\".\"+spec.group",
@@ -60,7 +58,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
     }
     let scope = &object["spec"]["scope"];
     if scope.is_string() && !matches!(scope.as_str(), Some("Cluster" | "Namespaced")) {
-        causes.push(Cause::unsupported(
+        errors.push(FieldError::unsupported(
             "spec.scope",
             scope,
             &["Cluster".into(), "Namespaced".into()],
@@ -76,7 +74,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
         .count()
         != 1
     {
-        causes.push(Cause::invalid(
+        errors.push(FieldError::invalid(
             "spec.versions",
             &object["spec"]["versions"],
             "must have exactly one version marked as storage version",
@@ -86,90 +84,22 @@ pub fn check(object: &Value) -> Vec<Cause> {
         let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
         if !schema.is_object() {
-            causes.push(Cause::required(&field, "schemas are required"));
+            errors.push(FieldError::required(&field, "schemas are required"));
         } else if schema["type"] != "object" {
-            causes.push(Cause::invalid(
+            errors.push(FieldError::invalid(
                 &format!("{field}.type"),
                 &schema["type"],
                 "must be object at the root",
             ));
         } else {
-            check_schema(schema, &field, &mut causes);
+            errors.extend(check_structural(schema, &field));
         }
     }
-    causes
+    errors
 }
 
-/// What makes a schema structural, as far as mistakes are likely: a type everywhere, keys for keyed lists, rules that
-/// compile, defaults that are not forbidden.
-fn check_schema(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
-    if let Err(error) = Schema::parse(schema) {
-        return causes.push(Cause::invalid(path, schema, error));
-    }
-    let free = schema["x-kubernetes-int-or-string"] == true
-        || schema["x-kubernetes-preserve-unknown-fields"] == true;
-    if schema["type"].as_str().is_none_or(str::is_empty) && !free {
-        causes.push(Cause::required(
-            &format!("{path}.type"),
-            "must not be empty for specified object fields",
-        ));
-    }
-    if schema["x-kubernetes-list-type"] == "map"
-        && schema["x-kubernetes-list-map-keys"]
-            .as_array()
-            .is_none_or(Vec::is_empty)
-    {
-        causes.push(Cause::required(
-            &format!("{path}.x-kubernetes-list-map-keys"),
-            "must not be empty if x-kubernetes-list-type is map",
-        ));
-    }
-    if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(error) = regex::Regex::new(pattern)
-    {
-        causes.push(Cause::invalid(
-            &format!("{path}.pattern"),
-            &schema["pattern"],
-            format!("must be a valid regular expression, but isn't: {error}"),
-        ));
-    }
-    for (index, rule) in schema["x-kubernetes-validations"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
-        let compiled = rule["rule"].as_str().map(kube_cel::cel::Program::compile);
-        if let Some(Err(error)) = compiled {
-            causes.push(Cause::invalid(
-                &format!("{path}.x-kubernetes-validations[{index}].rule"),
-                &rule["rule"],
-                format!("compilation failed: {error}"),
-            ));
-        }
-    }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        // The system's own metadata is never described in full.
-        if path.ends_with("openAPIV3Schema") && name == "metadata" {
-            continue;
-        }
-        check_schema(property, &format!("{path}.properties[{name}]"), causes);
-    }
-    for (field, label) in [
-        ("items", "items"),
-        ("additionalProperties", "additionalProperties"),
-    ] {
-        if schema[field].is_object() {
-            check_schema(&schema[field], &format!("{path}.{label}"), causes);
-        }
-    }
-    if schema["type"] == "array" && !schema["items"].is_object() {
-        causes.push(Cause::required(&format!("{path}.items"), "must be specified"));
-    }
-}
-
-/// Sets the status a served definition has.
-pub fn establish(object: &mut Value, now: &str) {
+/// Sets the status of a served definition: accepted names, `Established`, stored versions.
+pub fn set_established(object: &mut Value, now: &str) {
     let stored: Vec<Value> = object["spec"]["versions"]
         .as_array()
         .into_iter()
@@ -216,8 +146,8 @@ pub fn establish(object: &mut Value, now: &str) {
     object["status"] = json!({"acceptedNames": names, "conditions": conditions, "storedVersions": versions});
 }
 
-/// The kind a definition makes; `None` if it makes none.
-pub fn kind(object: &Value) -> Option<Kind> {
+/// The kind that a definition defines; `None` for an incomplete one.
+pub fn parse_kind(object: &Value) -> Option<Kind> {
     let spec = &object["spec"];
     let names = &spec["names"];
     let strings = |value: &Value| -> Vec<String> {
@@ -228,8 +158,12 @@ pub fn kind(object: &Value) -> Option<Kind> {
             .filter_map(|item| item.as_str().map(str::to_owned))
             .collect()
     };
-    let mut versions: Vec<Version> = spec["versions"].as_array()?.iter().filter_map(version).collect();
-    versions.sort_by_key(|version| std::cmp::Reverse(priority(&version.name)));
+    let mut versions: Vec<Version> = spec["versions"]
+        .as_array()?
+        .iter()
+        .filter_map(parse_version)
+        .collect();
+    versions.sort_by_key(|version| std::cmp::Reverse(version_priority(&version.name)));
     let stored = spec["versions"]
         .as_array()?
         .iter()
@@ -250,19 +184,19 @@ pub fn kind(object: &Value) -> Option<Kind> {
     })
 }
 
-fn version(version: &Value) -> Option<Version> {
+fn parse_version(version: &Value) -> Option<Version> {
     let openapi = version["schema"]["openAPIV3Schema"].clone();
     let columns = version["additionalPrinterColumns"].as_array().map(|columns| {
-        let text = |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
+        let column_text = |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
         columns
             .iter()
             .map(|column| Column {
-                name: text(column, "name"),
-                kind: text(column, "type"),
-                format: text(column, "format"),
-                description: text(column, "description"),
+                name: column_text(column, "name"),
+                kind: column_text(column, "type"),
+                format: column_text(column, "format"),
+                description: column_text(column, "description"),
                 priority: column["priority"].as_i64().unwrap_or_default(),
-                path: text(column, "jsonPath"),
+                path: column_text(column, "jsonPath"),
             })
             .collect()
     });
@@ -271,10 +205,7 @@ fn version(version: &Value) -> Option<Version> {
         name: version["name"].as_str()?.into(),
         served: version["served"] != false,
         schema: Schema::parse_root(&openapi).ok()?,
-        rules: openapi
-            .to_string()
-            .contains("x-kubernetes-validations")
-            .then(|| compile_schema(&openapi)),
+        rules: Rules::compile(&openapi),
         openapi,
         status: version["subresources"]["status"].is_object(),
         columns,
@@ -284,8 +215,8 @@ fn version(version: &Value) -> Option<Version> {
     })
 }
 
-/// Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the rest by name.
-fn priority(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
+/// Sort key for Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the rest by name.
+fn version_priority(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
     let rest = |stage, major: &str, minor: &str| {
         let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
         Some((stage, major, minor, std::cmp::Reverse(String::new())))
@@ -307,9 +238,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_ordered_as_kubernetes_does() {
+    fn versions_sort_in_kubernetes_order() {
         let mut names = ["v1alpha1", "foo", "v2", "v1beta1", "v1", "v10", "v1beta2"];
-        names.sort_by_key(|name| std::cmp::Reverse(priority(name)));
+        names.sort_by_key(|name| std::cmp::Reverse(version_priority(name)));
         assert_eq!(
             names,
             ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
@@ -317,15 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_schema_is_refused_with_field_paths() {
         let mut object = json!({"metadata": {"name": "things.g.io"}, "spec": {
             "group": "g.io", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
                 "spec": {"type": "object", "properties": {"a": {}, "l": {"type": "array"}}, "x-kubernetes-validations": [{"rule": "self.a >"}]},
             }}}}],
         }});
-        fill(&mut object);
-        let fields: Vec<String> = check(&object).into_iter().map(|cause| cause.field).collect();
+        fill_names(&mut object);
+        let fields: Vec<String> = validate_definition(&object)
+            .into_iter()
+            .map(|error| error.field)
+            .collect();
         let prefix = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
         assert_eq!(
             fields,

@@ -1,39 +1,40 @@
-//! Deletion: at once, or marked and waiting for finalizers; and the system's own adjustments.
+//! Deletion, immediate or deferred by finalizers, and changes by the server itself.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Api, now, set};
+use crate::api::Api;
 use crate::builtin;
 use crate::crd;
-use crate::registry::Kind;
+use crate::kind::Kind;
+use crate::object::{current_time, has_finalizers, set_field};
 use crate::status::ApiError;
-use crate::storage::{Key, Resource, Stored};
+use crate::storage::{ObjectKey, Resource, StoredObject};
 
-/// How to delete.
+/// `DeleteOptions` of a request.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {
     /// `Background`, `Foreground` or `Orphan`.
     pub propagation: Option<String>,
-    /// Only this object.
+    /// Precondition on the uid.
     pub uid: Option<String>,
-    /// Only this state of it.
+    /// Precondition on the resource version.
     pub revision: Option<String>,
-    /// Answer without deleting.
+    /// Responds without deleting.
     pub dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// From the request's body, or from the query when there is no body.
-    pub fn read(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+    /// Parses the request's body, or the query if there is no body.
+    pub fn parse(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
+        let to_text = |value: &Value| value.as_str().map(str::to_owned);
         let orphan = body["orphanDependents"]
             .as_bool()
             .map(|orphan| if orphan { "Orphan" } else { "Background" });
         let propagation = match body {
             Value::Null => query.get("propagationPolicy").map(str::to_owned),
-            _ => text(&body["propagationPolicy"]).or_else(|| orphan.map(str::to_owned)),
+            _ => to_text(&body["propagationPolicy"]).or_else(|| orphan.map(str::to_owned)),
         };
         if let Some(other) = propagation
             .as_deref()
@@ -49,9 +50,9 @@ impl DeleteOptions {
         }
         Ok(Self {
             propagation,
-            uid: text(&body["preconditions"]["uid"]),
-            revision: text(&body["preconditions"]["resourceVersion"]),
-            dry_run: (body.is_null() && query.dry_run()?)
+            uid: to_text(&body["preconditions"]["uid"]),
+            revision: to_text(&body["preconditions"]["resourceVersion"]),
+            dry_run: (body.is_null() && query.is_dry_run()?)
                 || body["dryRun"]
                     .as_array()
                     .is_some_and(|stages| stages.iter().any(|stage| stage == "All")),
@@ -59,18 +60,23 @@ impl DeleteOptions {
     }
 }
 
-/// What a deletion left behind.
+/// The result of a deletion.
 #[derive(Debug)]
 pub enum Deleted {
-    /// The object is gone; its last state.
-    Gone(Arc<Stored>),
+    /// The object is deleted; this is its last state.
+    Gone(Arc<StoredObject>),
     /// The object waits for its finalizers.
-    Waiting(Arc<Stored>),
+    Waiting(Arc<StoredObject>),
 }
 
 impl Api {
     /// Deletes an object, or marks it for its finalizers.
-    pub fn delete(&self, kind: &Kind, key: &Key, options: &DeleteOptions) -> Result<Deleted, ApiError> {
+    pub fn delete_object(
+        &self,
+        kind: &Kind,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
         let subject = kind.subject(&key.name);
         loop {
             let live = self
@@ -99,10 +105,13 @@ impl Api {
                 );
                 return Err(ApiError::conflict(record, why));
             }
-            let marked = mark(kind, &live.value, options);
+            let marked = mark_for_deletion(kind, &live.value, options);
             let result = match marked {
                 Some(marked) if options.dry_run => {
-                    return Ok(Deleted::Waiting(Arc::new(Stored::preview(marked, live.revision))));
+                    return Ok(Deleted::Waiting(Arc::new(StoredObject::preview(
+                        marked,
+                        live.revision,
+                    ))));
                 }
                 None if options.dry_run => return Ok(Deleted::Gone(live)),
                 Some(marked) if marked == live.value => return Ok(Deleted::Waiting(live)),
@@ -113,41 +122,35 @@ impl Api {
                 None => self.storage.remove(&kind.resource, &live).map(Deleted::Gone),
             };
             if let Ok(deleted) = result {
-                self.after_write(&kind.resource, &key.name);
+                self.update_registry(&kind.resource, &key.name);
                 return Ok(deleted);
             }
         }
     }
 
-    /// Changes an object on the system's own behalf; `None` from `change` leaves it.
-    pub fn adjust(&self, resource: &Resource, key: &Key, change: impl Fn(&mut Value)) {
+    /// Changes an object on behalf of the server itself, and retries when another write comes first. An object in deletion
+    /// without finalizers is removed.
+    pub fn adjust_object(&self, resource: &Resource, key: &ObjectKey, change: impl Fn(&mut Value)) {
         while let Some(live) = self.storage.get(resource, key) {
             let mut value = live.value.clone();
             change(&mut value);
             if value == live.value {
                 return;
             }
-            let result = if live.terminating() && !is_held(&value) {
-                self.storage.remove_as(resource, &live, value)
+            let result = if live.is_terminating() && !has_finalizers(&value) {
+                self.storage.remove_with_state(resource, &live, value)
             } else {
                 self.storage.update(resource, &live, value)
             };
             if result.is_ok() {
-                return self.after_write(resource, &key.name);
+                return self.update_registry(resource, &key.name);
             }
         }
     }
 }
 
-/// Whether something still has to happen before the object may go.
-pub(crate) fn is_held(object: &Value) -> bool {
-    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
-    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
-}
-
-/// The object with its deletion begun; `None` if nothing holds it.
-fn mark(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
+/// The object with its deletion timestamp; `None` if it has no finalizers and can be removed at once.
+fn mark_for_deletion(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
     let mut marked = live.clone();
     let mut finalizers = live["metadata"]["finalizers"]
         .as_array()
@@ -166,21 +169,22 @@ fn mark(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
         }
     }
     let begun = live["metadata"]["deletionTimestamp"].is_string();
-    let definition = kind.resource.group == builtin::EXTENSIONS && kind.resource.plural == builtin::CRDS;
-    if definition && !begun && !finalizers.iter().any(|one| one == crd::CLEANUP) {
-        finalizers.push(crd::CLEANUP.into());
+    let definition =
+        kind.resource.group == builtin::EXTENSIONS_GROUP && kind.resource.plural == builtin::CRD_PLURAL;
+    if definition && !begun && !finalizers.iter().any(|one| one == crd::CLEANUP_FINALIZER) {
+        finalizers.push(crd::CLEANUP_FINALIZER.into());
     }
     let finalizers = if finalizers.is_empty() {
         None
     } else {
         Some(Value::Array(finalizers))
     };
-    set(&mut marked["metadata"], "finalizers", finalizers);
-    if !is_held(&marked) {
+    set_field(&mut marked["metadata"], "finalizers", finalizers);
+    if !has_finalizers(&marked) {
         return None;
     }
     if !begun {
-        marked["metadata"]["deletionTimestamp"] = now().into();
+        marked["metadata"]["deletionTimestamp"] = current_time().into();
         marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
         if let Some(generation) = marked["metadata"]["generation"]
             .as_i64()

@@ -1,15 +1,16 @@
-//! What the server says about itself: version, groups, resources, OpenAPI.
+//! Discovery: version, groups, resources, OpenAPI.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::registry::{Kind, Registry};
+use crate::kind::Kind;
+use crate::registry::Registry;
 use crate::status::ApiError;
 
-/// Resources that are only ever created and answered at once: (group, plural, kind, namespaced).
-pub const REVIEWS: &[(&str, &str, &str, bool)] = &[
+/// Review resources, which are answered and not stored: (group, plural, kind, namespaced).
+pub const REVIEW_RESOURCES: &[(&str, &str, &str, bool)] = &[
     (
         "authentication.k8s.io",
         "selfsubjectreviews",
@@ -43,8 +44,8 @@ pub const REVIEWS: &[(&str, &str, &str, bool)] = &[
     ),
 ];
 
-/// Answers a discovery path; `None` if it isn't one.
-pub fn answer(registry: &Registry, path: &str, address: &str) -> Option<Result<Value, ApiError>> {
+/// Answers a discovery path; `None` for any other path.
+pub fn answer_discovery(registry: &Registry, path: &str, address: &str) -> Option<Result<Value, ApiError>> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     Some(Ok(match parts.as_slice() {
         [""] => {
@@ -60,21 +61,21 @@ pub fn answer(registry: &Registry, path: &str, address: &str) -> Option<Result<V
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
         }),
         ["apis"] => {
-            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(registry).iter().map(group).collect::<Value>()})
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list_groups(registry).iter().map(group_entry).collect::<Value>()})
         }
-        ["apis", name] => match groups(registry).get_key_value(*name) {
+        ["apis", name] => match list_groups(registry).get_key_value(*name) {
             Some(found) => {
-                let mut value = group(found);
+                let mut value = group_entry(found);
                 value["kind"] = "APIGroup".into();
                 value["apiVersion"] = "v1".into();
                 value
             }
             None => return Some(Err(ApiError::no_such_path())),
         },
-        ["api", "v1"] => resources(registry, "", "v1"),
-        ["apis", name, version] => match groups(registry).get(*name) {
+        ["api", "v1"] => resource_list(registry, "", "v1"),
+        ["apis", name, version] => match list_groups(registry).get(*name) {
             Some(versions) if versions.iter().any(|known| known == version) => {
-                resources(registry, name, version)
+                resource_list(registry, name, version)
             }
             _ => return Some(Err(ApiError::no_such_path())),
         },
@@ -87,13 +88,13 @@ pub fn answer(registry: &Registry, path: &str, address: &str) -> Option<Result<V
 }
 
 /// Named groups with their served versions, preferred first.
-fn groups(registry: &Registry) -> BTreeMap<String, Vec<String>> {
+fn list_groups(registry: &Registry) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, ..) in REVIEWS {
+    for (name, ..) in REVIEW_RESOURCES {
         groups.insert((*name).into(), vec!["v1".into()]);
     }
     for kind in registry
-        .all()
+        .list_kinds()
         .iter()
         .filter(|kind| !kind.resource.group.is_empty())
     {
@@ -108,22 +109,22 @@ fn groups(registry: &Registry) -> BTreeMap<String, Vec<String>> {
     groups
 }
 
-fn group((name, versions): (&String, &Vec<String>)) -> Value {
+fn group_entry((name, versions): (&String, &Vec<String>)) -> Value {
     let entry = |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
     json!({"name": name, "versions": versions.iter().map(entry).collect::<Value>(), "preferredVersion": entry(&versions[0])})
 }
 
-fn served(registry: &Registry, group: &str, version: &str) -> Vec<Arc<Kind>> {
+fn served_kinds(registry: &Registry, group: &str, version: &str) -> Vec<Arc<Kind>> {
     registry
-        .all()
+        .list_kinds()
         .into_iter()
         .filter(|kind| kind.resource.group == group && kind.version(version).is_some())
         .collect()
 }
 
-fn resources(registry: &Registry, group: &str, version: &str) -> Value {
+fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
     let mut list = Vec::new();
-    for kind in served(registry, group, version) {
+    for kind in served_kinds(registry, group, version) {
         let mut resource = json!({
             "name": kind.resource.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
             "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
@@ -142,7 +143,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Value {
             }));
         }
     }
-    for (_, plural, kind, namespaced) in REVIEWS.iter().filter(|(name, ..)| *name == group) {
+    for (_, plural, kind, namespaced) in REVIEW_RESOURCES.iter().filter(|(name, ..)| *name == group) {
         list.push(json!({"name": plural, "singularName": kind.to_lowercase(), "namespaced": namespaced, "kind": kind, "verbs": ["create"]}));
     }
     let group_version = if group.is_empty() {
@@ -154,7 +155,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Value {
 }
 
 /// `io.concourse-ci.v1alpha1.Team`: reversed group, version, kind.
-fn definition(kind: &Kind, version: &str) -> String {
+fn definition_name(kind: &Kind, version: &str) -> String {
     let group = match kind.resource.group.as_str() {
         "" => "api.core".to_owned(),
         group => group.split('.').rev().collect::<Vec<_>>().join("."),
@@ -162,7 +163,7 @@ fn definition(kind: &Kind, version: &str) -> String {
     format!("{group}.{version}.{}", kind.kind)
 }
 
-fn described(kind: &Kind, version: &str) -> Value {
+fn described_schema(kind: &Kind, version: &str) -> Value {
     let mut schema = kind
         .version(version)
         .map(|version| version.openapi.clone())
@@ -180,7 +181,7 @@ fn openapi_index(registry: &Registry) -> Value {
     let mut paths = serde_json::Map::new();
     let url = |path: &str| json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
     paths.insert("api/v1".into(), url("api/v1"));
-    for (group, versions) in groups(registry) {
+    for (group, versions) in list_groups(registry) {
         for version in versions {
             let path = format!("apis/{group}/{version}");
             paths.insert(path.clone(), url(&path));
@@ -191,9 +192,9 @@ fn openapi_index(registry: &Registry) -> Value {
 
 fn openapi_v3(registry: &Registry, group: &str, version: &str) -> Value {
     let (mut schemas, mut paths) = (serde_json::Map::new(), serde_json::Map::new());
-    for kind in served(registry, group, version) {
-        schemas.insert(definition(&kind, version), described(&kind, version));
-        paths.insert(path_of(&kind, version), operations(&kind, version));
+    for kind in served_kinds(registry, group, version) {
+        schemas.insert(definition_name(&kind, version), described_schema(&kind, version));
+        paths.insert(path_of(&kind, version), path_operations(&kind, version));
     }
     json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": paths, "components": {"schemas": schemas}})
 }
@@ -211,8 +212,8 @@ fn path_of(kind: &Kind, version: &str) -> String {
     format!("{root}{namespace}/{}/{{name}}", kind.resource.plural)
 }
 
-/// kubectl looks here whether the server checks fields itself.
-fn operations(kind: &Kind, version: &str) -> Value {
+/// Operations with their parameters: kubectl reads here that the server validates fields itself.
+fn path_operations(kind: &Kind, version: &str) -> Value {
     let parameters: Value = ["dryRun", "fieldManager", "fieldValidation", "force"]
         .iter()
         .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}))
@@ -229,9 +230,12 @@ fn operations(kind: &Kind, version: &str) -> Value {
 
 fn openapi_v2(registry: &Registry) -> Value {
     let mut definitions = serde_json::Map::new();
-    for kind in registry.all() {
+    for kind in registry.list_kinds() {
         for version in kind.versions.iter().filter(|version| version.served) {
-            definitions.insert(definition(&kind, &version.name), described(&kind, &version.name));
+            definitions.insert(
+                definition_name(&kind, &version.name),
+                described_schema(&kind, &version.name),
+            );
         }
     }
     json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": {}, "definitions": definitions})

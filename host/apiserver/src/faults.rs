@@ -1,4 +1,4 @@
-//! Faults on demand and counters of what was asked, for tests.
+//! Fault injection and request counters, for tests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::status::ApiError;
 
-/// Which requests a fault meets; what isn't said matches all.
+/// A filter on requests; a missing field matches all.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Match {
@@ -24,11 +24,11 @@ pub struct Match {
     pub resource: Option<String>,
 }
 
-/// What happens to a matching request.
+/// The effect of a fault on a matching request.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Effect {
-    /// Answered with this status, without being carried out.
+    /// Responds with this status; the request is not carried out.
     #[serde(rename_all = "camelCase")]
     Respond {
         /// HTTP status code.
@@ -37,36 +37,36 @@ pub enum Effect {
         #[serde(default)]
         retry_after: Option<u32>,
     },
-    /// The connection is closed without an answer; the request is not carried out.
+    /// Closes the connection without a response; the request is not carried out.
     Drop,
-    /// Carried out, but the connection is closed instead of the answer.
+    /// Carries the request out, then closes the connection without a response.
     DropAnswer,
-    /// Carried out after this many milliseconds.
+    /// Carries the request out after this number of milliseconds.
     Delay(u64),
 }
 
-/// A fault: which requests, how many of them, what happens.
+/// A fault: a filter, a number of requests, and an effect.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Which requests.
+    /// The filter on requests.
     #[serde(default, rename = "match")]
     pub matches: Match,
-    /// How many; `None` for all from now on.
+    /// Number of requests; `None` for all until the fault is disarmed.
     #[serde(default)]
     pub times: Option<u64>,
-    /// What happens.
+    /// The effect.
     pub effect: Effect,
 }
 
 #[derive(Debug)]
-struct Armed {
+struct ArmedFault {
     fault: Fault,
     path: Option<Regex>,
-    left: Option<u64>,
+    remaining: Option<u64>,
 }
 
-/// One request, as faults and counters see it.
+/// The attributes of a request that faults and counters use.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
@@ -81,20 +81,20 @@ pub struct Seen {
     pub resource: String,
     /// `User-Agent`.
     pub user_agent: String,
-    /// Whether it is a dry run.
+    /// True for a dry run.
     pub dry_run: bool,
 }
 
-/// The switchboard of faults.
+/// Fault injection.
 #[derive(Debug)]
 pub struct Faults {
-    armed: Mutex<Vec<Armed>>,
+    armed: Mutex<Vec<ArmedFault>>,
     latency: Mutex<Duration>,
-    /// Counts cuts: watches end when it moves.
+    /// Number of cuts; a change breaks all watches.
     pub(crate) cuts: watch::Sender<u64>,
-    /// Counts restarts: connections close when it moves.
+    /// Number of restarts; a change closes all connections.
     pub(crate) restarts: watch::Sender<u64>,
-    /// Whether new connections are turned away.
+    /// True while new connections are refused.
     pub(crate) refusing: watch::Sender<bool>,
 }
 
@@ -118,34 +118,38 @@ impl Faults {
     /// Arms a fault.
     pub fn add(&self, fault: Fault) -> Result<(), regex::Error> {
         let path = fault.matches.path.as_deref().map(Regex::new).transpose()?;
-        let left = fault.times;
-        lock(&self.armed).push(Armed { fault, path, left });
+        let remaining = fault.times;
+        lock(&self.armed).push(ArmedFault {
+            fault,
+            path,
+            remaining,
+        });
         Ok(())
     }
 
-    /// Disarms all faults and takes latency away; new connections are accepted again.
+    /// Disarms all faults, removes the latency, and accepts new connections.
     pub fn clear(&self) {
         lock(&self.armed).clear();
         self.set_latency(Duration::ZERO);
         self.refusing.send_replace(false);
     }
 
-    /// Makes every request wait.
+    /// Delays every request.
     pub fn set_latency(&self, latency: Duration) {
         *lock(&self.latency) = latency;
     }
 
-    /// Breaks every watch's connection off.
+    /// Breaks the connection of every watch.
     pub fn cut_watches(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
 
-    /// Closes every connection, as a restart does; the data stays.
+    /// Closes every connection, as a restart does. The data is kept.
     pub fn restart(&self) {
         self.restarts.send_modify(|count| *count += 1);
     }
 
-    /// Turns new connections away and closes the open ones, or accepts again.
+    /// Refuses new connections and closes the open ones, or accepts connections again.
     pub fn refuse_connections(&self, refuse: bool) {
         self.refusing.send_replace(refuse);
         if refuse {
@@ -157,8 +161,8 @@ impl Faults {
         *lock(&self.latency)
     }
 
-    /// The effect on a request, used up by one.
-    pub(crate) fn meet(&self, seen: &Seen) -> Option<Effect> {
+    /// The effect on a request, which counts as one use of the fault.
+    pub(crate) fn take_effect(&self, seen: &Seen) -> Option<Effect> {
         let mut armed = lock(&self.armed);
         let at = armed.iter().position(|one| {
             let matches = &one.fault.matches;
@@ -173,9 +177,9 @@ impl Faults {
                 && one.path.as_ref().is_none_or(|path| path.is_match(&seen.path))
         })?;
         let effect = armed[at].fault.effect.clone();
-        if let Some(left) = &mut armed[at].left {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
+        if let Some(remaining) = &mut armed[at].remaining {
+            *remaining = remaining.saturating_sub(1);
+            if *remaining == 0 {
                 armed.remove(at);
             }
         }
@@ -183,8 +187,8 @@ impl Faults {
     }
 }
 
-/// The error an injected status stands for.
-pub(crate) fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
+/// The error response of an injected status.
+pub(crate) fn injected_error(code: u16, retry_after: Option<u32>) -> ApiError {
     let (reason, message) = match code {
         401 => ("Unauthorized", "Unauthorized"),
         403 => ("Forbidden", "forbidden by an injected fault"),
@@ -215,7 +219,7 @@ pub(crate) fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
     }
 }
 
-const RECENT: usize = 1024;
+const MAX_RECENT_WRITES: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Tally {
@@ -228,21 +232,21 @@ struct Tally {
 pub struct Counters(Mutex<Tally>);
 
 impl Counters {
-    pub(crate) fn record(&self, seen: &Seen, writes: bool) {
+    pub(crate) fn record_request(&self, seen: &Seen, writes: bool) {
         let mut tally = lock(&self.0);
         *tally
             .counts
             .entry((seen.verb, seen.resource.clone()))
             .or_default() += 1;
         if writes && !seen.dry_run {
-            if tally.writes.len() == RECENT {
+            if tally.writes.len() == MAX_RECENT_WRITES {
                 tally.writes.pop_front();
             }
             tally.writes.push_back(seen.clone());
         }
     }
 
-    /// Requests with a verb on a resource or `resource/subresource`.
+    /// Number of requests with a verb on a resource or `resource/subresource`.
     pub fn of(&self, verb: &str, resource: &str) -> u64 {
         lock(&self.0)
             .counts
@@ -252,7 +256,7 @@ impl Counters {
             .sum()
     }
 
-    /// All requests with a verb that may write. Whether they changed anything is another question.
+    /// Number of requests with a writing verb, including those that changed nothing.
     pub fn writes(&self) -> u64 {
         lock(&self.0)
             .counts
@@ -276,7 +280,7 @@ impl Counters {
         lock(&self.0).writes.iter().cloned().collect()
     }
 
-    /// Starts counting from nothing.
+    /// Resets all counters to zero.
     pub fn reset(&self) {
         *lock(&self.0) = Tally::default();
     }
@@ -287,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_meets_what_it_matches_as_often_as_it_says() {
+    fn fault_applies_to_matching_requests_the_given_number_of_times() {
         let faults = Faults::default();
         let fault: Fault = serde_json::from_str(
             r#"{"match": {"verb": "list", "path": "/teams$"}, "times": 1, "effect": {"respond": {"code": 429, "retryAfter": 2}}}"#,
@@ -302,15 +306,15 @@ mod tests {
             user_agent: String::new(),
             dry_run: false,
         };
-        assert!(faults.meet(&seen("get", "/apis/g/v/teams")).is_none());
-        assert!(faults.meet(&seen("list", "/apis/g/v/teams/x")).is_none());
+        assert!(faults.take_effect(&seen("get", "/apis/g/v/teams")).is_none());
+        assert!(faults.take_effect(&seen("list", "/apis/g/v/teams/x")).is_none());
         assert!(matches!(
-            faults.meet(&seen("list", "/apis/g/v/teams")),
+            faults.take_effect(&seen("list", "/apis/g/v/teams")),
             Some(Effect::Respond {
                 code: 429,
                 retry_after: Some(2)
             })
         ));
-        assert!(faults.meet(&seen("list", "/apis/g/v/teams")).is_none());
+        assert!(faults.take_effect(&seen("list", "/apis/g/v/teams")).is_none());
     }
 }

@@ -1,12 +1,11 @@
-//! Sets of field paths, as `fieldsV1` writes them, and what can be done to an object along such paths.
+//! Sets of field paths (`fieldsV1`), and the comparison, merge and removal of fields along them.
 
 use std::collections::BTreeMap;
 
+use ostler_schema::{ListType, Schema};
 use serde_json::{Map, Value, json};
 
-use crate::schema::{ListType, Schema};
-
-/// A set of field paths. An element is written as in `fieldsV1`: `f:name`, `k:{…}`, `v:…`.
+/// A set of field paths. Path elements are those of `fieldsV1`: `f:name`, `k:{…}`, `v:…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet(BTreeMap<String, Node>);
 
@@ -17,12 +16,12 @@ struct Node {
 }
 
 impl FieldSet {
-    /// Whether the set has no path.
+    /// Returns true for the empty set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reads `fieldsV1`.
+    /// Parses `fieldsV1`.
     pub fn from_json(value: &Value) -> Self {
         let fields = value
             .as_object()
@@ -40,7 +39,7 @@ impl FieldSet {
         )
     }
 
-    /// Writes `fieldsV1`.
+    /// Formats the set as `fieldsV1`.
     pub fn to_json(&self) -> Value {
         let fields = self.0.iter().map(|(element, node)| {
             let mut below = node.children.to_json();
@@ -52,7 +51,7 @@ impl FieldSet {
         Value::Object(fields.collect())
     }
 
-    fn insert(&mut self, path: &[String]) {
+    fn insert_path(&mut self, path: &[String]) {
         let [parents @ .., last] = path else { return };
         let mut set = self;
         for element in parents {
@@ -73,37 +72,37 @@ impl FieldSet {
 
     /// Paths in this set and not in the other.
     pub fn difference(&self, other: &Self) -> Self {
-        self.combine(other, |mine, theirs| mine && !theirs)
+        self.combine_with(other, |mine, theirs| mine && !theirs)
     }
 
     /// Paths in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
-        self.combine(other, |mine, theirs| mine && theirs)
+        self.combine_with(other, |mine, theirs| mine && theirs)
     }
 
-    fn combine(&self, other: &Self, keep: fn(bool, bool) -> bool) -> Self {
+    fn combine_with(&self, other: &Self, keep: fn(bool, bool) -> bool) -> Self {
         let none = Node::default();
         let nodes = self.0.iter().filter_map(|(element, node)| {
             let theirs = other.0.get(element).unwrap_or(&none);
             let member = keep(node.member, theirs.member);
-            let children = node.children.combine(&theirs.children, keep);
+            let children = node.children.combine_with(&theirs.children, keep);
             (member || !children.is_empty()).then(|| (element.clone(), Node { member, children }))
         });
         Self(nodes.collect())
     }
 
     /// Keeps the top-level fields for which `keep` holds.
-    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+    pub fn retain_fields(&mut self, keep: impl Fn(&str) -> bool) {
         self.0
             .retain(|element, _| keep(element.strip_prefix("f:").unwrap_or(element)));
     }
 
-    /// Drops what no manager owns: the object's identity and the system's own metadata.
+    /// Drops the fields that no manager owns: the object's identity and the metadata of the server.
     pub fn strip_system(&mut self) {
-        self.retain(|field| field != "apiVersion" && field != "kind");
+        self.retain_fields(|field| field != "apiVersion" && field != "kind");
         if let Some(metadata) = self.0.get_mut("f:metadata") {
             metadata.member = false;
-            metadata.children.retain(|field| {
+            metadata.children.retain_fields(|field| {
                 !matches!(
                     field,
                     "name"
@@ -122,8 +121,8 @@ impl FieldSet {
         }
     }
 
-    /// Every path, as conflicts name them: `.spec.list[name="x"].field`.
-    pub fn paths(&self) -> Vec<String> {
+    /// All paths, in the form of conflict messages: `.spec.list[name="x"].field`.
+    pub fn list_paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
         paths
@@ -131,7 +130,7 @@ impl FieldSet {
 
     fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
         for (element, node) in &self.0 {
-            let path = format!("{prefix}{}", spoken(element));
+            let path = format!("{prefix}{}", format_element(element));
             if node.member {
                 paths.push(path.clone());
             }
@@ -140,7 +139,7 @@ impl FieldSet {
     }
 }
 
-fn spoken(element: &str) -> String {
+fn format_element(element: &str) -> String {
     match element.split_at(2.min(element.len())) {
         ("f:", name) => format!(".{name}"),
         ("k:", keys) => {
@@ -153,41 +152,22 @@ fn spoken(element: &str) -> String {
     }
 }
 
-/// The name of a list item within its list: by key fields or by value.
-pub fn item_element(schema: &Schema, item: &Value) -> String {
-    if schema.list() == ListType::Set {
-        return format!("v:{item}");
-    }
-    let mut keys = schema.list_keys.clone();
-    keys.sort();
-    let defaults = schema.items.as_deref();
-    let pairs: Vec<String> = keys
-        .iter()
-        .filter_map(|key| {
-            let default = || defaults?.properties.get(key)?.default.as_ref();
-            let value = item.get(key).or_else(default)?;
-            Some(format!("{}:{value}", Value::from(key.as_str())))
-        })
-        .collect();
-    format!("k:{{{}}}", pairs.join(","))
-}
-
-/// How a value is walked.
-enum Walk<'a> {
+/// The structure of a value by its schema: atomic values are leaves.
+enum Structure<'a> {
     Leaf,
     Map(&'a Map<String, Value>),
     List(&'a [Value]),
 }
 
-fn walk<'a>(schema: &Schema, value: &'a Value) -> Walk<'a> {
+fn structure_of<'a>(schema: &Schema, value: &'a Value) -> Structure<'a> {
     match value {
-        Value::Object(map) if !schema.atomic_map() => Walk::Map(map),
-        Value::Array(items) if schema.list() != ListType::Atomic => Walk::List(items),
-        _ => Walk::Leaf,
+        Value::Object(map) if !schema.is_atomic_map() => Structure::Map(map),
+        Value::Array(items) if schema.list_type() != ListType::Atomic => Structure::List(items),
+        _ => Structure::Leaf,
     }
 }
 
-fn below<'a>(schema: &'a Schema, unknown: &'a Schema, field: &str) -> &'a Schema {
+fn field_schema<'a>(schema: &'a Schema, unknown: &'a Schema, field: &str) -> &'a Schema {
     schema.field(field).unwrap_or(unknown)
 }
 
@@ -195,51 +175,51 @@ fn item_schema<'a>(schema: &'a Schema, unknown: &'a Schema) -> &'a Schema {
     schema.items.as_deref().unwrap_or(unknown)
 }
 
-/// The paths an applied configuration speaks of.
-pub fn owned(schema: &Schema, value: &Value) -> FieldSet {
+/// The paths that an applied configuration sets.
+pub fn owned_fields(schema: &Schema, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
-    own(schema, value, &mut Vec::new(), &mut set);
+    collect_owned(schema, value, &mut Vec::new(), &mut set);
     set
 }
 
-fn own(schema: &Schema, value: &Value, path: &mut Vec<String>, set: &mut FieldSet) {
+fn collect_owned(schema: &Schema, value: &Value, path: &mut Vec<String>, set: &mut FieldSet) {
     let unknown = Schema::default();
-    match walk(schema, value) {
-        Walk::Leaf => set.insert(path),
-        Walk::Map(map) => {
+    match structure_of(schema, value) {
+        Structure::Leaf => set.insert_path(path),
+        Structure::Map(map) => {
             for (name, value) in map {
                 path.push(format!("f:{name}"));
-                // A key of a map exists by being applied, a declared field only by its content.
+                // A map key is owned as such, a declared field only by its content.
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 if empty || !schema.declares(name) {
-                    set.insert(path);
+                    set.insert_path(path);
                 }
-                own(below(schema, &unknown, name), value, path, set);
+                collect_owned(field_schema(schema, &unknown, name), value, path, set);
                 path.pop();
             }
         }
-        Walk::List(items) => {
+        Structure::List(items) => {
             for item in items {
-                path.push(item_element(schema, item));
-                set.insert(path);
-                own(item_schema(schema, &unknown), item, path, set);
+                path.push(schema.item_path_element(item));
+                set.insert_path(path);
+                collect_owned(item_schema(schema, &unknown), item, path, set);
                 path.pop();
             }
         }
     }
 }
 
-/// What differs between two states.
+/// The difference between two states of an object.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// Paths that are new or have another value.
+    /// Paths that are new or have a different value.
     pub changed: FieldSet,
-    /// Paths that are gone.
+    /// Paths that were removed.
     pub removed: FieldSet,
 }
 
 /// Compares two states of an object.
-pub fn compare(schema: &Schema, before: &Value, after: &Value) -> Comparison {
+pub fn compare_values(schema: &Schema, before: &Value, after: &Value) -> Comparison {
     let mut comparison = Comparison::default();
     compare_at(
         schema,
@@ -259,23 +239,26 @@ fn compare_at(
     out: &mut Comparison,
 ) {
     let unknown = Schema::default();
-    let shape = |value: Option<&Value>| match value.map(|value| walk(schema, value)) {
+    let shape = |value: Option<&Value>| match value.map(|value| structure_of(schema, value)) {
         None => 0,
-        Some(Walk::Leaf) => 1,
-        Some(Walk::Map(_)) => 2,
-        Some(Walk::List(_)) => 3,
+        Some(Structure::Leaf) => 1,
+        Some(Structure::Map(_)) => 2,
+        Some(Structure::List(_)) => 3,
     };
     match (shape(before), shape(after)) {
         (2, 2) | (2, 0) | (0, 2) => {
             let empty = Map::new();
-            let (old, new) = (fields(before).unwrap_or(&empty), fields(after).unwrap_or(&empty));
+            let (old, new) = (
+                as_fields(before).unwrap_or(&empty),
+                as_fields(after).unwrap_or(&empty),
+            );
             for name in old
                 .keys()
                 .chain(new.keys().filter(|name| !old.contains_key(*name)))
             {
                 path.push(format!("f:{name}"));
                 compare_at(
-                    below(schema, &unknown, name),
+                    field_schema(schema, &unknown, name),
                     old.get(name),
                     new.get(name),
                     path,
@@ -288,7 +271,7 @@ fn compare_at(
             let index = |value: Option<&'_ Value>| -> BTreeMap<String, Value> {
                 let items = value.and_then(Value::as_array).into_iter().flatten();
                 items
-                    .map(|item| (item_element(schema, item), item.clone()))
+                    .map(|item| (schema.item_path_element(item), item.clone()))
                     .collect()
             };
             let (old, new) = (index(before), index(after));
@@ -308,45 +291,45 @@ fn compare_at(
             }
         }
         _ if before.is_some() && after.is_some() && before != after => {
-            return out.changed.insert(path);
+            return out.changed.insert_path(path);
         }
         _ => {}
     }
     match (before, after) {
-        (None, Some(_)) => out.changed.insert(path),
-        (Some(_), None) => out.removed.insert(path),
+        (None, Some(_)) => out.changed.insert_path(path),
+        (Some(_), None) => out.removed.insert_path(path),
         _ => {}
     }
 }
 
-fn fields(value: Option<&Value>) -> Option<&Map<String, Value>> {
+fn as_fields(value: Option<&Value>) -> Option<&Map<String, Value>> {
     value.and_then(Value::as_object)
 }
 
 /// Merges an applied configuration into the live object.
-pub fn merge(schema: &Schema, live: &Value, applied: &Value) -> Value {
+pub fn merge_values(schema: &Schema, live: &Value, applied: &Value) -> Value {
     let unknown = Schema::default();
-    match (walk(schema, live), walk(schema, applied)) {
-        (Walk::Map(old), Walk::Map(new)) => {
+    match (structure_of(schema, live), structure_of(schema, applied)) {
+        (Structure::Map(old), Structure::Map(new)) => {
             let mut merged = old.clone();
             for (name, value) in new {
                 let value = match old.get(name) {
-                    Some(old) => merge(below(schema, &unknown, name), old, value),
+                    Some(old) => merge_values(field_schema(schema, &unknown, name), old, value),
                     None => value.clone(),
                 };
                 merged.insert(name.clone(), value);
             }
             Value::Object(merged)
         }
-        (Walk::List(old), Walk::List(new)) => Value::Array(merge_lists(schema, old, new)),
+        (Structure::List(old), Structure::List(new)) => Value::Array(merge_lists(schema, old, new)),
         _ => applied.clone(),
     }
 }
 
-/// Applied items come in their own order; live items that aren't applied keep their place between those that are.
+/// Applied items keep their order; live items that are not applied keep their place between them.
 fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
     let unknown = Schema::default();
-    let name = |item: &Value| item_element(schema, item);
+    let name = |item: &Value| schema.item_path_element(item);
     let old_index: BTreeMap<String, &Value> = old.iter().map(|item| (name(item), item)).collect();
     let new_names: Vec<String> = new.iter().map(name).collect();
     let mut shared = new_names
@@ -363,7 +346,7 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
                 left += 1;
                 continue;
             }
-            // Applied too, but another applied item comes first: it will be taken at its applied place.
+            // Also applied, but another applied item comes first: this one is taken at its applied place.
             if right >= new.len() || (new_names[right] != this && shared.peek() != Some(&&this)) {
                 left += 1;
                 continue;
@@ -371,7 +354,7 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
         }
         let this = &new_names[right];
         merged.push(match old_index.get(this) {
-            Some(item) => merge(item_schema(schema, &unknown), item, &new[right]),
+            Some(item) => merge_values(item_schema(schema, &unknown), item, &new[right]),
             None => new[right].clone(),
         });
         if shared.peek() == Some(&this) {
@@ -385,11 +368,11 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// Removes the paths of `gone`; a container some path of `kept` reaches into stays.
-pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldSet) {
+/// Removes the paths of `gone`; a container that contains a path of `kept` stays.
+pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldSet) {
     let (unknown, none) = (Schema::default(), Node::default());
     match value {
-        Value::Object(map) if !schema.atomic_map() => {
+        Value::Object(map) if !schema.is_atomic_map() => {
             let mut emptied = Vec::new();
             map.retain(|name, value| {
                 let element = format!("f:{name}");
@@ -400,25 +383,25 @@ pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldS
                 if node.member && !keep.member && keep.children.is_empty() {
                     return false;
                 }
-                let was_empty = is_empty(value);
-                remove(
-                    below(schema, &unknown, name),
+                let was_empty = is_empty_container(value);
+                remove_fields(
+                    field_schema(schema, &unknown, name),
                     value,
                     &node.children,
                     &keep.children,
                 );
-                if !was_empty && is_empty(value) && !keep.member {
+                if !was_empty && is_empty_container(value) && !keep.member {
                     emptied.push(name.clone());
                 }
                 true
             });
-            // A container that only held what is gone goes with it.
+            // A container that held removed fields only is removed, too.
             for name in emptied {
                 map.remove(&name);
             }
         }
-        Value::Array(items) if schema.list() != ListType::Atomic => items.retain_mut(|item| {
-            let element = item_element(schema, item);
+        Value::Array(items) if schema.list_type() != ListType::Atomic => items.retain_mut(|item| {
+            let element = schema.item_path_element(item);
             let Some(node) = gone.0.get(&element) else {
                 return true;
             };
@@ -426,7 +409,7 @@ pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldS
             if node.member && !keep.member && keep.children.is_empty() {
                 return false;
             }
-            remove(
+            remove_fields(
                 item_schema(schema, &unknown),
                 item,
                 &node.children,
@@ -438,7 +421,7 @@ pub fn remove(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: &FieldS
     }
 }
 
-fn is_empty(value: &Value) -> bool {
+fn is_empty_container(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.is_empty(),
         Value::Array(items) => items.is_empty(),
@@ -463,8 +446,8 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_owns_its_leaves() {
-        let set = owned(
+    fn applied_configuration_owns_its_leaves() {
+        let set = owned_fields(
             &schema(),
             &json!({"a": "x", "labels": {"k": "v"}, "list": [{"name": "n", "v": 1}], "set": ["s"], "atomic": ["q"]}),
         );
@@ -474,12 +457,12 @@ mod tests {
         });
         assert_eq!(set.to_json(), expected);
         assert_eq!(FieldSet::from_json(&expected), set);
-        assert!(set.paths().contains(&".list[name=\"n\"].v".to_owned()));
+        assert!(set.list_paths().contains(&".list[name=\"n\"].v".to_owned()));
     }
 
     #[test]
-    fn comparison_names_new_containers_too() {
-        let difference = compare(
+    fn new_container_is_a_changed_path() {
+        let difference = compare_values(
             &schema(),
             &json!({"a": "x"}),
             &json!({"a": "y", "labels": {"k": "v"}}),
@@ -490,17 +473,17 @@ mod tests {
         );
         assert!(difference.removed.is_empty());
         assert!(
-            compare(&schema(), &json!({"a": "x"}), &json!({"a": "x"}))
+            compare_values(&schema(), &json!({"a": "x"}), &json!({"a": "x"}))
                 .changed
                 .is_empty()
         );
     }
 
     #[test]
-    fn lists_merge_by_key_and_keep_strangers() {
+    fn merged_list_keeps_items_that_are_not_applied() {
         let live =
             json!({"list": [{"name": "a", "v": 1}, {"name": "b", "v": 2}], "set": ["x"], "atomic": ["1"]});
-        let merged = merge(
+        let merged = merge_values(
             &schema(),
             &live,
             &json!({"list": [{"name": "b", "v": 3}, {"name": "c"}], "set": ["y"], "atomic": ["2"]}),
@@ -511,7 +494,7 @@ mod tests {
         );
         assert_eq!(merged["set"], json!(["x", "y"]));
         assert_eq!(merged["atomic"], json!(["2"]));
-        let reordered = merge(&schema(), &live, &json!({"list": [{"name": "b"}, {"name": "a"}]}));
+        let reordered = merge_values(&schema(), &live, &json!({"list": [{"name": "b"}, {"name": "a"}]}));
         assert_eq!(
             reordered["list"],
             json!([{"name": "b", "v": 2}, {"name": "a", "v": 1}])
@@ -519,15 +502,15 @@ mod tests {
     }
 
     #[test]
-    fn removal_spares_what_others_hold() {
+    fn removal_keeps_fields_of_other_managers() {
         let mut value =
             json!({"a": "x", "list": [{"name": "a", "v": 1}, {"name": "b"}], "labels": {"k": "v"}});
-        let gone = owned(
+        let gone = owned_fields(
             &schema(),
             &json!({"a": "x", "list": [{"name": "a", "v": 1}, {"name": "b"}], "labels": {"k": "v"}}),
         );
-        let kept = owned(&schema(), &json!({"list": [{"name": "a"}]}));
-        remove(&schema(), &mut value, &gone.difference(&kept), &kept);
+        let kept = owned_fields(&schema(), &json!({"list": [{"name": "a"}]}));
+        remove_fields(&schema(), &mut value, &gone.difference(&kept), &kept);
         assert_eq!(value, json!({"list": [{"name": "a"}]}));
     }
 }

@@ -1,4 +1,4 @@
-//! What goes when something else goes: dependents of owners, contents of namespaces, objects of definitions.
+//! Garbage collection: dependents of deleted owners, contents of namespaces, objects of definitions.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::api::Api;
-use crate::builtin::{CRDS, EXTENSIONS};
+use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::crd;
 use crate::deletion::DeleteOptions;
-use crate::server::State;
-use crate::storage::{Key, Resource, Stored, Written};
+use crate::state::State;
+use crate::storage::{ObjectKey, Resource, StoredObject, WriteNotice};
 
-/// Collects until the server ends.
-pub async fn run(state: Arc<State>, mut written: mpsc::UnboundedReceiver<Written>) {
+/// Handles every write until the server ends.
+pub async fn run_collector(state: Arc<State>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
     while let Some((resource, change)) = written.recv().await {
-        react(&state.api, &resource, &change.object, change.deleted);
+        handle_write(&state.api, &resource, &change.object, change.deleted);
         // A burst of writes must not keep the runtime's thread from the clients.
         tokio::task::yield_now().await;
     }
@@ -27,16 +27,16 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
         .is_some_and(|all| all.iter().any(|one| one == name))
 }
 
-fn drop_finalizer(api: &Api, resource: &Resource, key: &Key, name: &str) {
-    api.adjust(resource, key, |object| {
+fn remove_finalizer(api: &Api, resource: &Resource, key: &ObjectKey, name: &str) {
+    api.adjust_object(resource, key, |object| {
         if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
             all.retain(|one| one != name);
         }
     });
 }
 
-fn delete(api: &Api, resource: &Resource, object: &Stored, propagation: &str) {
-    let Some(kind) = api.registry.of(resource) else {
+fn delete_with_policy(api: &Api, resource: &Resource, object: &StoredObject, propagation: &str) {
+    let Some(kind) = api.registry.get_by_resource(resource) else {
         return;
     };
     let options = DeleteOptions {
@@ -44,63 +44,67 @@ fn delete(api: &Api, resource: &Resource, object: &Stored, propagation: &str) {
         uid: Some(object.uid().into()),
         ..DeleteOptions::default()
     };
-    // Gone or replaced by now: nothing left to do.
-    let _ = api.delete(&kind, &object.key(), &options);
+    // An error means that the object has been deleted or replaced since: there is nothing left to delete.
+    let _ = api.delete_object(&kind, &object.key(), &options);
 }
 
-fn react(api: &Api, resource: &Resource, object: &Arc<Stored>, deleted: bool) {
+fn handle_write(api: &Api, resource: &Resource, object: &Arc<StoredObject>, deleted: bool) {
     if deleted {
-        for (resource, dependent) in api.storage.dependents(object.uid()) {
-            check_owners(api, &resource, &dependent);
+        for (resource, dependent) in api.storage.list_dependents(object.uid()) {
+            collect_if_unowned(api, &resource, &dependent);
         }
-        // Whoever waited for this one looks again.
-        for owner in owners(&object.value) {
-            if let Some((resource, owner)) = api.storage.by_uid(owner["uid"].as_str().unwrap_or_default()) {
-                finish(api, &resource, &owner);
+        // An owner in foreground deletion may have waited for this object.
+        for owner in owner_references(&object.value) {
+            if let Some((resource, owner)) =
+                api.storage.find_by_uid(owner["uid"].as_str().unwrap_or_default())
+            {
+                finish_deletion(api, &resource, &owner);
             }
         }
         let key = object.key();
         if !key.namespace.is_empty() {
             let namespaces = Resource::new("", "namespaces");
-            if let Some(namespace) = api.storage.get(&namespaces, &Key::new("", &key.namespace)) {
-                finish(api, &namespaces, &namespace);
+            if let Some(namespace) = api.storage.get(&namespaces, &ObjectKey::new("", &key.namespace)) {
+                finish_deletion(api, &namespaces, &namespace);
             }
         }
-        let definitions = Resource::new(EXTENSIONS, CRDS);
+        let definitions = Resource::new(EXTENSIONS_GROUP, CRD_PLURAL);
         let name = format!("{}.{}", resource.plural, resource.group);
-        if let Some(definition) = api.storage.get(&definitions, &Key::new("", &name)) {
-            finish(api, &definitions, &definition);
+        if let Some(definition) = api.storage.get(&definitions, &ObjectKey::new("", &name)) {
+            finish_deletion(api, &definitions, &definition);
         }
         return;
     }
-    // The change may be old news; only the present counts.
+    // The change may be outdated by now; only the current state counts.
     let Some(object) = api.storage.get(resource, &object.key()) else {
         return;
     };
-    finish(api, resource, &object);
-    check_owners(api, resource, &object);
+    finish_deletion(api, resource, &object);
+    collect_if_unowned(api, resource, &object);
 }
 
-fn owners(object: &Value) -> impl Iterator<Item = &Value> {
+fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"]
         .as_array()
         .into_iter()
         .flatten()
 }
 
-/// Takes an object along when all its owners are gone, or going and waiting for it.
-fn check_owners(api: &Api, resource: &Resource, object: &Arc<Stored>) {
+/// Deletes an object if each of its owners is deleted, or is in foreground deletion and waits for its dependents.
+fn collect_if_unowned(api: &Api, resource: &Resource, object: &Arc<StoredObject>) {
     let (mut solid, mut waiting, mut absent) = (0, 0, Vec::new());
-    for owner in owners(&object.value) {
+    for owner in owner_references(&object.value) {
         let uid = owner["uid"].as_str().unwrap_or_default();
-        // An owner in another namespace is no owner.
-        let found = api.storage.by_uid(uid).filter(|(_, found)| {
+        // Owner references across namespaces are invalid.
+        let found = api.storage.find_by_uid(uid).filter(|(_, found)| {
             let namespace = &found.value["metadata"]["namespace"];
             namespace.is_null() || *namespace == object.value["metadata"]["namespace"]
         });
         match found {
             None => absent.push(uid.to_owned()),
-            Some((_, owner)) if owner.terminating() && has_finalizer(&owner.value, "foregroundDeletion") => {
+            Some((_, owner))
+                if owner.is_terminating() && has_finalizer(&owner.value, "foregroundDeletion") =>
+            {
                 waiting += 1
             }
             Some(_) => solid += 1,
@@ -108,7 +112,7 @@ fn check_owners(api: &Api, resource: &Resource, object: &Arc<Stored>) {
     }
     if solid > 0 {
         if !absent.is_empty() {
-            api.adjust(resource, &object.key(), |object| {
+            api.adjust_object(resource, &object.key(), |object| {
                 if let Some(owners) = object["metadata"]["ownerReferences"].as_array_mut() {
                     owners.retain(|owner| !absent.iter().any(|uid| owner["uid"] == uid.as_str()));
                 }
@@ -116,9 +120,9 @@ fn check_owners(api: &Api, resource: &Resource, object: &Arc<Stored>) {
         }
         return;
     }
-    if waiting > 0 && !object.terminating() {
-        let has_dependents = !api.storage.dependents(object.uid()).is_empty();
-        delete(
+    if waiting > 0 && !object.is_terminating() {
+        let has_dependents = !api.storage.list_dependents(object.uid()).is_empty();
+        delete_with_policy(
             api,
             resource,
             object,
@@ -128,25 +132,26 @@ fn check_owners(api: &Api, resource: &Resource, object: &Arc<Stored>) {
                 "Background"
             },
         );
-    } else if waiting == 0 && !absent.is_empty() && !object.terminating() {
+    } else if waiting == 0 && !absent.is_empty() && !object.is_terminating() {
         let propagation = if has_finalizer(&object.value, "orphan") {
             "Orphan"
         } else {
             "Background"
         };
-        delete(api, resource, object, propagation);
+        delete_with_policy(api, resource, object, propagation);
     }
 }
 
-/// Does for an object whose deletion has begun what its system finalizers promise.
-fn finish(api: &Api, resource: &Resource, object: &Arc<Stored>) {
-    if !object.terminating() {
+/// Carries out the system finalizers of an object in deletion: orphaning, foreground deletion, emptying a namespace or
+/// a definition.
+fn finish_deletion(api: &Api, resource: &Resource, object: &Arc<StoredObject>) {
+    if !object.is_terminating() {
         return;
     }
     let key = object.key();
     if has_finalizer(&object.value, "orphan") {
-        for (resource, dependent) in api.storage.dependents(object.uid()) {
-            api.adjust(&resource, &dependent.key(), |dependent| {
+        for (resource, dependent) in api.storage.list_dependents(object.uid()) {
+            api.adjust_object(&resource, &dependent.key(), |dependent| {
                 if let Some(owners) = dependent["metadata"]["ownerReferences"].as_array_mut() {
                     owners.retain(|owner| owner["uid"] != object.uid());
                     if owners.is_empty()
@@ -157,53 +162,53 @@ fn finish(api: &Api, resource: &Resource, object: &Arc<Stored>) {
                 }
             });
         }
-        drop_finalizer(api, resource, &key, "orphan");
+        remove_finalizer(api, resource, &key, "orphan");
     }
     if has_finalizer(&object.value, "foregroundDeletion") {
-        let dependents = api.storage.dependents(object.uid());
+        let dependents = api.storage.list_dependents(object.uid());
         for (resource, dependent) in &dependents {
-            check_owners(api, resource, dependent);
+            collect_if_unowned(api, resource, dependent);
         }
-        let blocks = |dependent: &Stored| {
-            owners(&dependent.value)
+        let blocks = |dependent: &StoredObject| {
+            owner_references(&dependent.value)
                 .any(|owner| owner["uid"] == object.uid() && owner["blockOwnerDeletion"] == true)
         };
         if !api
             .storage
-            .dependents(object.uid())
+            .list_dependents(object.uid())
             .iter()
             .any(|(_, dependent)| blocks(dependent))
         {
-            drop_finalizer(api, resource, &key, "foregroundDeletion");
+            remove_finalizer(api, resource, &key, "foregroundDeletion");
         }
     }
     if resource.group.is_empty() && resource.plural == "namespaces" {
-        let contents = api.storage.in_namespace(&key.name);
-        for (resource, object) in contents.iter().filter(|(_, object)| !object.terminating()) {
-            delete(api, resource, object, "Background");
+        let contents = api.storage.list_namespace(&key.name);
+        for (resource, object) in contents.iter().filter(|(_, object)| !object.is_terminating()) {
+            delete_with_policy(api, resource, object, "Background");
         }
-        if api.storage.in_namespace(&key.name).is_empty() {
-            api.adjust(resource, &key, |namespace| {
+        if api.storage.list_namespace(&key.name).is_empty() {
+            api.adjust_object(resource, &key, |namespace| {
                 if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
                     finalizers.retain(|one| one != "kubernetes");
                 }
             });
         }
     }
-    if has_finalizer(&object.value, crd::CLEANUP)
-        && let Some(kind) = crd::kind(&object.value)
+    if has_finalizer(&object.value, crd::CLEANUP_FINALIZER)
+        && let Some(kind) = crd::parse_kind(&object.value)
     {
         for object in api
             .storage
             .list(&kind.resource, None)
             .0
             .iter()
-            .filter(|object| !object.terminating())
+            .filter(|object| !object.is_terminating())
         {
-            delete(api, &kind.resource, object, "Background");
+            delete_with_policy(api, &kind.resource, object, "Background");
         }
         if api.storage.list(&kind.resource, None).0.is_empty() {
-            drop_finalizer(api, resource, &key, crd::CLEANUP);
+            remove_finalizer(api, resource, &key, crd::CLEANUP_FINALIZER);
         }
     }
 }

@@ -1,10 +1,9 @@
 //! An embedded Kubernetes API server: the real protocol, in memory.
 //!
-//! A request goes [`server`] → [`answer`] (with [`request`]) → [`api`] → [`storage`]; watches follow the storage's
+//! A request goes [`server`] → [`handler`] (with [`request`]) → [`api`] → [`storage`]; watches follow the storage's
 //! history, the collector ([`garbage`]) follows its writes.
 #![forbid(unsafe_code)]
 
-mod answer;
 mod api;
 mod apply;
 mod builtin;
@@ -17,6 +16,8 @@ mod discovery;
 mod faults;
 mod fields;
 mod garbage;
+mod handler;
+mod kind;
 mod metadata;
 mod object;
 mod patch;
@@ -24,17 +25,16 @@ mod protobuf;
 mod rbac;
 mod registry;
 mod request;
+mod response;
 mod review;
-mod schema;
 mod selector;
 mod server;
+mod state;
 mod status;
 mod storage;
 mod table;
 mod tls;
-mod validation;
 mod watch;
 
 pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};
 pub use server::{Options, Server};
-pub use validation::check_value as check;

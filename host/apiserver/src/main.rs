@@ -1,4 +1,4 @@
-//! The embedded API server as a program of its own.
+//! The embedded API server as a program.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use tokio::signal::unix::{SignalKind, signal};
 /// A Kubernetes API server in memory.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to listen.
+    /// Address of the listener; with port 0 the system chooses a port.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Speak HTTPS; the kubeconfig carries the certificate.
+    /// Serve HTTPS; the kubeconfig contains the certificate.
     #[arg(long)]
     tls: bool,
-    /// Where to write a kubeconfig.
+    /// File to write a kubeconfig to.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    // Before anybody learns the address: a signal sent at once must not be lost.
+    // Before the address is printed, so that a signal sent at once is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let server = Server::start(Options {
         listen: arguments.listen,

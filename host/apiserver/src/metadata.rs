@@ -1,42 +1,50 @@
-//! Checks of `metadata` that hold for every kind.
+//! Validation of `metadata`, which is the same for every kind.
 
+use ostler_schema::FieldError;
 use serde_json::Value;
 
-use crate::registry::Kind;
-use crate::status::Cause;
+use crate::kind::Kind;
 
-const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL_RULE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const QUALIFIED_NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-/// Everything wrong with an object's metadata.
-pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
+/// Validates an object's metadata.
+pub fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];
-    let mut causes = Vec::new();
+    let mut errors = Vec::new();
     match metadata["name"].as_str().unwrap_or_default() {
-        "" => causes.push(Cause::required(
+        "" => errors.push(FieldError::required(
             "metadata.name",
             "name or generateName is required",
         )),
-        name => name_of(kind, name, &metadata["name"], &mut causes),
+        name => validate_name(kind, name, &metadata["name"], &mut errors),
     }
     for (field, what) in [("labels", true), ("annotations", false)] {
         let path = format!("metadata.{field}");
         if !metadata[field].is_null() && !metadata[field].is_object() {
-            causes.push(Cause::wrong_type(&path, "other", "object"));
+            errors.push(FieldError::wrong_type(&path, "other", "object"));
         }
         for (key, value) in metadata[field].as_object().into_iter().flatten() {
-            if !is_qualified(key) {
-                causes.push(Cause::invalid(&path, &key.as_str().into(), QUALIFIED));
+            if !is_qualified_name(key) {
+                errors.push(FieldError::invalid(
+                    &path,
+                    &key.as_str().into(),
+                    QUALIFIED_NAME_RULE,
+                ));
             }
             match value.as_str() {
-                None => causes.push(Cause::wrong_type(&format!("{path}.{key}"), "other", "string")),
+                None => errors.push(FieldError::wrong_type(
+                    &format!("{path}.{key}"),
+                    "other",
+                    "string",
+                )),
                 Some(text) if what && text.len() > 63 => {
-                    causes.push(Cause::invalid(&path, value, "must be no more than 63 bytes"))
+                    errors.push(FieldError::invalid(&path, value, "must be no more than 63 bytes"))
                 }
-                Some(text) if what && !text.is_empty() && !is_name(text) => {
-                    causes.push(Cause::invalid(&path, value, LABEL_VALUE))
+                Some(text) if what && !text.is_empty() && !is_label_value(text) => {
+                    errors.push(FieldError::invalid(&path, value, LABEL_VALUE_RULE))
                 }
                 Some(_) => {}
             }
@@ -50,7 +58,7 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
-                causes.push(Cause::invalid(
+                errors.push(FieldError::invalid(
                     &format!("metadata.ownerReferences[{index}].{field}"),
                     &"".into(),
                     "must not be empty",
@@ -60,36 +68,40 @@ pub fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     }
     for finalizer in metadata["finalizers"].as_array().into_iter().flatten() {
         match finalizer.as_str() {
-            Some(name) if is_qualified(name) => {}
-            _ => causes.push(Cause::invalid("metadata.finalizers", finalizer, QUALIFIED)),
+            Some(name) if is_qualified_name(name) => {}
+            _ => errors.push(FieldError::invalid(
+                "metadata.finalizers",
+                finalizer,
+                QUALIFIED_NAME_RULE,
+            )),
         }
     }
-    causes
+    errors
 }
 
-fn name_of(kind: &Kind, name: &str, value: &Value, causes: &mut Vec<Cause>) {
+fn validate_name(kind: &Kind, name: &str, value: &Value, errors: &mut Vec<FieldError>) {
     let path = "metadata.name";
     if kind.resource.group == "rbac.authorization.k8s.io" {
         if name.contains(['/', '%']) || matches!(name, "." | "..") {
-            causes.push(Cause::invalid(path, value, "may not contain '/'"));
+            errors.push(FieldError::invalid(path, value, "may not contain '/'"));
         }
         return;
     }
     let label = kind.kind == "Namespace" && !kind.custom;
     let (most, good, words) = if label {
-        (63, is_dns_label(name), LABEL)
+        (63, is_dns_label(name), LABEL_RULE)
     } else {
-        (253, name.split('.').all(is_dns_label), SUBDOMAIN)
+        (253, name.split('.').all(is_dns_label), SUBDOMAIN_RULE)
     };
     if name.len() > most {
-        causes.push(Cause::invalid(
+        errors.push(FieldError::invalid(
             path,
             value,
             format!("must be no more than {most} bytes"),
         ));
     }
     if !good {
-        causes.push(Cause::invalid(path, value, words));
+        errors.push(FieldError::invalid(path, value, words));
     }
 }
 
@@ -102,16 +114,18 @@ fn is_dns_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-fn is_name(text: &str) -> bool {
+fn is_label_value(text: &str) -> bool {
     text.chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-fn is_qualified(text: &str) -> bool {
+fn is_qualified_name(text: &str) -> bool {
     let (prefix, name) = text
         .split_once('/')
         .map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    name.len() <= 63 && is_name(name) && prefix.is_none_or(|prefix| prefix.split('.').all(is_dns_label))
+    name.len() <= 63
+        && is_label_value(name)
+        && prefix.is_none_or(|prefix| prefix.split('.').all(is_dns_label))
 }

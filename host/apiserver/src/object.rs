@@ -26,14 +26,14 @@ impl Resource {
 
 /// Namespace (empty for cluster scope) and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct ObjectKey {
     /// Namespace, empty for cluster scope.
     pub namespace: String,
     /// Object name.
     pub name: String,
 }
 
-impl Key {
+impl ObjectKey {
     /// A key by its names.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Key {
 
 /// An object as stored.
 #[derive(Debug)]
-pub struct Stored {
+pub struct StoredObject {
     /// The whole object.
     pub value: Value,
     /// Its `resourceVersion`.
@@ -53,8 +53,8 @@ pub struct Stored {
     json: OnceLock<Bytes>,
 }
 
-impl Stored {
-    pub(crate) fn new(mut value: Value, revision: u64) -> Arc<Self> {
+impl StoredObject {
+    pub fn new(mut value: Value, revision: u64) -> Arc<Self> {
         value["metadata"]["resourceVersion"] = revision.to_string().into();
         Arc::new(Self {
             value,
@@ -63,7 +63,7 @@ impl Stored {
         })
     }
 
-    /// What a dry run would have stored.
+    /// The object that a dry run would have stored; revision 0 stands for a new object, which has none.
     pub fn preview(mut value: Value, revision: u64) -> Self {
         match value["metadata"].as_object_mut() {
             Some(metadata) if revision == 0 => drop(metadata.remove("resourceVersion")),
@@ -87,14 +87,14 @@ impl Stored {
     }
 
     /// Whether deletion has begun.
-    pub fn terminating(&self) -> bool {
+    pub fn is_terminating(&self) -> bool {
         self.value["metadata"]["deletionTimestamp"].is_string()
     }
 
     /// The object's key.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> ObjectKey {
         let metadata = &self.value["metadata"];
-        Key::new(
+        ObjectKey::new(
             metadata["namespace"].as_str().unwrap_or_default(),
             metadata["name"].as_str().unwrap_or_default(),
         )
@@ -107,9 +107,35 @@ pub struct Change {
     /// Revision of the write.
     pub revision: u64,
     /// The object after it; for a deletion, the last state at the deletion's revision.
-    pub object: Arc<Stored>,
+    pub object: Arc<StoredObject>,
     /// The object before it.
-    pub previous: Option<Arc<Stored>>,
-    /// Whether the object is gone.
+    pub previous: Option<Arc<StoredObject>>,
+    /// True for a deletion.
     pub deleted: bool,
+}
+
+/// The time as the API writes it.
+pub fn current_time() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+pub fn metadata_text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+pub fn set_field(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value),
+        None => fields.remove(field),
+    };
+}
+
+/// Whether something still has to happen before the object may go.
+pub fn has_finalizers(object: &Value) -> bool {
+    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    let namespace = object["kind"] == "Namespace" && object["apiVersion"] == "v1";
+    any(&object["metadata"]["finalizers"]) || (namespace && any(&object["spec"]["finalizers"]))
 }

@@ -1,14 +1,18 @@
-//! Patches that need no bookkeeping of their own. Server-side apply is in [`crate::apply`].
+//! JSON, merge and strategic merge patches. Server-side apply is in [`crate::apply`].
 
+use ostler_schema::{ListType, Schema};
 use serde_json::{Map, Value};
 
-use crate::fields::item_element;
 use crate::request::PatchKind;
-use crate::schema::{ListType, Schema};
 use crate::status::ApiError;
 
-/// The object as patched.
-pub fn patch(kind: PatchKind, schema: &Schema, object: &Value, body: &Value) -> Result<Value, ApiError> {
+/// Applies a patch to a copy of an object.
+pub fn apply_patch(
+    kind: PatchKind,
+    schema: &Schema,
+    object: &Value,
+    body: &Value,
+) -> Result<Value, ApiError> {
     let mut patched = object.clone();
     match kind {
         PatchKind::Json => {
@@ -23,7 +27,7 @@ pub fn patch(kind: PatchKind, schema: &Schema, object: &Value, body: &Value) -> 
             })?;
         }
         PatchKind::Merge | PatchKind::Apply => json_patch::merge(&mut patched, body),
-        PatchKind::Strategic => strategic(schema, &mut patched, body),
+        PatchKind::Strategic => merge_strategic(schema, &mut patched, body),
     }
     if patched.is_object() {
         Ok(patched)
@@ -34,7 +38,7 @@ pub fn patch(kind: PatchKind, schema: &Schema, object: &Value, body: &Value) -> 
 
 /// A merge patch that knows keyed lists and sets, and the `$patch`, `$retainKeys` and `$deleteFromPrimitiveList`
 /// directives. Keys come from the same schema that server-side apply uses.
-fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
+fn merge_strategic(schema: &Schema, target: &mut Value, body: &Value) {
     let Value::Object(changes) = body else {
         *target = body.clone();
         return;
@@ -77,13 +81,15 @@ fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
             Value::Null => {
                 fields.remove(name);
             }
-            Value::Object(_) => strategic(below, fields.entry(name.clone()).or_insert(Value::Null), value),
-            Value::Array(items) if below.list() != ListType::Atomic => {
+            Value::Object(_) => {
+                merge_strategic(below, fields.entry(name.clone()).or_insert(Value::Null), value)
+            }
+            Value::Array(items) if below.list_type() != ListType::Atomic => {
                 let list = fields
                     .entry(name.clone())
                     .or_insert_with(|| Value::Array(Vec::new()));
                 if let Value::Array(list) = list {
-                    strategic_list(below, list, items);
+                    merge_strategic_list(below, list, items);
                 }
             }
             _ => {
@@ -93,7 +99,7 @@ fn strategic(schema: &Schema, target: &mut Value, body: &Value) {
     }
 }
 
-fn strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
+fn merge_strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
     if changes.iter().any(|change| change["$patch"] == "replace") {
         *list = changes
             .iter()
@@ -104,12 +110,14 @@ fn strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
     }
     let unknown = Schema::default();
     for change in changes {
-        let element = item_element(schema, change);
-        let at = list.iter().position(|item| item_element(schema, item) == element);
+        let element = schema.item_path_element(change);
+        let at = list
+            .iter()
+            .position(|item| schema.item_path_element(item) == element);
         match (at, change["$patch"] == "delete") {
             (Some(at), true) => drop(list.remove(at)),
             (Some(at), false) => {
-                strategic(schema.items.as_deref().unwrap_or(&unknown), &mut list[at], change)
+                merge_strategic(schema.items.as_deref().unwrap_or(&unknown), &mut list[at], change)
             }
             (None, true) => {}
             (None, false) => list.push(change.clone()),
@@ -131,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn strategic_patches_merge_lists_by_key() {
+    fn strategic_patch_merges_lists_by_key() {
         let object = json!({"list": [{"name": "a", "v": 1}, {"name": "b"}], "set": ["x", "y"], "map": {"k": 1, "gone": 2}});
         let body = json!({
             "list": [{"name": "a", "w": 2}, {"name": "b", "$patch": "delete"}, {"name": "c"}],
             "$deleteFromPrimitiveList/set": ["x"], "map": {"gone": null},
         });
-        let patched = patch(PatchKind::Strategic, &schema(), &object, &body).unwrap();
+        let patched = apply_patch(PatchKind::Strategic, &schema(), &object, &body).unwrap();
         assert_eq!(
             patched,
             json!({"list": [{"name": "a", "v": 1, "w": 2}, {"name": "c"}], "set": ["y"], "map": {"k": 1}})
@@ -145,18 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn json_patches_test_before_they_change() {
+    fn failed_json_patch_test_is_an_error() {
         let object = json!({"a": 1});
         let body =
             json!([{"op": "test", "path": "/a", "value": 2}, {"op": "replace", "path": "/a", "value": 3}]);
         assert_eq!(
-            patch(PatchKind::Json, &schema(), &object, &body)
+            apply_patch(PatchKind::Json, &schema(), &object, &body)
                 .unwrap_err()
                 .code,
             422
         );
         assert_eq!(
-            patch(PatchKind::Json, &schema(), &object, &json!("x"))
+            apply_patch(PatchKind::Json, &schema(), &object, &json!("x"))
                 .unwrap_err()
                 .code,
             400

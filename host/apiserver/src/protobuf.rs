@@ -1,6 +1,6 @@
-//! Reading Kubernetes' protobuf, which some clients send for built-in kinds whatever the server prefers.
+//! Decoding of Kubernetes' protobuf, which some clients send for built-in kinds in any case.
 //!
-//! Answers are always JSON, which every client accepts. Field numbers are those of the published
+//! Responses are always JSON, which every client accepts. Field numbers are those of the published
 //! `generated.proto` files; of each message, the fields an operator's clients write are listed.
 
 use base64::Engine as _;
@@ -12,12 +12,12 @@ enum Type {
     Bytes,
     Integer,
     Boolean,
-    /// Map of texts.
-    Texts,
-    /// Map of bytes.
-    Blobs,
+    /// Map with string values.
+    TextMap,
+    /// Map with byte values.
+    BytesMap,
     Message(&'static [Field]),
-    /// Seconds and nanoseconds, shown with as many digits.
+    /// Seconds and nanoseconds, printed with this number of fractional digits.
     Time(usize),
 }
 
@@ -28,7 +28,7 @@ struct Field {
     repeated: bool,
 }
 
-const fn one(number: u64, name: &'static str, kind: Type) -> Field {
+const fn single_field(number: u64, name: &'static str, kind: Type) -> Field {
     Field {
         number,
         name,
@@ -37,7 +37,7 @@ const fn one(number: u64, name: &'static str, kind: Type) -> Field {
     }
 }
 
-const fn many(number: u64, name: &'static str, kind: Type) -> Field {
+const fn repeated_field(number: u64, name: &'static str, kind: Type) -> Field {
     Field {
         number,
         name,
@@ -46,100 +46,103 @@ const fn many(number: u64, name: &'static str, kind: Type) -> Field {
     }
 }
 
-const OWNER: &[Field] = &[
-    one(1, "kind", Type::Text),
-    one(3, "name", Type::Text),
-    one(4, "uid", Type::Text),
-    one(5, "apiVersion", Type::Text),
-    one(6, "controller", Type::Boolean),
-    one(7, "blockOwnerDeletion", Type::Boolean),
+const OWNER_FIELDS: &[Field] = &[
+    single_field(1, "kind", Type::Text),
+    single_field(3, "name", Type::Text),
+    single_field(4, "uid", Type::Text),
+    single_field(5, "apiVersion", Type::Text),
+    single_field(6, "controller", Type::Boolean),
+    single_field(7, "blockOwnerDeletion", Type::Boolean),
 ];
-const META: Field = one(
+const METADATA_FIELD: Field = single_field(
     1,
     "metadata",
     Type::Message(&[
-        one(1, "name", Type::Text),
-        one(2, "generateName", Type::Text),
-        one(3, "namespace", Type::Text),
-        one(5, "uid", Type::Text),
-        one(6, "resourceVersion", Type::Text),
-        one(11, "labels", Type::Texts),
-        one(12, "annotations", Type::Texts),
-        many(13, "ownerReferences", Type::Message(OWNER)),
-        many(14, "finalizers", Type::Text),
+        single_field(1, "name", Type::Text),
+        single_field(2, "generateName", Type::Text),
+        single_field(3, "namespace", Type::Text),
+        single_field(5, "uid", Type::Text),
+        single_field(6, "resourceVersion", Type::Text),
+        single_field(11, "labels", Type::TextMap),
+        single_field(12, "annotations", Type::TextMap),
+        repeated_field(13, "ownerReferences", Type::Message(OWNER_FIELDS)),
+        repeated_field(14, "finalizers", Type::Text),
     ]),
 );
-const REFERENCE: &[Field] = &[
-    one(1, "kind", Type::Text),
-    one(2, "namespace", Type::Text),
-    one(3, "name", Type::Text),
-    one(4, "uid", Type::Text),
-    one(5, "apiVersion", Type::Text),
-    one(6, "resourceVersion", Type::Text),
-    one(7, "fieldPath", Type::Text),
+const REFERENCE_FIELDS: &[Field] = &[
+    single_field(1, "kind", Type::Text),
+    single_field(2, "namespace", Type::Text),
+    single_field(3, "name", Type::Text),
+    single_field(4, "uid", Type::Text),
+    single_field(5, "apiVersion", Type::Text),
+    single_field(6, "resourceVersion", Type::Text),
+    single_field(7, "fieldPath", Type::Text),
 ];
 
-const MESSAGES: &[(&str, &str, &[Field])] = &[
-    ("v1", "Namespace", &[META]),
+const KNOWN_MESSAGES: &[(&str, &str, &[Field])] = &[
+    ("v1", "Namespace", &[METADATA_FIELD]),
     (
         "v1",
         "ConfigMap",
         &[
-            META,
-            one(2, "data", Type::Texts),
-            one(3, "binaryData", Type::Blobs),
-            one(4, "immutable", Type::Boolean),
+            METADATA_FIELD,
+            single_field(2, "data", Type::TextMap),
+            single_field(3, "binaryData", Type::BytesMap),
+            single_field(4, "immutable", Type::Boolean),
         ],
     ),
     (
         "v1",
         "Secret",
         &[
-            META,
-            one(2, "data", Type::Blobs),
-            one(3, "type", Type::Text),
-            one(4, "stringData", Type::Texts),
-            one(5, "immutable", Type::Boolean),
+            METADATA_FIELD,
+            single_field(2, "data", Type::BytesMap),
+            single_field(3, "type", Type::Text),
+            single_field(4, "stringData", Type::TextMap),
+            single_field(5, "immutable", Type::Boolean),
         ],
     ),
-    ("v1", "ServiceAccount", &[META]),
+    ("v1", "ServiceAccount", &[METADATA_FIELD]),
     (
         "v1",
         "Event",
         &[
-            META,
-            one(2, "involvedObject", Type::Message(REFERENCE)),
-            one(3, "reason", Type::Text),
-            one(4, "message", Type::Text),
-            one(
+            METADATA_FIELD,
+            single_field(2, "involvedObject", Type::Message(REFERENCE_FIELDS)),
+            single_field(3, "reason", Type::Text),
+            single_field(4, "message", Type::Text),
+            single_field(
                 5,
                 "source",
-                Type::Message(&[one(1, "component", Type::Text), one(2, "host", Type::Text)]),
+                Type::Message(&[
+                    single_field(1, "component", Type::Text),
+                    single_field(2, "host", Type::Text),
+                ]),
             ),
-            one(6, "firstTimestamp", Type::Time(0)),
-            one(7, "lastTimestamp", Type::Time(0)),
-            one(8, "count", Type::Integer),
-            one(9, "type", Type::Text),
-            one(10, "eventTime", Type::Time(6)),
-            one(12, "action", Type::Text),
-            one(14, "reportingComponent", Type::Text),
-            one(15, "reportingInstance", Type::Text),
+            single_field(6, "firstTimestamp", Type::Time(0)),
+            single_field(7, "lastTimestamp", Type::Time(0)),
+            single_field(8, "count", Type::Integer),
+            single_field(9, "type", Type::Text),
+            single_field(10, "eventTime", Type::Time(6)),
+            single_field(12, "action", Type::Text),
+            single_field(14, "reportingComponent", Type::Text),
+            single_field(15, "reportingInstance", Type::Text),
         ],
     ),
     (
         "coordination.k8s.io/v1",
         "Lease",
         &[
-            META,
-            one(
+            METADATA_FIELD,
+            single_field(
                 2,
                 "spec",
                 Type::Message(&[
-                    one(1, "holderIdentity", Type::Text),
-                    one(2, "leaseDurationSeconds", Type::Integer),
-                    one(3, "acquireTime", Type::Time(6)),
-                    one(4, "renewTime", Type::Time(6)),
-                    one(5, "leaseTransitions", Type::Integer),
+                    single_field(1, "holderIdentity", Type::Text),
+                    single_field(2, "leaseDurationSeconds", Type::Integer),
+                    single_field(3, "acquireTime", Type::Time(6)),
+                    single_field(4, "renewTime", Type::Time(6)),
+                    single_field(5, "leaseTransitions", Type::Integer),
                 ]),
             ),
         ],
@@ -148,34 +151,40 @@ const MESSAGES: &[(&str, &str, &[Field])] = &[
     ("meta.k8s.io/v1", "DeleteOptions", DELETE_OPTIONS),
 ];
 const DELETE_OPTIONS: &[Field] = &[
-    one(1, "gracePeriodSeconds", Type::Integer),
-    one(
+    single_field(1, "gracePeriodSeconds", Type::Integer),
+    single_field(
         2,
         "preconditions",
-        Type::Message(&[one(1, "uid", Type::Text), one(2, "resourceVersion", Type::Text)]),
+        Type::Message(&[
+            single_field(1, "uid", Type::Text),
+            single_field(2, "resourceVersion", Type::Text),
+        ]),
     ),
-    one(3, "orphanDependents", Type::Boolean),
-    one(4, "propagationPolicy", Type::Text),
-    many(5, "dryRun", Type::Text),
+    single_field(3, "orphanDependents", Type::Boolean),
+    single_field(4, "propagationPolicy", Type::Text),
+    repeated_field(5, "dryRun", Type::Text),
 ];
 
-/// Reads an object in Kubernetes' envelope; `None` for what is broken or of a kind not listed.
-pub fn read(bytes: &[u8]) -> Option<Value> {
-    let envelope = fields(bytes.strip_prefix(b"k8s\0")?)?;
+/// Decodes an object in Kubernetes' envelope; `None` for a malformed message or an unlisted kind.
+pub fn decode_object(bytes: &[u8]) -> Option<Value> {
+    let envelope = split_fields(bytes.strip_prefix(b"k8s\0")?)?;
     let raw = |number: u64| {
         envelope
             .iter()
             .find(|(found, _)| *found == number)
             .and_then(|(_, wire)| wire.bytes())
     };
-    let kind = decode(
-        &[one(1, "apiVersion", Type::Text), one(2, "kind", Type::Text)],
+    let kind = decode_message(
+        &[
+            single_field(1, "apiVersion", Type::Text),
+            single_field(2, "kind", Type::Text),
+        ],
         raw(1)?,
     )?;
-    let (.., known) = MESSAGES
+    let (.., known) = KNOWN_MESSAGES
         .iter()
         .find(|(version, name, _)| kind["apiVersion"] == *version && kind["kind"] == *name)?;
-    let mut object = decode(known, raw(2).unwrap_or_default())?;
+    let mut object = decode_message(known, raw(2).unwrap_or_default())?;
     object["apiVersion"] = kind["apiVersion"].clone();
     object["kind"] = kind["kind"].clone();
     Some(object)
@@ -196,7 +205,7 @@ impl<'a> Wire<'a> {
     }
 }
 
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
+fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (first, rest) = bytes.split_first()?;
@@ -209,17 +218,17 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Wire<'_>)>> {
+fn split_fields(mut bytes: &[u8]) -> Option<Vec<(u64, Wire<'_>)>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
-        let key = varint(&mut bytes)?;
+        let key = read_varint(&mut bytes)?;
         let length = match key & 7 {
             0 => {
-                found.push((key >> 3, Wire::Number(varint(&mut bytes)?)));
+                found.push((key >> 3, Wire::Number(read_varint(&mut bytes)?)));
                 continue;
             }
             1 => 8,
-            2 => usize::try_from(varint(&mut bytes)?).ok()?,
+            2 => usize::try_from(read_varint(&mut bytes)?).ok()?,
             5 => 4,
             _ => return None,
         };
@@ -230,27 +239,33 @@ fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Wire<'_>)>> {
     Some(found)
 }
 
-fn decode(known: &[Field], bytes: &[u8]) -> Option<Value> {
+fn decode_message(known: &[Field], bytes: &[u8]) -> Option<Value> {
     let mut object = Map::new();
-    for (number, wire) in fields(bytes)? {
+    for (number, wire) in split_fields(bytes)? {
         let Some(field) = known.iter().find(|field| field.number == number) else {
             continue;
         };
         let value = match (&field.kind, wire) {
             (Type::Text, Wire::Bytes(text)) => std::str::from_utf8(text).ok()?.into(),
             (Type::Bytes, Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
-            // Negative numbers travel as their two's complement.
+            // Negative numbers are encoded in two's complement.
             (Type::Integer, Wire::Number(number)) => (number as i64).into(),
             (Type::Boolean, Wire::Number(number)) => (number != 0).into(),
-            (Type::Message(known), Wire::Bytes(bytes)) => decode(known, bytes)?,
-            (Type::Time(digits), Wire::Bytes(bytes)) => time(bytes, *digits)?,
-            (Type::Texts | Type::Blobs, Wire::Bytes(bytes)) => {
-                let value = if matches!(field.kind, Type::Texts) {
+            (Type::Message(known), Wire::Bytes(bytes)) => decode_message(known, bytes)?,
+            (Type::Time(digits), Wire::Bytes(bytes)) => decode_time(bytes, *digits)?,
+            (Type::TextMap | Type::BytesMap, Wire::Bytes(bytes)) => {
+                let value = if matches!(field.kind, Type::TextMap) {
                     Type::Text
                 } else {
                     Type::Bytes
                 };
-                let entry = decode(&[one(1, "key", Type::Text), one(2, "value", value)], bytes)?;
+                let entry = decode_message(
+                    &[
+                        single_field(1, "key", Type::Text),
+                        single_field(2, "value", value),
+                    ],
+                    bytes,
+                )?;
                 let map = object.entry(field.name).or_insert_with(|| json!({}));
                 map[entry["key"].as_str().unwrap_or_default()] =
                     entry["value"].as_str().unwrap_or_default().into();
@@ -258,7 +273,7 @@ fn decode(known: &[Field], bytes: &[u8]) -> Option<Value> {
             }
             _ => return None,
         };
-        // Go writes an absent text as an empty one.
+        // Go encodes an absent string as an empty one.
         if value == "" {
             continue;
         }
@@ -275,9 +290,12 @@ fn decode(known: &[Field], bytes: &[u8]) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-fn time(bytes: &[u8], digits: usize) -> Option<Value> {
-    let parts = decode(
-        &[one(1, "seconds", Type::Integer), one(2, "nanos", Type::Integer)],
+fn decode_time(bytes: &[u8], digits: usize) -> Option<Value> {
+    let parts = decode_message(
+        &[
+            single_field(1, "seconds", Type::Integer),
+            single_field(2, "nanos", Type::Integer),
+        ],
         bytes,
     )?;
     let nanos = i32::try_from(parts["nanos"].as_i64().unwrap_or_default()).ok()?;
@@ -305,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read() {
+    fn secret_is_decoded_and_truncation_is_refused() {
         let meta = [
             field(1, b"s"),
             field(2, b""),
@@ -329,11 +347,11 @@ mod tests {
         let expected = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": {"k": "Yg=="}, "metadata": {"name": "s", "labels": {"l": "v"}},
         });
-        assert_eq!(read(&bytes), Some(expected));
+        assert_eq!(decode_object(&bytes), Some(expected));
         for length in 0..bytes.len() - 4 {
-            // Whatever is cut off, it is refused or read as less, never a panic.
-            let _ = read(&bytes[..length]);
+            // A truncated message is refused or decoded in part; it never panics.
+            let _ = decode_object(&bytes[..length]);
         }
-        assert_eq!(read(b"{}"), None);
+        assert_eq!(decode_object(b"{}"), None);
     }
 }

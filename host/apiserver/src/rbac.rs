@@ -1,4 +1,4 @@
-//! RBAC, for those who are impersonated and in reviews. Whoever impersonates nobody is the administrator.
+//! RBAC for impersonated users and access reviews. A request without impersonation has all rights.
 
 use http::HeaderMap;
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 use crate::api::Api;
 use crate::request::{PatchKind, Target, Verb};
 use crate::status::ApiError;
-use crate::storage::{Key, Resource};
+use crate::storage::{ObjectKey, Resource};
 
-const GROUP: &str = "rbac.authorization.k8s.io";
-const ACCOUNT: &str = "system:serviceaccount:";
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
-/// Somebody.
+/// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// The user name.
@@ -21,13 +21,15 @@ pub struct User {
 }
 
 impl User {
-    /// Who is impersonated by these headers. A service account has the groups of one where none are named.
-    pub fn impersonated(headers: &HeaderMap) -> Option<Self> {
+    /// The user that the headers impersonate. A service account without explicit groups has its standard groups.
+    pub fn from_impersonation(headers: &HeaderMap) -> Option<Self> {
         let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
         let name = text(headers.get("impersonate-user")?);
         let mut groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text).collect();
         if groups.is_empty()
-            && let Some((namespace, _)) = name.strip_prefix(ACCOUNT).and_then(|rest| rest.split_once(':'))
+            && let Some((namespace, _)) = name
+                .strip_prefix(ACCOUNT_PREFIX)
+                .and_then(|rest| rest.split_once(':'))
         {
             groups.push("system:serviceaccounts".into());
             groups.push(format!("system:serviceaccounts:{namespace}"));
@@ -36,8 +38,8 @@ impl User {
         Some(Self { name, groups })
     }
 
-    /// Whom a SubjectAccessReview is about.
-    pub fn reviewed(spec: &Value) -> Self {
+    /// The user of a SubjectAccessReview.
+    pub fn from_review(spec: &Value) -> Self {
         let groups = spec["groups"].as_array().into_iter().flatten();
         Self {
             name: spec["user"].as_str().unwrap_or_default().into(),
@@ -45,38 +47,38 @@ impl User {
         }
     }
 
-    fn is(&self, subject: &Value, namespace: &str) -> bool {
+    fn is_subject(&self, subject: &Value, namespace: &str) -> bool {
         let name = subject["name"].as_str().unwrap_or_default();
         match subject["kind"].as_str() {
             Some("User") => name == self.name,
             Some("Group") => self.groups.iter().any(|group| group == name),
             Some("ServiceAccount") => {
                 let namespace = subject["namespace"].as_str().unwrap_or(namespace);
-                self.name == format!("{ACCOUNT}{namespace}:{name}")
+                self.name == format!("{ACCOUNT_PREFIX}{namespace}:{name}")
             }
             _ => false,
         }
     }
 }
 
-/// What somebody wants to do.
+/// The attributes of a request that RBAC decides on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
-    /// The verb, as roles name it.
+pub struct AccessRequest {
+    /// The verb, as in roles.
     pub verb: String,
     /// API group.
     pub group: String,
-    /// Plural, with the subresource.
+    /// Plural, or `plural/subresource`.
     pub resource: String,
-    /// Where; empty for everywhere.
+    /// Namespace; empty for all.
     pub namespace: String,
-    /// On what; empty for any.
+    /// Object name; empty for any.
     pub name: String,
 }
 
-impl Wish {
-    /// What a request wants.
-    pub fn of(target: &Target, verb: Verb) -> Self {
+impl AccessRequest {
+    /// The attributes of a request.
+    pub fn from_request(target: &Target, verb: Verb) -> Self {
         Self {
             verb: match verb {
                 Verb::Patch(PatchKind::Apply) => "patch",
@@ -84,14 +86,14 @@ impl Wish {
             }
             .into(),
             group: target.group.clone(),
-            resource: target.counted_as(),
+            resource: target.resource_with_subresource(),
             namespace: target.namespace.clone().unwrap_or_default(),
             name: target.name.clone().unwrap_or_default(),
         }
     }
 
-    /// What a review asks about.
-    pub fn reviewed(attributes: &Value) -> Self {
+    /// The `resourceAttributes` of a review.
+    pub fn from_review(attributes: &Value) -> Self {
         let text = |field: &str| attributes[field].as_str().unwrap_or_default().to_owned();
         let resource = match text("subresource") {
             sub if sub.is_empty() => text("resource"),
@@ -106,7 +108,7 @@ impl Wish {
         }
     }
 
-    fn covered_by(&self, rule: &Value) -> bool {
+    fn is_covered_by(&self, rule: &Value) -> bool {
         let has = |field: &str, wanted: &str| {
             let mut all = rule[field].as_array().into_iter().flatten();
             all.any(|item| item == wanted || item == "*")
@@ -125,58 +127,60 @@ impl Wish {
     }
 }
 
-/// Whether the roles bound to somebody allow it.
-pub fn allows(api: &Api, user: &User, wish: &Wish) -> bool {
+/// Returns true if a role bound to the user allows the access.
+pub fn is_allowed(api: &Api, user: &User, access: &AccessRequest) -> bool {
     if user.groups.iter().any(|group| group == "system:masters") {
         return true;
     }
     let bound = |plural: &str, namespace: Option<&str>| {
-        let (bindings, _) = api.storage.list(&Resource::new(GROUP, plural), namespace);
+        let (bindings, _) = api.storage.list(&Resource::new(RBAC_GROUP, plural), namespace);
         let of_user = move |binding: &Value, place: &str| {
             let mut subjects = binding["subjects"].as_array().into_iter().flatten();
-            subjects.any(|subject| user.is(subject, place))
+            subjects.any(|subject| user.is_subject(subject, place))
         };
         let place = namespace.unwrap_or_default();
         bindings.into_iter().any(|binding| {
-            of_user(&binding.value, place) && rules(api, &binding.value["roleRef"], place, wish)
+            of_user(&binding.value, place) && role_allows(api, &binding.value["roleRef"], place, access)
         })
     };
     bound("clusterrolebindings", None)
-        || (!wish.namespace.is_empty() && bound("rolebindings", Some(&wish.namespace)))
+        || (!access.namespace.is_empty() && bound("rolebindings", Some(&access.namespace)))
 }
 
-fn rules(api: &Api, role: &Value, namespace: &str, wish: &Wish) -> bool {
+fn role_allows(api: &Api, role: &Value, namespace: &str, access: &AccessRequest) -> bool {
     let (plural, namespace) = match role["kind"].as_str() {
         Some("Role") => ("roles", namespace),
         _ => ("clusterroles", ""),
     };
-    let key = Key::new(namespace, role["name"].as_str().unwrap_or_default());
-    let Some(role) = api.storage.get(&Resource::new(GROUP, plural), &key) else {
+    let key = ObjectKey::new(namespace, role["name"].as_str().unwrap_or_default());
+    let Some(role) = api.storage.get(&Resource::new(RBAC_GROUP, plural), &key) else {
         return false;
     };
     let mut rules = role.value["rules"].as_array().into_iter().flatten();
-    rules.any(|rule| wish.covered_by(rule))
+    rules.any(|rule| access.is_covered_by(rule))
 }
 
-/// Refuses a request of somebody who may not make it, in Kubernetes' words.
-pub fn check(api: &Api, user: &User, wish: &Wish) -> Result<(), ApiError> {
-    if allows(api, user, wish) {
+/// Fails with 403 Forbidden and Kubernetes' message if no role allows the access.
+pub fn check_access(api: &Api, user: &User, access: &AccessRequest) -> Result<(), ApiError> {
+    if is_allowed(api, user, access) {
         return Ok(());
     }
-    let Wish {
+    let AccessRequest {
         verb,
         group,
         resource,
         namespace,
         name,
-    } = wish;
-    let subject = match name.is_empty() {
-        true => resource.clone(),
-        false => format!("{resource} {name:?}"),
+    } = access;
+    let subject = if name.is_empty() {
+        resource.clone()
+    } else {
+        format!("{resource} {name:?}")
     };
-    let place = match namespace.is_empty() {
-        true => "at the cluster scope".to_owned(),
-        false => format!("in the namespace {namespace:?}"),
+    let place = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {namespace:?}")
     };
     Err(ApiError::new(
         403,
@@ -194,8 +198,8 @@ mod tests {
 
     use super::*;
 
-    fn wish(verb: &str, resource: &str, name: &str) -> Wish {
-        Wish {
+    fn access_request(verb: &str, resource: &str, name: &str) -> AccessRequest {
+        AccessRequest {
             verb: verb.into(),
             group: String::new(),
             resource: resource.into(),
@@ -205,39 +209,39 @@ mod tests {
     }
 
     #[test]
-    fn rules_cover_what_they_name() {
+    fn rule_covers_only_named_verbs_resources_and_objects() {
         let rule =
             json!({"apiGroups": [""], "resources": ["configmaps", "*/status"], "verbs": ["get", "list"]});
-        assert!(wish("get", "configmaps", "x").covered_by(&rule));
-        assert!(wish("get", "pods/status", "x").covered_by(&rule));
-        assert!(!wish("get", "pods", "x").covered_by(&rule));
-        assert!(!wish("get", "configmaps/scale", "x").covered_by(&rule));
-        assert!(!wish("delete", "configmaps", "x").covered_by(&rule));
+        assert!(access_request("get", "configmaps", "x").is_covered_by(&rule));
+        assert!(access_request("get", "pods/status", "x").is_covered_by(&rule));
+        assert!(!access_request("get", "pods", "x").is_covered_by(&rule));
+        assert!(!access_request("get", "configmaps/scale", "x").is_covered_by(&rule));
+        assert!(!access_request("delete", "configmaps", "x").is_covered_by(&rule));
         let named = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "resourceNames": ["x"]});
-        assert!(wish("get", "configmaps", "x").covered_by(&named));
-        assert!(!wish("get", "configmaps", "y").covered_by(&named));
-        assert!(!wish("list", "configmaps", "").covered_by(&named));
+        assert!(access_request("get", "configmaps", "x").is_covered_by(&named));
+        assert!(!access_request("get", "configmaps", "y").is_covered_by(&named));
+        assert!(!access_request("list", "configmaps", "").is_covered_by(&named));
     }
 
     #[test]
-    fn a_service_account_has_its_groups() {
+    fn impersonated_service_account_has_its_groups() {
         let mut headers = HeaderMap::new();
-        assert_eq!(User::impersonated(&headers), None);
+        assert_eq!(User::from_impersonation(&headers), None);
         let name = "system:serviceaccount:ci:builder";
         headers.insert("impersonate-user", name.parse().unwrap());
-        let user = User::impersonated(&headers).unwrap();
+        let user = User::from_impersonation(&headers).unwrap();
         let groups = [
             "system:serviceaccounts",
             "system:serviceaccounts:ci",
             "system:authenticated",
         ];
         assert_eq!(user.groups, groups);
-        assert!(user.is(
+        assert!(user.is_subject(
             &json!({"kind": "ServiceAccount", "name": "builder", "namespace": "ci"}),
             ""
         ));
-        assert!(user.is(&json!({"kind": "ServiceAccount", "name": "builder"}), "ci"));
-        assert!(!user.is(&json!({"kind": "ServiceAccount", "name": "builder"}), "other"));
-        assert!(!user.is(&json!({"kind": "User", "name": "builder"}), "ci"));
+        assert!(user.is_subject(&json!({"kind": "ServiceAccount", "name": "builder"}), "ci"));
+        assert!(!user.is_subject(&json!({"kind": "ServiceAccount", "name": "builder"}), "other"));
+        assert!(!user.is_subject(&json!({"kind": "User", "name": "builder"}), "ci"));
     }
 }

@@ -1,4 +1,4 @@
-//! From HTTP to intent: which verb, on what, with which options.
+//! Parsing of requests: verb, target and options.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::ApiError;
 
-/// What a path names below `/api/v1` or `/apis/GROUP/VERSION`.
+/// The target of a path below `/api/v1` or `/apis/GROUP/VERSION`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Target {
     /// API group, empty for core.
@@ -27,7 +27,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads a path; `None` for one that names no resource.
+    /// Parses a path; `None` for a path without a resource.
     pub fn parse(path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
             .trim_matches('/')
@@ -77,7 +77,7 @@ impl Target {
     }
 
     /// `resource` or `resource/subresource`.
-    pub fn counted_as(&self) -> String {
+    pub fn resource_with_subresource(&self) -> String {
         match &self.subresource {
             Some(sub) => format!("{}/{sub}", self.resource),
             None => self.resource.clone(),
@@ -85,50 +85,50 @@ impl Target {
     }
 }
 
-/// How a patch body is to be read.
+/// The format of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7386.
     Merge,
-    /// Kubernetes' own merge, with lists merged by key.
+    /// Kubernetes' strategic merge patch, with lists merged by key.
     Strategic,
     /// Server-side apply.
     Apply,
 }
 
-/// What is to be done.
+/// The verb of a request, as in RBAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Read one.
+    /// Reads one object.
     Get,
-    /// Read many.
+    /// Reads a collection.
     List,
-    /// Follow changes.
+    /// Streams changes.
     Watch,
-    /// Make one.
+    /// Creates an object.
     Create,
-    /// Replace one.
+    /// Replaces an object.
     Update,
-    /// Change one.
+    /// Patches or applies an object.
     Patch(PatchKind),
-    /// Delete one.
+    /// Deletes an object.
     Delete,
-    /// Delete many.
+    /// Deletes a collection.
     DeleteCollection,
 }
 
 impl Verb {
     /// The verb of a request on `target`.
-    pub fn of(
+    pub fn from_request(
         method: &http::Method,
         target: &Target,
         query: &Query,
         headers: &HeaderMap,
     ) -> Result<Self, ApiError> {
         Ok(match (method.as_str(), &target.name) {
-            ("GET", _) if query.flag("watch") && target.subresource.is_none() => Self::Watch,
+            ("GET", _) if query.is_set("watch") && target.subresource.is_none() => Self::Watch,
             ("GET", Some(_)) => Self::Get,
             ("GET", None) => Self::List,
             ("POST", None) => Self::Create,
@@ -173,8 +173,8 @@ impl Verb {
         }
     }
 
-    /// Whether the verb may change an object.
-    pub fn writes(self) -> bool {
+    /// Returns true if the verb may change an object.
+    pub fn is_write(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
@@ -184,7 +184,7 @@ impl Verb {
 pub struct Query(BTreeMap<String, String>);
 
 impl Query {
-    /// Reads a query string; of a repeated key, the first counts.
+    /// Parses a query string; of a repeated key, the first value counts.
     pub fn parse(query: Option<&str>) -> Self {
         let mut pairs = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -195,7 +195,7 @@ impl Query {
         Self(pairs)
     }
 
-    /// A value that isn't empty.
+    /// A non-empty value.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0
             .get(key)
@@ -203,14 +203,14 @@ impl Query {
             .filter(|value| !value.is_empty())
     }
 
-    /// A boolean as Go's converter reads it: present and not `0` or `false`.
-    pub fn flag(&self, key: &str) -> bool {
+    /// A boolean, parsed as in apimachinery: present and neither `0` nor `false`.
+    pub fn is_set(&self, key: &str) -> bool {
         self.0
             .get(key)
             .is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "0" | "false"))
     }
 
-    fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
+    fn parse_number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
         self.get(key)
             .map(|text| {
                 text.parse()
@@ -219,8 +219,8 @@ impl Query {
             .transpose()
     }
 
-    /// Whether the request only asks what would happen.
-    pub fn dry_run(&self) -> Result<bool, ApiError> {
+    /// Returns true for a dry run.
+    pub fn is_dry_run(&self) -> Result<bool, ApiError> {
         match self.get("dryRun") {
             None => Ok(false),
             Some("All") => Ok(true),
@@ -233,7 +233,7 @@ impl Query {
     }
 
     /// The options of a list or a watch.
-    pub fn list_options(&self) -> Result<ListOptions, ApiError> {
+    pub fn parse_list_options(&self) -> Result<ListOptions, ApiError> {
         let revision = match self.get("resourceVersion") {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| {
@@ -244,17 +244,17 @@ impl Query {
         Ok(ListOptions {
             labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default())?,
             fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default())?,
-            limit: self.number("limit")?.filter(|limit| *limit > 0),
+            limit: self.parse_number("limit")?.filter(|limit| *limit > 0),
             resume: self.get("continue").map(str::to_owned),
             revision,
             exact: revision_match.as_deref() == Some("Exact"),
             revision_match,
-            bookmarks: self.flag("allowWatchBookmarks"),
+            bookmarks: self.is_set("allowWatchBookmarks"),
             initial_events: self
                 .0
                 .contains_key("sendInitialEvents")
-                .then(|| self.flag("sendInitialEvents")),
-            timeout: self.number("timeoutSeconds")?.map(Duration::from_secs),
+                .then(|| self.is_set("sendInitialEvents")),
+            timeout: self.parse_number("timeoutSeconds")?.map(Duration::from_secs),
         })
     }
 }
@@ -262,13 +262,13 @@ impl Query {
 /// The options of a list or a watch.
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Which labels.
+    /// `labelSelector`.
     pub labels: LabelSelector,
-    /// Which fields.
+    /// `fieldSelector`.
     pub fields: FieldSelector,
     /// Page size.
     pub limit: Option<usize>,
-    /// Token of the next page.
+    /// PageToken of the next page.
     pub resume: Option<String>,
     /// `resourceVersion`.
     pub revision: Option<u64>,
@@ -284,20 +284,20 @@ pub struct ListOptions {
     pub timeout: Option<Duration>,
 }
 
-/// In which shape objects are to be sent.
+/// The representation of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// As they are.
+    /// The whole object.
     Object,
     /// `PartialObjectMetadata`: metadata only.
     Partial,
-    /// `Table`: what kubectl prints.
+    /// `Table`, for `kubectl get`.
     Table,
 }
 
 impl Shape {
-    /// The first shape of the `Accept` header that this server can send.
-    pub fn accepted(headers: &HeaderMap) -> Result<Self, ApiError> {
+    /// The first representation of the `Accept` header that this server supports.
+    pub fn negotiate(headers: &HeaderMap) -> Result<Self, ApiError> {
         let Some(accept) = headers
             .get(http::header::ACCEPT)
             .and_then(|accept| accept.to_str().ok())
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_name_resources() {
+    fn path_is_parsed_into_target() {
         let pod = Target::parse("/api/v1/namespaces/a/pods/x/status").unwrap();
         assert_eq!(
             (
@@ -363,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_acceptable_shape_wins() {
+    fn first_supported_media_type_is_negotiated() {
         let accept = |text: &'static str| {
-            Shape::accepted(&HeaderMap::from_iter([(
+            Shape::negotiate(&HeaderMap::from_iter([(
                 http::header::ACCEPT,
                 http::HeaderValue::from_static(text),
             )]))

@@ -1,17 +1,17 @@
-//! Reviews: the administrator may do everything; others, what the roles bound to them allow.
+//! Authentication and access reviews, decided by [`crate::rbac`].
 
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::rbac::{self, User, Wish};
+use crate::rbac::{self, AccessRequest, User};
 
 /// Answers a review of the given kind.
-pub fn answer(api: &Api, headers: &HeaderMap, kind: &str, mut object: Value) -> Value {
+pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Value) -> Value {
     if !object.is_object() {
         object = json!({});
     }
-    let impersonated = User::impersonated(headers);
+    let impersonated = User::from_impersonation(headers);
     let user = match &impersonated {
         Some(user) => json!({"username": user.name, "groups": user.groups}),
         None => json!({"username": "ostler:admin", "groups": ["system:masters", "system:authenticated"]}),
@@ -26,13 +26,14 @@ pub fn answer(api: &Api, headers: &HeaderMap, kind: &str, mut object: Value) -> 
         }),
         _ => {
             let spec = &object["spec"];
-            let about = match spec["user"].is_string() {
-                true => Some(User::reviewed(spec)),
-                false => impersonated,
+            let about = if spec["user"].is_string() {
+                Some(User::from_review(spec))
+            } else {
+                impersonated
             };
-            let wish = Wish::reviewed(&spec["resourceAttributes"]);
+            let access = AccessRequest::from_review(&spec["resourceAttributes"]);
             match about {
-                Some(user) if !rbac::allows(api, &user, &wish) => {
+                Some(user) if !rbac::is_allowed(api, &user, &access) => {
                     json!({"allowed": false, "reason": "no role that is bound allows it"})
                 }
                 _ => json!({"allowed": true, "reason": "allowed"}),

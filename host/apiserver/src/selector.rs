@@ -19,7 +19,7 @@ enum Requirement {
 }
 
 impl LabelSelector {
-    /// Reads the query syntax: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+    /// Parses the query syntax: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
         split_outside_parentheses(text)
             .into_iter()
@@ -30,7 +30,7 @@ impl LabelSelector {
             .map(Self)
     }
 
-    /// Whether an object's labels satisfy every requirement.
+    /// Returns true if the object's labels satisfy every requirement.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.0.iter().all(|requirement| match requirement {
@@ -105,7 +105,7 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
 pub struct FieldSelector(Vec<(String, bool, String)>);
 
 impl FieldSelector {
-    /// Reads `metadata.name=x,spec.y!=z`.
+    /// Parses `metadata.name=x,spec.y!=z`.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
         text.split(',')
             .filter(|part| !part.trim().is_empty())
@@ -125,12 +125,12 @@ impl FieldSelector {
             .map(Self)
     }
 
-    /// The fields asked about.
-    pub fn fields(&self) -> impl Iterator<Item = &str> {
+    /// The field paths of the requirements.
+    pub fn list_fields(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(field, ..)| field.as_str())
     }
 
-    /// Whether an object satisfies every requirement; a missing field counts as empty.
+    /// Returns true if the object satisfies every requirement; a missing field counts as empty.
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|(field, equal, expected)| {
             let found = field.split('.').fold(object, |value, part| &value[part]);
@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels() {
+    fn label_selector_matches_as_in_kubernetes() {
         let object = json!({"metadata": {"labels": {"app": "web", "tier": "front"}}});
         for (selector, expected) in [
             ("", true),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn field_selector_matches_as_in_kubernetes() {
         let object = json!({"metadata": {"name": "x"}, "spec": {"paused": true}});
         let matches = |text: &str| FieldSelector::parse(text).unwrap().matches(&object);
         assert!(matches("metadata.name=x,spec.paused==true,spec.absent="));

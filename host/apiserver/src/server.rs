@@ -1,4 +1,4 @@
-//! The listener: connections in, requests through, and the handle a test holds.
+//! The listener and the handle of a running server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use base64::Engine as _;
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -20,21 +18,20 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::Api;
 use crate::faults::{Counters, Faults};
+use crate::response::Body;
+use crate::state::State;
 use crate::storage::Storage;
 use crate::tls::Tls;
-use crate::{answer, garbage};
+use crate::{garbage, handler};
 
-/// A response body: whole, or a stream of lines.
-pub type Body = UnsyncBoxBody<Bytes, io::Error>;
-
-/// How to start.
+/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Address to listen on; port 0 lets the system choose.
+    /// Address of the listener; with port 0 the system chooses a port.
     pub listen: SocketAddr,
-    /// How often watches that ask for bookmarks get one.
+    /// Interval of bookmarks in watches that request them.
     pub bookmark_interval: Duration,
-    /// How many changes per resource a watch can go back.
+    /// Number of changes kept per resource, for watches and lists at an earlier revision.
     pub history: usize,
     /// HTTPS instead of plain HTTP, with a certificate that the kubeconfig carries.
     pub tls: bool,
@@ -49,23 +46,6 @@ impl Default for Options {
             tls: false,
         }
     }
-}
-
-/// What requests share.
-#[derive(Debug)]
-pub struct State {
-    /// Objects and kinds.
-    pub api: Api,
-    /// Faults on demand.
-    pub faults: Faults,
-    /// What was asked.
-    pub counters: Counters,
-    /// See [`Options::bookmark_interval`].
-    pub bookmark_interval: Duration,
-    /// Where the server listens.
-    pub address: SocketAddr,
-    /// How it shows who it is, where it speaks HTTPS.
-    pub tls: Option<Tls>,
 }
 
 /// A running server; dropping it stops it.
@@ -98,12 +78,12 @@ impl Server {
             let (state, stop) = (state.clone(), stop.clone());
             async move {
                 tokio::select! {
-                    () = garbage::run(state, written) => {}
+                    () = garbage::run_collector(state, written) => {}
                     () = stop.cancelled() => {}
                 }
             }
         });
-        let listener = tokio::spawn(listen(state.clone(), listener, stop.clone()));
+        let listener = tokio::spawn(accept_connections(state.clone(), listener, stop.clone()));
         Ok(Self {
             state,
             listener,
@@ -131,31 +111,31 @@ impl Server {
         )
     }
 
-    /// The switchboard of faults.
+    /// Fault injection.
     pub fn faults(&self) -> &Faults {
         &self.state.faults
     }
 
-    /// Counts of requests.
+    /// Counters of requests.
     pub fn counters(&self) -> &Counters {
         &self.state.counters
     }
 
-    /// Forgets all history, so that watches and page tokens from before are answered 410.
+    /// Drops the history, so that older watches and page tokens are answered with 410 Gone.
     pub fn compact(&self) {
         self.state.api.storage.compact();
     }
 
-    /// Stops, and waits until nothing runs any more.
+    /// Stops the server and waits for its tasks.
     pub async fn shutdown(self) {
         drop(self.stop);
-        // A task that panicked has been reported by the runtime.
+        // The panic of a task has been reported by the runtime.
         let _ = self.listener.await;
         let _ = self.collector.await;
     }
 }
 
-async fn listen(state: Arc<State>, listener: TcpListener, stop: CancellationToken) {
+async fn accept_connections(state: Arc<State>, listener: TcpListener, stop: CancellationToken) {
     let connections = tokio_util::task::TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -164,9 +144,9 @@ async fn listen(state: Arc<State>, listener: TcpListener, stop: CancellationToke
         };
         match accepted {
             Ok((stream, _)) if *state.faults.refusing.borrow() => drop(stream),
-            Ok((stream, _)) => drop(connections.spawn(connection(state.clone(), stream, stop.clone()))),
+            Ok((stream, _)) => drop(connections.spawn(serve_connection(state.clone(), stream, stop.clone()))),
             Err(error) => {
-                // Out of file descriptors, most likely: others must end first.
+                // Most likely the process is out of file descriptors: other connections must end first.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -176,12 +156,12 @@ async fn listen(state: Arc<State>, listener: TcpListener, stop: CancellationToke
     connections.wait().await;
 }
 
-async fn connection(state: Arc<State>, stream: TcpStream, stop: CancellationToken) {
+async fn serve_connection(state: Arc<State>, stream: TcpStream, stop: CancellationToken) {
     let mut restarts = state.faults.restarts.subscribe();
-    // Small answers must not wait for more.
+    // A small response must not wait for the next one (Nagle).
     let _ = stream.set_nodelay(true);
     let serving_state = state.clone();
-    let service = service_fn(move |request: Request<Incoming>| serve(serving_state.clone(), request));
+    let service = service_fn(move |request: Request<Incoming>| serve_request(serving_state.clone(), request));
     let builder = Builder::new(TokioExecutor::new());
     let tls = state.tls.as_ref().map(|tls| tls.acceptor.clone());
     let serving = async {
@@ -204,9 +184,9 @@ async fn connection(state: Arc<State>, stream: TcpStream, stop: CancellationToke
     }
 }
 
-/// An error closes the connection without an answer.
-async fn serve(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Body>, io::Error> {
+/// Serves a request; an error closes the connection without a response.
+async fn serve_request(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Body>, io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-    answer::answer(state, parts, body).await
+    handler::handle_request(state, parts, body).await
 }

@@ -1,15 +1,16 @@
-//! Kubernetes errors: the `Status` object with the real server's codes, reasons and words.
+//! API errors: the `Status` object with the codes, reasons and messages of kube-apiserver.
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-/// A request that failed, as the client will see it.
+/// The error response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     /// HTTP status code.
     pub code: u16,
     /// Machine-readable reason, such as `NotFound`.
     pub reason: String,
-    /// Words for a person.
+    /// Human-readable message.
     pub message: String,
     /// `Status.details`.
     pub details: Option<Value>,
@@ -17,7 +18,7 @@ pub struct ApiError {
     pub retry_after: Option<u32>,
 }
 
-/// What the error is about: a kind in a group, and the object's name.
+/// The subject of an error: a kind in a group, and the object's name.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// API group, empty for core.
@@ -31,105 +32,20 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn qualified(&self, word: &str) -> String {
+    fn qualified_name(&self, word: &str) -> String {
         match self.group {
             "" => word.to_owned(),
             group => format!("{word}.{group}"),
         }
     }
 
-    fn details(&self, kind: &str) -> Value {
+    fn to_details(&self, kind: &str) -> Value {
         let mut details = json!({"name": self.name, "kind": kind});
         if !self.group.is_empty() {
             details["group"] = self.group.into();
         }
         details
     }
-}
-
-/// One broken rule of an Invalid error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
-    /// Field path, such as `spec.url`.
-    pub field: String,
-    /// Reason, such as `FieldValueRequired`.
-    pub reason: &'static str,
-    /// Words, without the field.
-    pub message: String,
-}
-
-impl Cause {
-    /// `Required value: …`.
-    pub fn required(field: &str, why: &str) -> Self {
-        let message = if why.is_empty() {
-            "Required value".into()
-        } else {
-            format!("Required value: {why}")
-        };
-        Self {
-            field: field.into(),
-            reason: "FieldValueRequired",
-            message,
-        }
-    }
-
-    /// `Invalid value: "x": …`.
-    pub fn invalid(field: &str, value: &Value, why: impl std::fmt::Display) -> Self {
-        let message = format!("Invalid value: {}: {why}", shown(value));
-        Self {
-            field: field.into(),
-            reason: "FieldValueInvalid",
-            message,
-        }
-    }
-
-    /// `Forbidden: …`.
-    pub fn forbidden(field: &str, why: impl std::fmt::Display) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueForbidden",
-            message: format!("Forbidden: {why}"),
-        }
-    }
-
-    /// `Unsupported value: "x": supported values: "a", "b"`.
-    pub fn unsupported(field: &str, value: &Value, supported: &[Value]) -> Self {
-        let supported: Vec<String> = supported.iter().map(shown).collect();
-        let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            shown(value),
-            supported.join(", ")
-        );
-        Self {
-            field: field.into(),
-            reason: "FieldValueNotSupported",
-            message,
-        }
-    }
-
-    /// `Duplicate value: …`.
-    pub fn duplicate(field: &str, value: &Value) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueDuplicate",
-            message: format!("Duplicate value: {}", shown(value)),
-        }
-    }
-
-    /// `Invalid value: "integer": …`: the named type stands where the value would.
-    pub fn wrong_type(field: &str, found: &str, expected: &str) -> Self {
-        let why = format!("{field} in body must be of type {expected}: \"{found}\"");
-        Self {
-            field: field.into(),
-            reason: "FieldValueTypeInvalid",
-            message: format!("Invalid value: \"{found}\": {why}"),
-        }
-    }
-}
-
-/// A value as Go's field errors print it: strings and composites as JSON text.
-fn shown(value: &Value) -> String {
-    value.to_string()
 }
 
 impl ApiError {
@@ -153,16 +69,16 @@ impl ApiError {
     pub fn not_found(subject: Subject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" not found",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(404, "NotFound", message)
         }
     }
 
-    /// 404 for a path that no resource answers.
+    /// 404 for a path without a resource.
     pub fn no_such_path() -> Self {
         Self {
             details: Some(json!({})),
@@ -174,33 +90,33 @@ impl ApiError {
         }
     }
 
-    /// 409: the name is taken.
+    /// 409: an object of this name exists.
     pub fn already_exists(subject: Subject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" already exists",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(409, "AlreadyExists", message)
         }
     }
 
-    /// 409: an operation that cannot be fulfilled, and why.
+    /// 409: the operation cannot be fulfilled.
     pub fn conflict(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {why}",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(409, "Conflict", message)
         }
     }
 
-    /// 409: somebody wrote in between.
+    /// 409: the object has been modified since it was read.
     pub fn modified(subject: Subject<'_>) -> Self {
         Self::conflict(
             subject,
@@ -212,21 +128,18 @@ impl ApiError {
     pub fn forbidden(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "{} \"{}\" is forbidden: {why}",
-            subject.qualified(subject.resource),
+            subject.qualified_name(subject.resource),
             subject.name
         );
         Self {
-            details: Some(subject.details(subject.resource)),
+            details: Some(subject.to_details(subject.resource)),
             ..Self::new(403, "Forbidden", message)
         }
     }
 
     /// 422 with its causes.
-    pub fn invalid(subject: Subject<'_>, causes: Vec<Cause>) -> Self {
-        let said: Vec<String> = causes
-            .iter()
-            .map(|cause| format!("{}: {}", cause.field, cause.message))
-            .collect();
+    pub fn invalid(subject: Subject<'_>, causes: Vec<FieldError>) -> Self {
+        let said: Vec<String> = causes.iter().map(ToString::to_string).collect();
         let said = if said.len() == 1 {
             said.concat()
         } else {
@@ -234,10 +147,10 @@ impl ApiError {
         };
         let message = format!(
             "{} \"{}\" is invalid: {said}",
-            subject.qualified(subject.kind),
+            subject.qualified_name(subject.kind),
             subject.name
         );
-        let mut details = subject.details(subject.kind);
+        let mut details = subject.to_details(subject.kind);
         details["causes"] = causes
             .iter()
             .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
@@ -248,7 +161,7 @@ impl ApiError {
         }
     }
 
-    /// 410: the asked-for revision is no longer kept.
+    /// 410: the requested revision is no longer in the history.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
@@ -273,7 +186,7 @@ impl ApiError {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 504: the server has not reached the asked-for revision.
+    /// 504: the requested revision is in the future.
     pub fn too_large_revision(asked: u64, current: u64) -> Self {
         let details = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1});
         Self {

@@ -1,4 +1,4 @@
-//! The data: objects by resource and name, one revision counter, and a bounded history per resource.
+//! Object storage: objects by resource and name, one revision counter, and a bounded history per resource.
 //!
 //! Objects are immutable once stored and shared by reference, so that a list or a hundred watches cost no copies.
 
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::object::{Change, Key, Resource, Stored};
+pub use crate::object::{Change, ObjectKey, Resource, StoredObject};
 
-/// Why a write didn't happen.
+/// Reason for a refused write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// Another write came first, or the object is gone.
+pub enum WriteRefused {
+    /// Another write came first, or the object has been deleted.
     Changed,
-    /// The name is taken.
+    /// An object of this name exists.
     Exists,
     /// The namespace doesn't exist.
     NoNamespace,
@@ -24,18 +24,18 @@ pub enum Refused {
     NamespaceTerminating,
 }
 
-/// The asked-for revision has left the history.
+/// The requested revision is older than the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
-    /// Oldest revision that can still be asked for.
+    /// Oldest revision that can be requested.
     pub oldest: u64,
 }
 
 #[derive(Debug)]
 struct Table {
-    objects: BTreeMap<Key, Arc<Stored>>,
+    objects: BTreeMap<ObjectKey, Arc<StoredObject>>,
     history: VecDeque<Arc<Change>>,
-    /// Changes at or before this revision are forgotten.
+    /// Changes at or before this revision are no longer in the history.
     compacted: u64,
     signal: watch::Sender<u64>,
 }
@@ -55,26 +55,26 @@ impl Table {
 struct Data {
     revision: u64,
     tables: HashMap<Resource, Table>,
-    by_uid: HashMap<String, (Resource, Key)>,
-    dependents: HashMap<String, HashSet<(Resource, Key)>>,
-    /// A table made later can't know of earlier compaction by itself.
+    by_uid: HashMap<String, (Resource, ObjectKey)>,
+    dependents: HashMap<String, HashSet<(Resource, ObjectKey)>>,
+    /// The latest compaction, which also holds for tables created after it.
     compacted: u64,
 }
 
-/// What the collector is told of every write.
-pub type Written = (Resource, Arc<Change>);
+/// Notification of a write to the garbage collector.
+pub type WriteNotice = (Resource, Arc<Change>);
 
 /// All objects.
 #[derive(Debug)]
 pub struct Storage {
     data: Mutex<Data>,
     history: usize,
-    written: mpsc::UnboundedSender<Written>,
+    written: mpsc::UnboundedSender<WriteNotice>,
 }
 
 impl Storage {
     /// An empty storage that keeps `history` changes per resource and reports every write to the receiver.
-    pub fn new(history: usize) -> (Self, mpsc::UnboundedReceiver<Written>) {
+    pub fn new(history: usize) -> (Self, mpsc::UnboundedReceiver<WriteNotice>) {
         let (written, receiver) = mpsc::unbounded_channel();
         let data = Data {
             revision: 1,
@@ -104,12 +104,12 @@ impl Storage {
     }
 
     /// One object.
-    pub fn get(&self, resource: &Resource, key: &Key) -> Option<Arc<Stored>> {
+    pub fn get(&self, resource: &Resource, key: &ObjectKey) -> Option<Arc<StoredObject>> {
         self.lock().tables.get(resource)?.objects.get(key).cloned()
     }
 
-    /// The object with this uid, and what it is.
-    pub fn by_uid(&self, uid: &str) -> Option<(Resource, Arc<Stored>)> {
+    /// The object with this uid, and its resource.
+    pub fn find_by_uid(&self, uid: &str) -> Option<(Resource, Arc<StoredObject>)> {
         let data = self.lock();
         let (resource, key) = data.by_uid.get(uid)?;
         Some((
@@ -119,7 +119,7 @@ impl Storage {
     }
 
     /// Objects whose owner references name this uid.
-    pub fn dependents(&self, uid: &str) -> Vec<(Resource, Arc<Stored>)> {
+    pub fn list_dependents(&self, uid: &str) -> Vec<(Resource, Arc<StoredObject>)> {
         let data = self.lock();
         let known = data.dependents.get(uid).into_iter().flatten();
         known
@@ -132,34 +132,34 @@ impl Storage {
             .collect()
     }
 
-    /// Everything in a namespace.
-    pub fn in_namespace(&self, namespace: &str) -> Vec<(Resource, Arc<Stored>)> {
+    /// All objects in a namespace.
+    pub fn list_namespace(&self, namespace: &str) -> Vec<(Resource, Arc<StoredObject>)> {
         let data = self.lock();
         let all = data.tables.iter();
         all.flat_map(|(resource, table)| {
-            range(table, Some(namespace)).map(|(_, object)| (resource.clone(), object.clone()))
+            iter_range(table, Some(namespace)).map(|(_, object)| (resource.clone(), object.clone()))
         })
         .collect()
     }
 
     /// The objects of a resource in key order, and the revision of that state.
-    pub fn list(&self, resource: &Resource, namespace: Option<&str>) -> (Vec<Arc<Stored>>, u64) {
+    pub fn list(&self, resource: &Resource, namespace: Option<&str>) -> (Vec<Arc<StoredObject>>, u64) {
         let data = self.lock();
         let objects = data.tables.get(resource).map(|table| {
-            range(table, namespace)
+            iter_range(table, namespace)
                 .map(|(_, object)| object.clone())
                 .collect()
         });
         (objects.unwrap_or_default(), data.revision)
     }
 
-    /// The objects as they were at an earlier revision: today's state with later changes undone.
+    /// The objects at an earlier revision: the current state with later changes undone.
     pub fn list_at(
         &self,
         resource: &Resource,
         namespace: Option<&str>,
         revision: u64,
-    ) -> Result<Vec<Arc<Stored>>, Compacted> {
+    ) -> Result<Vec<Arc<StoredObject>>, Compacted> {
         let data = self.lock();
         let Some(table) = data.tables.get(resource) else {
             return if revision < data.compacted {
@@ -175,7 +175,7 @@ impl Storage {
                 oldest: table.compacted,
             });
         }
-        let mut objects: BTreeMap<Key, Arc<Stored>> = range(table, namespace)
+        let mut objects: BTreeMap<ObjectKey, Arc<StoredObject>> = iter_range(table, namespace)
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         for change in table
@@ -196,8 +196,12 @@ impl Storage {
         Ok(objects.into_values().collect())
     }
 
-    /// The changes of a resource after `revision`, and the revision they lead to.
-    pub fn changes(&self, resource: &Resource, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
+    /// The changes of a resource after `revision`, and the current revision.
+    pub fn changes_since(
+        &self,
+        resource: &Resource,
+        revision: u64,
+    ) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
         let data = self.lock();
         let Some(table) = data.tables.get(resource) else {
             return if revision < data.compacted {
@@ -219,7 +223,7 @@ impl Storage {
         Ok((table.history.range(start..).cloned().collect(), data.revision))
     }
 
-    /// Wakes at every change of a resource.
+    /// A receiver that wakes at every change of a resource.
     pub fn subscribe(&self, resource: &Resource) -> watch::Receiver<u64> {
         let mut data = self.lock();
         let compacted = data.compacted;
@@ -231,48 +235,57 @@ impl Storage {
     }
 
     /// Stores a new object.
-    pub fn create(&self, resource: &Resource, key: Key, value: Value) -> Result<Arc<Stored>, Refused> {
+    pub fn create(
+        &self,
+        resource: &Resource,
+        key: ObjectKey,
+        value: Value,
+    ) -> Result<Arc<StoredObject>, WriteRefused> {
         let mut data = self.lock();
-        free(&data, resource, &key)?;
-        Ok(self.write(&mut data, resource, key, Some(value), None, false))
+        check_free(&data, resource, &key)?;
+        Ok(self.commit_write(&mut data, resource, key, Some(value), None, false))
     }
 
-    /// Whether [`Storage::create`] would store an object now.
-    pub fn can_create(&self, resource: &Resource, key: &Key) -> Result<(), Refused> {
-        free(&self.lock(), resource, key)
+    /// Checks that [`Storage::create`] would store an object now.
+    pub fn check_create(&self, resource: &Resource, key: &ObjectKey) -> Result<(), WriteRefused> {
+        check_free(&self.lock(), resource, key)
     }
     /// Replaces an object that is still at `previous`.
     pub fn update(
         &self,
         resource: &Resource,
-        previous: &Arc<Stored>,
+        previous: &Arc<StoredObject>,
         value: Value,
-    ) -> Result<Arc<Stored>, Refused> {
-        self.replace(resource, previous, Some(value), false)
+    ) -> Result<Arc<StoredObject>, WriteRefused> {
+        self.replace_object(resource, previous, Some(value), false)
     }
 
     /// Removes an object that is still at `previous`; returns its last state.
-    pub fn remove(&self, resource: &Resource, previous: &Arc<Stored>) -> Result<Arc<Stored>, Refused> {
-        self.replace(resource, previous, None, true)
-    }
-
-    /// Removes an object that is still at `previous`, in a last state of its own.
-    pub fn remove_as(
+    pub fn remove(
         &self,
         resource: &Resource,
-        previous: &Arc<Stored>,
+        previous: &Arc<StoredObject>,
+    ) -> Result<Arc<StoredObject>, WriteRefused> {
+        self.replace_object(resource, previous, None, true)
+    }
+
+    /// Removes an object that is still at `previous`, with a last state that watchers receive.
+    pub fn remove_with_state(
+        &self,
+        resource: &Resource,
+        previous: &Arc<StoredObject>,
         last: Value,
-    ) -> Result<Arc<Stored>, Refused> {
-        self.replace(resource, previous, Some(last), true)
+    ) -> Result<Arc<StoredObject>, WriteRefused> {
+        self.replace_object(resource, previous, Some(last), true)
     }
 
-    fn replace(
+    fn replace_object(
         &self,
         resource: &Resource,
-        previous: &Arc<Stored>,
+        previous: &Arc<StoredObject>,
         value: Option<Value>,
         deleted: bool,
-    ) -> Result<Arc<Stored>, Refused> {
+    ) -> Result<Arc<StoredObject>, WriteRefused> {
         let mut data = self.lock();
         let key = previous.key();
         let current = data
@@ -280,28 +293,28 @@ impl Storage {
             .get(resource)
             .and_then(|table| table.objects.get(&key));
         if current.is_none_or(|current| current.revision != previous.revision) {
-            return Err(Refused::Changed);
+            return Err(WriteRefused::Changed);
         }
-        Ok(self.write(&mut data, resource, key, value, Some(previous.clone()), deleted))
+        Ok(self.commit_write(&mut data, resource, key, value, Some(previous.clone()), deleted))
     }
 
-    fn write(
+    fn commit_write(
         &self,
         data: &mut Data,
         resource: &Resource,
-        key: Key,
+        key: ObjectKey,
         value: Option<Value>,
-        previous: Option<Arc<Stored>>,
+        previous: Option<Arc<StoredObject>>,
         deleted: bool,
-    ) -> Arc<Stored> {
+    ) -> Arc<StoredObject> {
         data.revision += 1;
         let revision = data.revision;
         let value = value
             .or_else(|| previous.as_ref().map(|previous| previous.value.clone()))
             .unwrap_or_default();
-        let object = Stored::new(value, revision);
+        let object = StoredObject::new(value, revision);
         if let Some(previous) = &previous {
-            for owner in owners(&previous.value) {
+            for owner in owner_uids(&previous.value) {
                 if let Some(dependents) = data.dependents.get_mut(owner) {
                     dependents.remove(&(resource.clone(), key.clone()));
                     if dependents.is_empty() {
@@ -315,7 +328,7 @@ impl Storage {
         } else {
             data.by_uid
                 .insert(object.uid().to_owned(), (resource.clone(), key.clone()));
-            for owner in owners(&object.value) {
+            for owner in owner_uids(&object.value) {
                 data.dependents
                     .entry(owner.to_owned())
                     .or_default()
@@ -345,7 +358,7 @@ impl Storage {
             table.compacted = forgotten.revision;
         }
         table.signal.send_replace(revision);
-        // The collector ends with the server; nobody is left to tell then.
+        // The collector has ended with the server: the notification has no receiver then.
         let _ = self.written.send((resource.clone(), change));
         object
     }
@@ -365,33 +378,30 @@ impl Storage {
     }
 }
 
-fn free(data: &Data, resource: &Resource, key: &Key) -> Result<(), Refused> {
+fn check_free(data: &Data, resource: &Resource, key: &ObjectKey) -> Result<(), WriteRefused> {
     if !key.namespace.is_empty() {
         let namespaces = data.tables.get(&Resource::new("", "namespaces"));
-        match namespaces.and_then(|table| table.objects.get(&Key::new("", &key.namespace))) {
-            None => return Err(Refused::NoNamespace),
-            Some(namespace) if namespace.terminating() => {
-                return Err(Refused::NamespaceTerminating);
+        match namespaces.and_then(|table| table.objects.get(&ObjectKey::new("", &key.namespace))) {
+            None => return Err(WriteRefused::NoNamespace),
+            Some(namespace) if namespace.is_terminating() => {
+                return Err(WriteRefused::NamespaceTerminating);
             }
             Some(_) => {}
         }
     }
-    match data
-        .tables
-        .get(resource)
-        .is_some_and(|table| table.objects.contains_key(key))
-    {
-        true => Err(Refused::Exists),
-        false => Ok(()),
+    let table = data.tables.get(resource);
+    if table.is_some_and(|table| table.objects.contains_key(key)) {
+        return Err(WriteRefused::Exists);
     }
+    Ok(())
 }
 
-fn range<'a>(
+fn iter_range<'a>(
     table: &'a Table,
     namespace: Option<&'a str>,
-) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> {
+) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<StoredObject>)> {
     let start = match namespace {
-        Some(namespace) => Bound::Included(Key::new(namespace, "")),
+        Some(namespace) => Bound::Included(ObjectKey::new(namespace, "")),
         None => Bound::Unbounded,
     };
     table
@@ -400,7 +410,7 @@ fn range<'a>(
         .take_while(move |(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace))
 }
 
-fn owners(value: &Value) -> impl Iterator<Item = &str> {
+fn owner_uids(value: &Value) -> impl Iterator<Item = &str> {
     value["metadata"]["ownerReferences"]
         .as_array()
         .into_iter()
@@ -418,44 +428,48 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_checked_numbered_and_remembered() {
+    fn writes_are_checked_numbered_and_kept_in_history() {
         let (storage, mut written) = Storage::new(2);
         let things = Resource::new("g", "things");
-        let a = storage.create(&things, Key::new("", "a"), object("a")).unwrap();
+        let a = storage
+            .create(&things, ObjectKey::new("", "a"), object("a"))
+            .unwrap();
         assert_eq!(
             storage
-                .create(&things, Key::new("", "a"), object("a"))
+                .create(&things, ObjectKey::new("", "a"), object("a"))
                 .unwrap_err(),
-            Refused::Exists
+            WriteRefused::Exists
         );
         assert_eq!(
             storage
-                .create(&things, Key::new("nope", "a"), object("a"))
+                .create(&things, ObjectKey::new("nope", "a"), object("a"))
                 .unwrap_err(),
-            Refused::NoNamespace
+            WriteRefused::NoNamespace
         );
         let newer = storage.update(&things, &a, object("a")).unwrap();
         assert_eq!(
             storage.update(&things, &a, object("a")).unwrap_err(),
-            Refused::Changed
+            WriteRefused::Changed
         );
-        let (changes, now) = storage.changes(&things, a.revision).unwrap();
+        let (changes, now) = storage.changes_since(&things, a.revision).unwrap();
         assert_eq!((changes.len(), now), (1, newer.revision));
-        storage.create(&things, Key::new("", "b"), object("b")).unwrap();
+        storage
+            .create(&things, ObjectKey::new("", "b"), object("b"))
+            .unwrap();
         let then = storage.list_at(&things, None, newer.revision).unwrap();
         assert_eq!(then.len(), 1);
         storage.remove(&things, &newer).unwrap();
         assert_eq!(storage.list(&things, None).0.len(), 1);
         assert!(
-            storage.changes(&things, a.revision).is_err(),
+            storage.changes_since(&things, a.revision).is_err(),
             "two changes are kept"
         );
         assert!(storage.list_at(&things, None, a.revision).is_err());
         assert_eq!(std::iter::from_fn(|| written.try_recv().ok()).count(), 4);
         let now = storage.revision();
         storage.compact();
-        assert!(storage.changes(&things, now).is_err());
-        assert!(storage.changes(&Resource::new("g", "others"), now).is_err());
-        assert!(storage.changes(&things, storage.revision()).is_ok());
+        assert!(storage.changes_since(&things, now).is_err());
+        assert!(storage.changes_since(&Resource::new("g", "others"), now).is_err());
+        assert!(storage.changes_since(&things, storage.revision()).is_ok());
     }
 }

@@ -1,21 +1,21 @@
-//! Tables: what `kubectl get` prints, and the JSONPath and durations they are made with.
+//! Tables for `kubectl get`, with the JSONPath and the durations of their cells.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::registry::{Column, Kind, Version};
+use crate::kind::{Column, Kind, Version};
 
-/// Column definitions, the name first.
-pub fn headings(kind: &Kind, version: &Version) -> Value {
+/// Column definitions, starting with the name.
+pub fn column_definitions(kind: &Kind, version: &Version) -> Value {
     let mut headings = vec![json!({
         "name": "Name", "type": "string", "format": "name", "priority": 0,
         "description": "Name must be unique within a namespace.",
     })];
-    // Events are told apart by what they say, not by their names.
+    // kubectl shows no names of events: they are generated.
     if kind.kind == "Event" && !kind.custom {
         headings.clear();
     }
-    headings.extend(columns(version).iter().map(|column| {
+    headings.extend(effective_columns(version).iter().map(|column| {
         json!({
             "name": column.name, "type": if column.kind == "date-text" { "string" } else { column.kind.as_str() },
             "format": column.format, "description": column.description, "priority": column.priority,
@@ -24,7 +24,7 @@ pub fn headings(kind: &Kind, version: &Version) -> Value {
     headings.into()
 }
 
-fn columns(version: &Version) -> Vec<Column> {
+fn effective_columns(version: &Version) -> Vec<Column> {
     match &version.columns {
         Some(columns) if !columns.is_empty() => columns.clone(),
         _ => vec![Column {
@@ -40,43 +40,43 @@ fn columns(version: &Version) -> Vec<Column> {
     }
 }
 
-/// A row with the object in the wished form: `None`, `Metadata` or `Object`.
-pub fn row(kind: &Kind, version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
+/// A row, with the object as `includeObject` demands: `None`, `Metadata` or `Object`.
+pub fn build_row(kind: &Kind, version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
     let mut cells = vec![object["metadata"]["name"].clone()];
     if kind.kind == "Event" && !kind.custom {
         cells.clear();
     }
     cells.extend(
-        columns(version)
+        effective_columns(version)
             .iter()
-            .map(|column| cell(column, object, kind.custom, now)),
+            .map(|column| build_cell(column, object, kind.custom, now)),
     );
     let mut row = json!({"cells": cells});
     match include {
         "None" => {}
         "Object" => row["object"] = object.clone(),
-        _ => row["object"] = partial(object),
+        _ => row["object"] = partial_object(object),
     }
     row
 }
 
 /// The object's metadata alone.
-pub fn partial(object: &Value) -> Value {
+pub fn partial_object(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
-fn cell(column: &Column, object: &Value, custom: bool, now: Timestamp) -> Value {
+fn build_cell(column: &Column, object: &Value, custom: bool, now: Timestamp) -> Value {
     let value = if custom {
-        find(&column.path, object).cloned()
+        find_path(&column.path, object).cloned()
     } else {
-        builtin(&column.path, object)
+        find_builtin(&column.path, object)
     };
     let Some(value) = value else {
         return Value::Null;
     };
     match column.kind.as_str() {
         "date" => match value.as_str().map(str::parse::<Timestamp>) {
-            Some(Ok(then)) => age(now.as_second() - then.as_second()).into(),
+            Some(Ok(then)) => format_age(now.as_second() - then.as_second()).into(),
             Some(Err(_)) => "<invalid>".into(),
             None => "<unknown>".into(),
         },
@@ -95,8 +95,8 @@ fn cell(column: &Column, object: &Value, custom: bool, now: Timestamp) -> Value 
     }
 }
 
-/// Built-in columns may also say `a|b` (the first there is), `count(a,b)` (how many keys) and `join(a,b)` (`a/b`).
-fn builtin(path: &str, object: &Value) -> Option<Value> {
+/// Columns of built-in kinds may also be `a|b` (first value found), `count(a,b)` (number of keys) and `join(a,b)` (`a/b`).
+fn find_builtin(path: &str, object: &Value) -> Option<Value> {
     let arguments = |name: &str| {
         path.strip_prefix(name)?
             .strip_prefix('(')?
@@ -105,7 +105,7 @@ fn builtin(path: &str, object: &Value) -> Option<Value> {
     };
     if let Some(lists) = arguments("count") {
         let sizes = lists
-            .filter_map(|path| find(path, object))
+            .filter_map(|path| find_path(path, object))
             .map(|value| match value {
                 Value::Object(map) => map.len(),
                 Value::Array(items) => items.len(),
@@ -114,14 +114,16 @@ fn builtin(path: &str, object: &Value) -> Option<Value> {
         return Some(sizes.sum::<usize>().into());
     }
     if let Some(parts) = arguments("join") {
-        let parts: Vec<&str> = parts.filter_map(|path| find(path, object)?.as_str()).collect();
+        let parts: Vec<&str> = parts
+            .filter_map(|path| find_path(path, object)?.as_str())
+            .collect();
         return Some(parts.join("/").to_lowercase().into());
     }
-    path.split('|').find_map(|path| find(path, object)).cloned()
+    path.split('|').find_map(|path| find_path(path, object)).cloned()
 }
 
-/// How long ago, as kubectl says it.
-pub fn age(seconds: i64) -> String {
+/// Formats an age as kubectl does.
+pub fn format_age(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let days = hours / 24;
     let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
@@ -143,26 +145,26 @@ pub fn age(seconds: i64) -> String {
     }
 }
 
-/// The first value a simple JSONPath finds: fields, indices, `[*]` and filters such as `[?(@.type=="Ready")]`.
-pub fn find<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
+/// The first value of a simple JSONPath: fields, indices, `[*]` and filters such as `[?(@.type=="Ready")]`.
+pub fn find_path<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
     let path = path
         .trim()
         .trim_start_matches('{')
         .trim_end_matches('}')
         .trim_start_matches('$');
-    walk(path, value)
+    walk_path(path, value)
 }
 
-fn walk<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
+fn walk_path<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
     if path.is_empty() || path == "." {
         return Some(value).filter(|value| !value.is_null());
     }
     if let Some(rest) = path.strip_prefix('[') {
-        let (inside, rest) = bracket(rest)?;
+        let (inside, rest) = split_bracket(rest)?;
         return match inside.trim() {
             "*" => match value {
-                Value::Array(items) => items.iter().find_map(|item| walk(rest, item)),
-                Value::Object(fields) => fields.values().find_map(|item| walk(rest, item)),
+                Value::Array(items) => items.iter().find_map(|item| walk_path(rest, item)),
+                Value::Object(fields) => fields.values().find_map(|item| walk_path(rest, item)),
                 _ => None,
             },
             filter if filter.starts_with("?(") => {
@@ -170,11 +172,11 @@ fn walk<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
                 value
                     .as_array()?
                     .iter()
-                    .filter(|item| holds(filter, item))
-                    .find_map(|item| walk(rest, item))
+                    .filter(|item| filter_matches(filter, item))
+                    .find_map(|item| walk_path(rest, item))
             }
             quoted if quoted.starts_with(['\'', '"']) => {
-                walk(rest, value.get(quoted.trim_matches(['\'', '"']))?)
+                walk_path(rest, value.get(quoted.trim_matches(['\'', '"']))?)
             }
             index => {
                 let items = value.as_array()?;
@@ -184,13 +186,13 @@ fn walk<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
                 } else {
                     index as usize
                 };
-                walk(rest, items.get(index)?)
+                walk_path(rest, items.get(index)?)
             }
         };
     }
     let path = path.strip_prefix('.').unwrap_or(path);
     if path.starts_with('[') {
-        return walk(path, value);
+        return walk_path(path, value);
     }
     let (mut name, mut end, mut escaped) = (String::new(), path.len(), false);
     for (at, character) in path.char_indices() {
@@ -206,11 +208,11 @@ fn walk<'a>(path: &str, value: &'a Value) -> Option<&'a Value> {
             }
         }
     }
-    walk(&path[end..], value.get(&name)?)
+    walk_path(&path[end..], value.get(&name)?)
 }
 
-/// What is inside a bracket that was just opened, and what follows it; quotes hide brackets.
-fn bracket(text: &str) -> Option<(&str, &str)> {
+/// Splits the text after an opening bracket into its content and the rest. Quoted brackets do not count.
+fn split_bracket(text: &str) -> Option<(&str, &str)> {
     let (mut depth, mut quote) = (0, None);
     for (at, character) in text.char_indices() {
         match (quote, character) {
@@ -226,12 +228,12 @@ fn bracket(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn holds(filter: &str, item: &Value) -> bool {
+fn filter_matches(filter: &str, item: &Value) -> bool {
     for operator in ["==", "!=", ">=", "<=", ">", "<"] {
         let Some((left, right)) = filter.split_once(operator) else {
             continue;
         };
-        let Some(found) = walk(left.trim().trim_start_matches('@'), item) else {
+        let Some(found) = walk_path(left.trim().trim_start_matches('@'), item) else {
             return false;
         };
         let right = right.trim();
@@ -252,7 +254,7 @@ fn holds(filter: &str, item: &Value) -> bool {
             _ => order.is_some_and(std::cmp::Ordering::is_lt),
         };
     }
-    walk(filter.trim().trim_start_matches('@'), item).is_some()
+    walk_path(filter.trim().trim_start_matches('@'), item).is_some()
 }
 
 #[cfg(test)]
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_find_values() {
+    fn json_path_finds_values() {
         let object = json!({
             "metadata": {"annotations": {"a.b/c": "dotted"}},
             "spec": {"list": [{"n": 1}, {"n": 2}]},
@@ -276,18 +278,18 @@ mod tests {
             (".metadata.annotations['a.b/c']", json!("dotted")),
             (".metadata.annotations.a\\.b/c", json!("dotted")),
         ] {
-            assert_eq!(find(path, &object), Some(&expected), "{path}");
+            assert_eq!(find_path(path, &object), Some(&expected), "{path}");
         }
         assert_eq!(
-            find(".status.conditions[?(@.type==\"Gone\")].status", &object),
+            find_path(".status.conditions[?(@.type==\"Gone\")].status", &object),
             None
         );
-        assert_eq!(find(".spec.list[7]", &object), None);
-        assert_eq!(find(".spec.list[", &object), None);
+        assert_eq!(find_path(".spec.list[7]", &object), None);
+        assert_eq!(find_path(".spec.list[", &object), None);
     }
 
     #[test]
-    fn ages_read_as_kubectl_prints_them() {
+    fn ages_are_formatted_as_by_kubectl() {
         let minute = 60;
         let hour = 60 * minute;
         let day = 24 * hour;
@@ -307,7 +309,7 @@ mod tests {
             (800 * day, "2y70d"),
             (3000 * day, "8y"),
         ] {
-            assert_eq!(age(seconds), expected);
+            assert_eq!(format_age(seconds), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! HTTPS with a certificate of the server's own making, which its kubeconfig carries.
+//! HTTPS with a self-signed certificate, which the kubeconfig contains.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// What the server shows who it is with.
+/// Certificate and handshake of the server.
 pub struct Tls {
-    /// Does the handshake.
+    /// Accepts TLS connections.
     pub acceptor: TlsAcceptor,
-    /// The certificate, as PEM: who trusts it trusts this server and no other.
+    /// The certificate as PEM, for the kubeconfig: clients trust this server only.
     pub certificate: String,
 }
 
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// A new certificate for an address, good for this process.
+    /// Creates a certificate for an address. It lasts as long as the process.
     pub fn new(address: IpAddr) -> anyhow::Result<Self> {
         let names = vec![
             address.to_string(),

@@ -11,14 +11,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::api::Api;
-use crate::registry::{Kind, Version};
+use crate::kind::{Kind, Version};
 use crate::request::{ListOptions, Shape};
-use crate::server::State;
+use crate::state::State;
 use crate::status::ApiError;
-use crate::storage::{Change, Stored};
+use crate::storage::{Change, StoredObject};
 use crate::table;
 
-/// What a watch shows.
+/// A watch request.
 pub struct Watch {
     /// The server.
     pub state: Arc<State>,
@@ -26,9 +26,9 @@ pub struct Watch {
     pub kind: Arc<Kind>,
     /// Served version.
     pub version: String,
-    /// Only this namespace.
+    /// Restricts the watch to a namespace.
     pub namespace: Option<String>,
-    /// Only this object.
+    /// Restricts the watch to one object.
     pub name: Option<String>,
     /// Selectors, revision, bookmarks.
     pub options: ListOptions,
@@ -38,14 +38,14 @@ pub struct Watch {
     pub include: String,
 }
 
-type Lines = mpsc::Sender<Result<Bytes, io::Error>>;
+type LineSender = mpsc::Sender<Result<Bytes, io::Error>>;
 
-/// Why a watch ends early: nobody listens any more.
-struct Closed;
+/// The client has closed the connection.
+struct ClientGone;
 
 impl Watch {
-    /// Checks options that make no sense before the stream starts.
-    pub fn check(options: &ListOptions) -> Result<(), ApiError> {
+    /// Refuses contradictory options before the stream starts.
+    pub fn validate_options(options: &ListOptions) -> Result<(), ApiError> {
         let forbidden = |why: &str| {
             Err(ApiError::new(
                 422,
@@ -64,16 +64,16 @@ impl Watch {
         }
     }
 
-    /// Sends lines until the client leaves, time is up, or history runs out.
-    pub async fn run(self, lines: Lines) {
+    /// Sends lines until the client disconnects, the timeout passes, or the history no longer reaches back.
+    pub async fn run_watch(self, lines: LineSender) {
         let Some(version) = self.kind.version(&self.version) else {
             return;
         };
-        // Ends only because nobody listens; there is nobody to tell.
-        let _ = self.follow(version, &lines).await;
+        // The only error is a closed connection, which has no receiver for a message.
+        let _ = self.stream_events(version, &lines).await;
     }
 
-    async fn follow(&self, version: &Version, lines: &Lines) -> Result<(), Closed> {
+    async fn stream_events(&self, version: &Version, lines: &LineSender) -> Result<(), ClientGone> {
         let storage = &self.state.api.storage;
         let mut signal = storage.subscribe(&self.kind.resource);
         let mut cuts = self.state.faults.cuts.subscribe();
@@ -81,19 +81,19 @@ impl Watch {
         let mut at = match (self.options.initial_events, self.options.revision) {
             (Some(true), _) | (None, None | Some(0)) => {
                 let (objects, revision) = storage.list(&self.kind.resource, self.namespace.as_deref());
-                for object in objects.iter().filter(|object| self.selects(&object.value)) {
-                    self.send(version, lines, "ADDED", object, None, &mut first)
+                for object in objects.iter().filter(|object| self.is_selected(&object.value)) {
+                    self.send_event(version, lines, "ADDED", object, None, &mut first)
                         .await?;
                 }
                 if self.options.initial_events == Some(true) && self.options.bookmarks {
-                    self.bookmark(version, lines, revision, true).await?;
+                    self.send_bookmark(version, lines, revision, true).await?;
                 }
                 revision
             }
             (Some(false), None | Some(0)) => storage.revision(),
             (_, Some(revision)) => revision,
         };
-        // Clients that give no limit get one as generous as the real server's.
+        // The default timeout is that of kube-apiserver: 30 to 60 minutes.
         let timeout = self
             .options
             .timeout
@@ -108,24 +108,31 @@ impl Watch {
         let (mut bookmark, mut last) = (false, false);
         loop {
             signal.mark_unchanged();
-            match storage.changes(&self.kind.resource, at) {
+            match storage.changes_since(&self.kind.resource, at) {
                 Ok((changes, revision)) => {
                     for change in changes {
-                        self.pass(version, lines, &change, &mut first).await?;
+                        self.send_change(version, lines, &change, &mut first).await?;
                     }
                     at = at.max(revision);
                 }
                 Err(compacted) => {
                     let error =
                         ApiError::expired(format!("too old resource version: {at} ({})", compacted.oldest));
-                    return line(lines, &json!({"type": "ERROR", "object": error.to_value()})).await;
+                    return send_line(lines, &json!({"type": "ERROR", "object": error.to_value()})).await;
                 }
             }
             if bookmark && self.options.bookmarks {
-                self.bookmark(version, lines, at, false).await?;
+                self.send_bookmark(version, lines, at, false).await?;
             }
-            // A definition that went takes its watches with it.
-            if last || self.state.api.registry.of(&self.kind.resource).is_none() {
+            // The watches of a deleted definition end.
+            if last
+                || self
+                    .state
+                    .api
+                    .registry
+                    .get_by_resource(&self.kind.resource)
+                    .is_none()
+            {
                 return Ok(());
             }
             bookmark = false;
@@ -142,7 +149,7 @@ impl Watch {
         }
     }
 
-    fn selects(&self, object: &Value) -> bool {
+    fn is_selected(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         self.namespace
             .as_deref()
@@ -152,50 +159,50 @@ impl Watch {
             && self.options.fields.matches(object)
     }
 
-    /// A change as it looks through the selectors.
-    async fn pass(
+    /// Sends a change as an event, by whether the object was and is selected.
+    async fn send_change(
         &self,
         version: &Version,
-        lines: &Lines,
+        lines: &LineSender,
         change: &Change,
         first: &mut bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ClientGone> {
         let before = change
             .previous
             .as_ref()
-            .filter(|previous| self.selects(&previous.value));
-        let after = !change.deleted && self.selects(&change.object.value);
+            .filter(|previous| self.is_selected(&previous.value));
+        let after = !change.deleted && self.is_selected(&change.object.value);
         match (before, after) {
             (None, true) => {
-                self.send(version, lines, "ADDED", &change.object, None, first)
+                self.send_event(version, lines, "ADDED", &change.object, None, first)
                     .await
             }
             (Some(_), true) => {
-                self.send(version, lines, "MODIFIED", &change.object, None, first)
+                self.send_event(version, lines, "MODIFIED", &change.object, None, first)
                     .await
             }
             (Some(_), false) if change.deleted => {
-                self.send(version, lines, "DELETED", &change.object, None, first)
+                self.send_event(version, lines, "DELETED", &change.object, None, first)
                     .await
             }
-            // It left the selection: shown as it last was inside, at the revision it left.
+            // The object left the selection: its last selected state is sent, at the revision of the change.
             (Some(previous), false) => {
-                self.send(version, lines, "DELETED", previous, Some(change.revision), first)
+                self.send_event(version, lines, "DELETED", previous, Some(change.revision), first)
                     .await
             }
             (None, false) => Ok(()),
         }
     }
 
-    async fn send(
+    async fn send_event(
         &self,
         version: &Version,
-        lines: &Lines,
+        lines: &LineSender,
         event: &str,
-        object: &Stored,
+        object: &StoredObject,
         revision: Option<u64>,
         first: &mut bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ClientGone> {
         let as_stored = object.value["apiVersion"] == self.kind.api_version(&version.name).as_str();
         if self.shape == Shape::Object && revision.is_none() && as_stored {
             let json = object.json();
@@ -205,19 +212,19 @@ impl Watch {
             text.extend_from_slice(b"\",\"object\":");
             text.extend_from_slice(json);
             text.extend_from_slice(b"}\n");
-            return lines.send(Ok(text.into())).await.map_err(|_| Closed);
+            return lines.send(Ok(text.into())).await.map_err(|_| ClientGone);
         }
-        let mut value = Api::present(&self.kind, version, object);
+        let mut value = Api::convert_to_version(&self.kind, version, object);
         if let Some(revision) = revision {
             value["metadata"]["resourceVersion"] = revision.to_string().into();
         }
         let shown = match self.shape {
             Shape::Object => value,
-            Shape::Partial => table::partial(&value),
+            Shape::Partial => table::partial_object(&value),
             Shape::Table => {
-                // Headings are the same for the whole stream and said once.
+                // Only the first event has column definitions: they are the same for the whole stream.
                 let headings = if std::mem::take(first) {
-                    table::headings(&self.kind, version)
+                    table::column_definitions(&self.kind, version)
                 } else {
                     Value::Null
                 };
@@ -225,20 +232,20 @@ impl Watch {
                     "kind": "Table", "apiVersion": "meta.k8s.io/v1",
                     "metadata": {"resourceVersion": value["metadata"]["resourceVersion"]},
                     "columnDefinitions": headings,
-                    "rows": [table::row(&self.kind, version, &value, &self.include, Timestamp::now())],
+                    "rows": [table::build_row(&self.kind, version, &value, &self.include, Timestamp::now())],
                 })
             }
         };
-        line(lines, &json!({"type": event, "object": shown})).await
+        send_line(lines, &json!({"type": event, "object": shown})).await
     }
 
-    async fn bookmark(
+    async fn send_bookmark(
         &self,
         version: &Version,
-        lines: &Lines,
+        lines: &LineSender,
         revision: u64,
         initial: bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ClientGone> {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -255,13 +262,13 @@ impl Watch {
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": null, "rows": []})
             }
         };
-        line(lines, &json!({"type": "BOOKMARK", "object": object})).await
+        send_line(lines, &json!({"type": "BOOKMARK", "object": object})).await
     }
 }
 
-async fn line(lines: &Lines, value: &Value) -> Result<(), Closed> {
+async fn send_line(lines: &LineSender, value: &Value) -> Result<(), ClientGone> {
     lines
         .send(Ok(Bytes::from(format!("{value}\n"))))
         .await
-        .map_err(|_| Closed)
+        .map_err(|_| ClientGone)
 }

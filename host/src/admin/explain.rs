@@ -13,17 +13,18 @@ use crate::{
         references,
         scope::{Form, Scope},
     },
+    plugin::HookState,
     reconcile::{
-        PAUSED,
-        stats::{ErrorFact, Facts},
-        upstream::LANE,
+        PAUSED_ANNOTATION,
+        stats::{ObjectStats, RecordedError},
+        upstream::LANE_NAME,
     },
     schedule::{
         dependencies::{Dependency, List},
         dispatcher::{Cause, Explanation as Turn},
         queue::{Place, Priority},
     },
-    upstream::{self, StreamFacts, StreamState},
+    upstream::{self, StreamState, StreamStatus},
 };
 
 /// Causes told, the newest.
@@ -80,7 +81,7 @@ pub struct Explanation {
     /// How long that took, in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
-    pub errors: Vec<ErrorFact>,
+    pub errors: Vec<RecordedError>,
 }
 
 /// Something a reconcile read, as it is now.
@@ -132,18 +133,18 @@ pub struct Followed {
     pub followers: usize,
 }
 
-impl From<StreamFacts> for Followed {
-    fn from(facts: StreamFacts) -> Self {
+impl From<StreamStatus> for Followed {
+    fn from(facts: StreamStatus) -> Self {
         Self {
             what: facts.key.to_string(),
-            state: facts.state.word().into(),
+            state: facts.state.as_str().into(),
             why: match facts.state {
                 StreamState::Waiting(why) => why,
                 _ => String::new(),
             },
             events: facts.events,
             reconnects: facts.reconnects,
-            followers: facts.followers,
+            followers: facts.subscribers,
         }
     }
 }
@@ -162,17 +163,17 @@ pub struct NextRun {
 impl Admin {
     /// Explains an object. The error says what there is instead.
     pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
-        let key = question.find(&self.ledger.keys())?;
+        let key = question.find(&self.stats.keys())?;
         let gone = || format!("{key} was deleted a moment ago");
-        let facts = self.ledger.of(&key).ok_or_else(gone)?;
+        let facts = self.stats.object(&key).ok_or_else(gone)?;
         let object = self.services.store.get(&key, Form::Whole).ok_or_else(gone)?;
         let mut turn = self.services.router.explain(&key);
         let own = match &key.gvk {
-            gvk if *gvk == upstream::kind() => Some(LANE.to_owned()),
-            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE.to_owned()),
+            gvk if *gvk == upstream::upstream_gvk() => Some(LANE_NAME.to_owned()),
+            gvk if *gvk == crate::plugin::kind() => Some(crate::reconcile::plugin::LANE_NAME.to_owned()),
             _ => None,
         };
-        let serving = self.registry.of_kind(&key.gvk);
+        let serving = self.registry.find_by_kind(&key.gvk);
         let held = serving.as_ref().and_then(|p| {
             let reports = self.registry.reports();
             // Of what serves: an object of that name may still be loading its own.
@@ -184,7 +185,7 @@ impl Admin {
         let scopes = self.services.informers.scopes();
         let reads = std::mem::take(&mut turn.reads);
         let found = reads.into_iter().map(|d| self.find(d, &scopes)).collect();
-        let follows = self.services.streams.of(&key).into_iter().map(Into::into);
+        let follows = self.services.streams.streams_of(&key).into_iter().map(Into::into);
         Ok(Explanation {
             follows: follows.collect(),
             ..explanation(&key, &object, facts, turn, plugin, held, found)
@@ -237,13 +238,13 @@ enum Found {
 fn explanation(
     key: &ObjectRef,
     object: &Object,
-    facts: Facts,
+    facts: ObjectStats,
     turn: Turn,
     plugin: Option<String>,
     held: Option<String>,
     found: Vec<Found>,
 ) -> Explanation {
-    let paused = object.annotation(PAUSED) == Some("true");
+    let paused = object.annotation(PAUSED_ANNOTATION) == Some("true");
     let state = match () {
         () if object.deleting() => "Terminating",
         () if paused => "Paused",
@@ -379,12 +380,12 @@ fn lacking(found: &Found, asking: &ObjectRef) -> Vec<Read> {
 }
 
 /// Until when all objects of a plugin wait, if they do.
-fn held(suspended: bool, hooks: &str) -> Option<String> {
+fn held(suspended: bool, hooks: &HookState) -> Option<String> {
     Some(match hooks {
         _ if suspended => "when its plugin is suspended no more".into(),
-        "" | "done" => return None,
-        "pending" => "when the life-cycle hooks of its plugin have run".into(),
-        why => {
+        HookState::None | HookState::Done => return None,
+        HookState::Pending => "when the life-cycle hooks of its plugin have run".into(),
+        HookState::Failed(why) => {
             format!(
                 "when the life-cycle hooks of its plugin have succeeded, which are tried again and again: {why}"
             )
@@ -483,8 +484,8 @@ mod tests {
                 vec![(key.clone(), asked.clone()), conditioned("listed", "False")],
             ),
         ];
-        let ledger = crate::reconcile::stats::Ledger::new(Default::default());
-        ledger.seen(&key);
+        let stats = crate::reconcile::stats::ReconcileStats::new(Default::default());
+        stats.observe_object(&key);
         let turn = Turn {
             place: Some(Place::Delayed(Default::default())),
             failures: 0,
@@ -493,7 +494,7 @@ mod tests {
             causes: vec![Cause::Start; 30],
             reads: Vec::new(),
         };
-        let facts = ledger.of(&key).expect("facts");
+        let facts = stats.object(&key).expect("facts");
         let told = explanation(&key, &asked, facts, turn, Some("p".into()), None, found);
         let waits = told.waits_for.iter().map(|r| (&*r.what, r.state, &*r.why));
         assert_eq!(
@@ -529,13 +530,17 @@ mod tests {
     #[test]
     fn what_is_queued_waits_for_its_plugin() {
         for (suspended, hooks, words) in [
-            (false, "", None),
-            (false, "done", None),
-            (false, "pending", Some("hooks of its plugin have run")),
-            (false, "initialize: no", Some("again: initialize: no")),
-            (true, "done", Some("suspended")),
+            (false, HookState::None, None),
+            (false, HookState::Done, None),
+            (false, HookState::Pending, Some("hooks of its plugin have run")),
+            (
+                false,
+                HookState::Failed("initialize: no".into()),
+                Some("again: initialize: no"),
+            ),
+            (true, HookState::Done, Some("suspended")),
         ] {
-            let told = held(suspended, hooks);
+            let told = held(suspended, &hooks);
             let said = |words: &str| told.as_ref().is_some_and(|why| why.contains(words));
             assert!(words.map_or(told.is_none(), said), "{told:?}");
         }
@@ -555,7 +560,7 @@ mod tests {
                 causes: Vec::new(),
                 reads: Vec::new(),
             };
-            let next = next(&turn, true, held(true, ""));
+            let next = next(&turn, true, held(true, &HookState::None));
             assert_eq!(next.place, expected);
             assert_eq!(next.in_seconds.is_none(), expected == "held");
         }

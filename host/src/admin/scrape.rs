@@ -19,11 +19,11 @@ use crate::{
         Labels, MAX_UPSTREAMS, Metrics,
         plugin::{Own, PluginMetrics},
     },
-    plugin,
-    reconcile::stats::Ledger,
+    plugin::{self, LoadState},
+    reconcile::stats::ReconcileStats,
     sandbox::capabilities::Services,
     schedule::queue::{LaneState, Priority},
-    upstream::{Circuit, Streams},
+    upstream::{CircuitState, EventStreams},
 };
 
 /// The text formats Prometheus reads.
@@ -60,7 +60,7 @@ pub struct Scraped<'a> {
     /// Plugins and their builds.
     pub registry: &'a plugin::Registry,
     /// Objects and whether they are Ready.
-    pub ledger: &'a Ledger,
+    pub stats: &'a ReconcileStats,
     /// Reconciles at the same time, of all plugins.
     pub workers: u32,
 }
@@ -71,7 +71,7 @@ type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 impl Metrics {
     /// Everything, as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
-        let plugins: Vec<_> = self.plugins.read().expect("lock").values().cloned().collect();
+        let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
         let mut now = Registry::default();
         queue(&mut now, scraped, &plugins);
         state(&mut now, scraped);
@@ -125,43 +125,43 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
     let depth = register(
         r,
         "workqueue_depth",
-        "Objects that are due",
+        "Current number of objects that are due to be reconciled",
         Gauges::<i64>::default(),
     );
     let adds = register(
         r,
         "workqueue_adds",
-        "Times an object became due",
+        "Total number of objects that became due",
         Family::<Labels, Counter>::default(),
     );
     let delayed = register(
         r,
-        "ostler_queue_delayed",
-        "Objects that are due later",
+        "ostler_workqueue_delayed",
+        "Current number of objects that are scheduled to be reconciled later",
         Gauge::<i64>::default(),
     );
     let unfinished = register(
         r,
         "workqueue_unfinished_work_seconds",
-        "Seconds of work that is in progress",
+        "Sum of the seconds that unfinished reconciles have been in progress",
         Seconds::default(),
     );
     let longest = register(
         r,
         "workqueue_longest_running_processor_seconds",
-        "Seconds the longest work in progress has run",
+        "Seconds that the longest unfinished reconcile has been in progress",
         Seconds::default(),
     );
     let active = register(
         r,
         "controller_runtime_active_workers",
-        "Reconciles in progress",
+        "Current number of concurrent reconciles",
         Gauges::<i64>::default(),
     );
     let most = register(
         r,
         "controller_runtime_max_concurrent_reconciles",
-        "Reconciles at the same time at most",
+        "Maximum number of concurrent reconciles",
         Gauges::<i64>::default(),
     );
     let (lanes, later) = scraped.services.router.lanes();
@@ -190,7 +190,7 @@ fn queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMe
     let now = Instant::now();
     for plugin in plugins {
         let queue = vec![("name", plugin.name.clone()), ("controller", plugin.name.clone())];
-        let running = plugin.running.lock().expect("lock");
+        let running = plugin.running.lock();
         let seconds = running
             .iter()
             .map(|since| now.saturating_duration_since(*since).as_secs_f64());
@@ -211,40 +211,40 @@ fn number(priority: Priority) -> &'static str {
 }
 
 /// Event streams.
-fn streams(r: &mut Registry, streams: &Streams) {
+fn streams(r: &mut Registry, streams: &EventStreams) {
     let open = register(
         r,
         "ostler_event_streams",
-        "Event streams kept for objects, by how each is",
+        "Current number of event streams, by state",
         Gauges::<i64>::default(),
     );
     for state in ["connecting", "open", "waiting", "ended", "outdated"] {
         open.get_or_create(&vec![("state", state.into())]).set(0);
     }
-    for facts in streams.all() {
-        open.get_or_create(&vec![("state", facts.state.word().into())])
+    for facts in streams.all_streams() {
+        open.get_or_create(&vec![("state", facts.state.as_str().into())])
             .inc();
     }
-    let totals = &streams.totals;
+    let totals = &streams.counters;
     for (name, help, total) in [
         (
             "ostler_event_stream_opens",
-            "Connections of event streams opened",
+            "Total number of connections opened for event streams",
             &totals.opened,
         ),
         (
             "ostler_event_stream_reconnects",
-            "Times an event stream was opened again",
+            "Total number of times an event stream was reopened",
             &totals.reconnects,
         ),
         (
             "ostler_event_stream_events",
-            "Events that came over event streams",
+            "Total number of events received over event streams",
             &totals.events,
         ),
         (
             "ostler_event_stream_wakes",
-            "Objects woken by event streams",
+            "Total number of objects enqueued because of an event on a stream",
             &totals.wakes,
         ),
     ] {
@@ -257,13 +257,13 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
     let limits = register(
         r,
         "ostler_plugin_limit",
-        "What a plugin may use: bytes, seconds or a number",
+        "Resource limits of a plugin, in bytes, seconds or as a number",
         Seconds::default(),
     );
     let secrets = register(
         r,
         "ostler_plugin_reads_secrets",
-        "1 where a plugin is granted to see what is in Secrets",
+        "1 if the plugin is granted to read the contents of Secrets, otherwise 0",
         Gauges::<i64>::default(),
     );
     for plugin in registry.serving() {
@@ -274,7 +274,7 @@ fn limits(r: &mut Registry, registry: &plugin::Registry) {
                 .get_or_create(&labels)
                 .set(plugin.terms.limits.measure(*limit));
         }
-        let reads = i64::from(plugin.terms.grants.reads_secrets());
+        let reads = i64::from(plugin.terms.grants.can_read_secrets());
         secrets.get_or_create(&vec![("plugin", name.clone())]).set(reads);
     }
 }
@@ -286,13 +286,13 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let leads = register(
         r,
         "leader_election_master_status",
-        "1 while this process leads, 0 while it stands by",
+        "1 if this process is the leader, otherwise 0",
         Gauges::<i64>::default(),
     );
     let rereads = register(
         r,
         "leader_election_slowpath",
-        "Times the leader had to read its lease again because somebody else had changed it",
+        "Total number of renewals for which the leader had to read the Lease again because another process had changed it",
         Family::<Labels, Counter>::default(),
     );
     if let Some(name) = &services.lease {
@@ -304,15 +304,15 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let (objects, bytes) = services.store.size();
     register(
         r,
-        "ostler_store_objects",
-        "Objects in the store",
+        "ostler_cache_objects",
+        "Current number of objects in the cache",
         Gauge::<i64>::default(),
     )
     .set(signed(objects));
     register(
         r,
-        "ostler_store_bytes",
-        "Bytes of JSON in the store",
+        "ostler_cache_bytes",
+        "Size of the JSON of all cached objects in bytes",
         Gauge::<i64>::default(),
     )
     .set(signed(bytes));
@@ -321,7 +321,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let watches = register(
         r,
         "ostler_watches",
-        "Watches, by how far each is",
+        "Current number of watches, by state",
         Gauges::<i64>::default(),
     );
     for state in ["synced", "listing", "failing"] {
@@ -338,10 +338,10 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let by_kind = register(
         r,
         "ostler_objects",
-        "Objects that are reconciled, by kind and whether they are Ready",
+        "Current number of reconciled objects, by kind and readiness",
         Gauges::<i64>::default(),
     );
-    for (gvk, counts) in scraped.ledger.by_kind() {
+    for (gvk, counts) in scraped.stats.count_by_kind() {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
             let labels = vec![("kind", kind.clone()), ("ready", ready.into())];
@@ -352,7 +352,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let dropped = register(
         r,
         "ostler_events_dropped",
-        "Events not written, by why",
+        "Total number of Kubernetes Events that were not written, by reason",
         Family::<Labels, Counter>::default(),
     );
     for (why, n) in services.recorder.dropped() {
@@ -361,19 +361,19 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let loads = register(
         r,
         "ostler_component_loads",
-        "Component files looked at because they were new, by what came of it",
+        "Total number of attempts to load a component, by result",
         Family::<Labels, Counter>::default(),
     );
     let info = register(
         r,
         "ostler_component_info",
-        "The builds that serve",
+        "Builds that reconcile objects, canaries included; the value is always 1",
         Gauges::<i64>::default(),
     );
     let taken_back = register(
         r,
         "ostler_component_rollbacks",
-        "Builds that were taken back because they did worse than another, canaries included",
+        "Total number of builds that were rolled back, canaries included",
         Family::<Labels, Counter>::default(),
     );
     for report in scraped.registry.reports() {
@@ -381,7 +381,7 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
         taken_back
             .get_or_create(&vec![("plugin", plugin.clone())])
             .inc_by(report.rolled_back);
-        if let Some(canary) = report.canary.filter(|c| c.state == "Serving") {
+        if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
             let labels = vec![
                 ("plugin", plugin.clone()),
                 ("version", canary.version.into()),
@@ -408,26 +408,26 @@ fn state(registry: &mut Registry, scraped: &Scraped<'_>) {
 fn upstreams(r: &mut Registry, services: &Services) {
     let circuit = register(
         r,
-        "ostler_upstream_circuit",
-        "Where the circuit breaker of an upstream is: 1 for the state it is in",
+        "ostler_upstream_circuit_state",
+        "State of the circuit breaker of an upstream: 1 for its current state, 0 for the others",
         Gauges::<i64>::default(),
     );
     let retries = register(
         r,
         "ostler_upstream_retries",
-        "Requests to upstreams repeated because the connection failed",
+        "Total number of requests to upstreams that were retried because the connection failed",
         Family::<Labels, Counter>::default(),
     );
     let confirmed = register(
         r,
         "ostler_upstream_not_modified",
-        "Answers of upstreams given from the cache because the server confirmed them",
+        "Total number of responses served from the cache because the upstream answered 304 Not Modified",
         Family::<Labels, Counter>::default(),
     );
-    for traffic in services.upstreams.traffic().into_iter().take(MAX_UPSTREAMS) {
+    for traffic in services.upstreams.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
-        for state in [Circuit::Closed, Circuit::Open, Circuit::HalfOpen] {
-            let labels = vec![("upstream", name.clone()), ("state", state.word().into())];
+        for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
+            let labels = vec![("upstream", name.clone()), ("state", state.as_str().into())];
             circuit
                 .get_or_create(&labels)
                 .set(i64::from(state == traffic.circuit));
@@ -447,7 +447,7 @@ fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     let mut gauges = std::collections::BTreeMap::<Box<str>, Seconds>::new();
     for plugin in plugins {
         let labels = vec![("plugin", plugin.name.clone())];
-        for (name, own) in plugin.own.lock().expect("lock").iter() {
+        for (name, own) in plugin.own.lock().iter() {
             match own {
                 Own::Counter(n) if !gauges.contains_key(name) => {
                     let family = counters.entry(name.clone()).or_default();
@@ -462,10 +462,18 @@ fn own(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
         }
     }
     for (name, family) in counters {
-        registry.register(format!("ostler_plugin_{name}"), "Counted by plugins", family);
+        registry.register(
+            format!("ostler_plugin_{name}"),
+            "Counter exported by plugins",
+            family,
+        );
     }
     for (name, family) in gauges {
-        registry.register(format!("ostler_plugin_{name}"), "Told by plugins", family);
+        registry.register(
+            format!("ostler_plugin_{name}"),
+            "Gauge exported by plugins",
+            family,
+        );
     }
 }
 
@@ -535,6 +543,6 @@ mod tests {
             !out.contains("ostler_plugin_lag_seconds{"),
             "one type per name: {out}"
         );
-        assert_eq!(b.own.lock().expect("lock").len(), OWN_SERIES as usize);
+        assert_eq!(b.own.lock().len(), OWN_SERIES as usize);
     }
 }

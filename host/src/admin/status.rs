@@ -6,8 +6,8 @@ use super::Admin;
 use crate::{
     cache::informer::Synced,
     kube::scope::Form,
-    plugin::{CanaryReport, Report},
-    reconcile::stats::{ErrorFact, Facts},
+    plugin::{CanaryReport, HookState, LoadState, Report},
+    reconcile::stats::{ObjectStats, RecordedError},
 };
 
 /// Objects that are not Ready are listed up to so many; they are counted all the same.
@@ -56,13 +56,12 @@ pub struct Plugin {
     pub version: String,
     /// Digest of the build that serves; empty when none does.
     pub digest: String,
-    /// `serving`, `suspended` (its objects wait), `loading`, `failed` (nothing serves), `kept` (the newest is bad, the
-    /// one before serves), or `rolled-back` (the newest trapped, the one before serves again).
-    pub state: String,
+    /// State of its newest build.
+    pub state: LoadState,
     /// What is wrong with the newest file.
     pub message: String,
-    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
-    pub hooks: String,
+    /// Progress of its life-cycle hooks.
+    pub hooks: HookState,
     /// The component file, or `Plugin/NAME`.
     pub file: String,
     /// Digest of the last build that has served well.
@@ -81,7 +80,7 @@ impl From<Report> for Plugin {
             name: report.name,
             version: report.version,
             digest: report.digest,
-            state: report.state.to_owned(),
+            state: report.state,
             message: report.message,
             hooks: report.hooks,
             file: report.file,
@@ -156,11 +155,11 @@ pub struct ObjectError {
     pub object: String,
     /// The error.
     #[serde(flatten)]
-    pub error: ErrorFact,
+    pub error: RecordedError,
 }
 
-impl From<Facts> for NotReady {
-    fn from(facts: Facts) -> Self {
+impl From<ObjectStats> for NotReady {
+    fn from(facts: ObjectStats) -> Self {
         Self {
             kind: facts.kind,
             namespace: facts.namespace,
@@ -219,8 +218,8 @@ impl Admin {
                 .collect(),
             delayed,
             objects: self
-                .ledger
-                .by_kind()
+                .stats
+                .count_by_kind()
                 .into_iter()
                 .map(|(gvk, objects)| Objects {
                     kind: gvk.to_string(),
@@ -229,14 +228,14 @@ impl Admin {
                 })
                 .collect(),
             not_ready: self
-                .ledger
-                .not_ready(LISTED)
+                .stats
+                .list_not_ready(LISTED)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
             errors: self
-                .ledger
-                .errors(ERRORS)
+                .stats
+                .list_errors(ERRORS)
                 .into_iter()
                 .map(|(key, error)| ObjectError {
                     object: key.to_string(),

@@ -38,7 +38,7 @@ pub async fn recordings(State(admin): State<Admin>) -> Json<Vec<Summary>> {
 
 /// The last recording of an object.
 pub async fn recording(State(admin): State<Admin>, Query(question): Query<Question>) -> Response {
-    let found = question.find(&admin.ledger.keys()).and_then(|key| {
+    let found = question.find(&admin.stats.keys()).and_then(|key| {
         let last = admin.services.tapes.last(&key);
         last.ok_or_else(|| {
             format!("nothing is recorded of {key}: without --last the next reconcile is waited for")
@@ -77,7 +77,7 @@ pub async fn trace(State(admin): State<Admin>, Query(question): Query<Question>)
 
 fn follow(admin: &Admin, question: &Question, wanted: Wanted) -> Result<(ObjectRef, Following), Response> {
     let key = question
-        .find(&admin.ledger.keys())
+        .find(&admin.stats.keys())
         .map_err(|message| refused(StatusCode::NOT_FOUND, &message))?;
     if admin.services.gate.term().is_none() {
         let message = "this host stands by and reconciles nothing: ask the one that leads";

@@ -156,7 +156,7 @@ impl Informers {
             if let Some(informing) = running.scopes.remove(scope) {
                 informing.task.abort();
                 untold.extend(self.store.close(scope));
-                debug!(kind = %scope.gvk, namespace = %scope.namespace, "nobody reads it: watch let go");
+                debug!(kind = %scope.gvk, namespace = %scope.namespace, "stopping unused watch");
             }
         }
         drop(running);
@@ -265,7 +265,7 @@ impl Informer {
                         self.synced.send_replace(Synced::Failed(e.to_string()));
                     }
                     if failures == 0 || !matches!(e, ApiError::UnknownKind(_)) {
-                        complain!(e, kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, "watch interrupted: {e}");
+                        complain!(e, kind = %self.intake.scope.gvk, namespace = %self.intake.scope.namespace, error = %e, "watch interrupted");
                     }
                     // Too old a version, or unknown why: a list is always right.
                     if matches!(e, ApiError::Status { .. } | ApiError::Garbage(_)) {

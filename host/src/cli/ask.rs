@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub struct Ask {
     #[command(flatten)]
     pub server: Server,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
 }
@@ -20,7 +20,7 @@ pub struct Ask {
 /// Which host.
 #[derive(Args)]
 pub struct Server {
-    /// The admin server of the host.
+    /// URL of the host's admin server.
     #[arg(
         long,
         env = "OSTLER_ADMIN",
@@ -33,10 +33,10 @@ pub struct Server {
 /// Which object.
 #[derive(Args)]
 pub struct Object {
-    /// The object: `team/platform`, or `Team.concourse-ci.org/platform` where a kind has namesakes.
+    /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
-    /// Its namespace; needed where the name is not enough.
+    /// Namespace of the object. Required if the name is ambiguous.
     #[arg(short, long)]
     pub namespace: Option<String>,
 }
@@ -62,9 +62,9 @@ pub fn query<'a>(object: &'a str, namespace: Option<&'a str>) -> anyhow::Result<
 /// How an answer looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Human-readable text.
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
@@ -124,7 +124,7 @@ impl Server {
         let url = reqwest::Url::parse_with_params(&format!("{base}{path}"), query)
             .with_context(|| format!("--admin {:?} is no URL", self.admin))?;
         let answer = client.request(method, url).send().await.map_err(|e| {
-            let why = crate::upstream::cause(&e);
+            let why = crate::upstream::root_cause(&e);
             anyhow::anyhow!(
                 "no admin server at {base} ({why}). Does a host run there? One in a cluster is reached with \
                  `kubectl -n NAMESPACE port-forward deployment/ostler 8081`; one elsewhere with --admin URL or OSTLER_ADMIN"

@@ -6,7 +6,7 @@ use clap_complete::Shell;
 /// Arguments of `ostler completion`.
 #[derive(Args)]
 pub struct Completion {
-    /// The shell, as in `source <(ostler completion bash)`.
+    /// Shell, as in `source <(ostler completion bash)`.
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -1,4 +1,4 @@
-//! `ostler dev`: reconcile, with an API server of its own.
+//! `ostler dev`: runs a host with an embedded API server.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -15,13 +15,13 @@ use super::{Common, config, serve};
 /// Arguments of `ostler dev`.
 #[derive(Args)]
 pub struct Dev {
-    /// Where to write the kubeconfig of the API server.
-    #[arg(long, default_value = "ostler-dev.kubeconfig")]
+    /// File to which the kubeconfig of the embedded API server is written.
+    #[arg(long, value_name = "FILE", default_value = "ostler-dev.kubeconfig")]
     kubeconfig: PathBuf,
-    /// Address of the API server.
-    #[arg(long, default_value = "127.0.0.1:0")]
+    /// Address that the embedded API server binds to.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// The API server speaks HTTPS; the kubeconfig carries its certificate.
+    /// Serve the embedded API server over HTTPS. The kubeconfig contains its CA certificate.
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ impl Dev {
         let server = ostler_apiserver::Server::start(options).await?;
         std::fs::write(&self.kubeconfig, server.kubeconfig())
             .with_context(|| format!("writing {}", self.kubeconfig.display()))?;
-        info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "API server");
+        info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "embedded API server started");
         serve(config(Some(self.kubeconfig)).await?, self.common, None).await
     }
 }

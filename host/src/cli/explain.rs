@@ -181,7 +181,7 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{admin::explain::NextRun, reconcile::stats::ErrorFact};
+    use crate::{admin::explain::NextRun, reconcile::stats::RecordedError};
 
     #[test]
     fn what_matters_most_stands_first() {
@@ -223,7 +223,7 @@ mod tests {
             attempts: 0,
             last_reconcile: Some("2026-11-21T08:00:00Z".into()),
             last_ms: Some(1.25),
-            errors: vec![ErrorFact {
+            errors: vec![RecordedError {
                 at: "2026-11-21T07:00:00Z".into(),
                 reason: "Failed".into(),
                 message: "once".into(),

@@ -1,4 +1,4 @@
-//! `ostler plan`: what reconciling would change.
+//! `ostler plan`: shows what reconciling would change.
 
 use std::{
     io::{Read, Write},
@@ -13,76 +13,76 @@ use serde_json::Value;
 use super::{config, grants, table::colours};
 use crate::{
     host::Settings,
-    plan::{Report, Wish, plan},
+    plan::{PlanRequest, Report, plan},
     sandbox::engine::Cache,
 };
 
 /// Arguments of `ostler plan`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 when nothing would change, 1 when something would, 2 on an error.")]
+#[command(after_help = "Exit codes:\n  0  nothing would change\n  1  something would change\n  2  error")]
 pub struct Plan {
-    /// Objects to plan, for example team/platform; without any, all objects of the plugins.
+    /// Objects to plan, such as team/platform. Defaults to all objects of the plugins.
     #[arg(value_name = "KIND/NAME")]
     objects: Vec<String>,
-    /// File or directory of objects as they would be (`-` for the standard input); may be given more than once.
+    /// File or directory with the desired objects (`-` for standard input). May be repeated.
     #[arg(short, long = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Plan the deletion of the objects: what their cleanup does.
+    /// Plan the deletion of the objects, including their cleanup.
     #[arg(long, requires = "objects", conflicts_with = "files")]
     delete: bool,
-    /// Namespace of the objects; all are looked at without it, where none is named.
+    /// Namespace of the objects. Defaults to all namespaces.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Component to plan with in place of the one of its name; may be given more than once. Without objects, all of
-    /// its kinds are planned.
+    /// Component that replaces the plugin of the same name. May be repeated. Without objects, all objects of its kinds are
+    /// planned.
     #[arg(long = "plugin", value_name = "FILE")]
     builds: Vec<PathBuf>,
     /// Directory of components and their configurations.
-    #[arg(long, default_value = "plugins")]
-    plugins: PathBuf,
-    /// File that says what each plugin may do; without it none may do anything.
-    #[arg(long)]
+    #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
+    plugin_dir: PathBuf,
+    /// File with the permissions of each plugin. Without it, plugins from the plugin directory are denied everything.
+    #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
-    /// Network (10.96.0.0/12) or address (127.0.0.1) that upstreams may have, though it is not public, besides what the
-    /// grants allow; may be given more than once.
-    #[arg(long = "allow-network", value_parser = crate::policy::network::network)]
+    /// Allow upstreams on this private network (10.96.0.0/12) or address (127.0.0.1), in addition to those that the
+    /// grants allow. May be repeated.
+    #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
-    /// Plan with only those Plugin objects that have these labels (`team=ci`), as the host that follows only these.
-    #[arg(long, value_parser = crate::kube::selector::Selector::parse)]
+    /// Label selector (`team=ci`) of the Plugin objects to plan with, as for `ostler run`.
+    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::Selector::parse)]
     plugin_selector: Option<crate::kube::selector::Selector>,
-    /// Registry (`HOST:PORT`) that is spoken to in plain HTTP; may be given more than once. Those on this machine are
-    /// anyway.
-    #[arg(long = "plain-http-registry")]
+    /// Use plain HTTP for this registry (`HOST:PORT`). May be repeated. Registries on the loopback interface always use
+    /// plain HTTP.
+    #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]
     plain_http: Vec<String>,
-    /// Directory for compiled code, which only this user may be able to write to.
-    #[arg(long)]
-    cache: Option<PathBuf>,
-    /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Directory for compiled components. Only this user may have write access to it.
+    #[arg(long, value_name = "DIRECTORY")]
+    cache_dir: Option<PathBuf>,
+    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// How the plan looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "diff")]
     output: Output,
 }
 
-/// How a plan looks.
+/// Output format of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Human-readable diff.
     Diff,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
 impl Plan {
-    /// Makes the plan and prints it.
+    /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let config = config(self.kubeconfig).await?;
         let mut files = Vec::new();
         for path in &self.files {
-            read(path, &mut files)?;
+            read_objects(path, &mut files)?;
         }
-        let wish = Wish {
+        let plan_request = PlanRequest {
             objects: self.objects,
             default_namespace: self
                 .namespace
@@ -94,25 +94,25 @@ impl Plan {
             delete: self.delete,
         };
         let settings = Settings {
-            plugins: self.plugins,
+            plugins: self.plugin_dir,
             plugin_selector: self.plugin_selector,
             plain_http: self.plain_http,
             grants: grants(self.grants.as_deref())?,
             network: self.networks,
             workers: 1,
-            cache: self.cache.map(|directory| Cache {
+            cache: self.cache_dir.map(|directory| Cache {
                 directory,
                 compiler: std::env::current_exe().ok(),
             }),
             ..Settings::default()
         };
-        let report = plan(kube::Client::try_from(config)?, settings, &wish).await?;
+        let report = plan(kube::Client::try_from(config)?, settings, &plan_request).await?;
         let text = match self.output {
             Output::Json => serde_json::to_string_pretty(&report)? + "\n",
-            Output::Diff => painted(&report),
+            Output::Diff => render_report(&report),
         };
         match std::io::stdout().write_all(text.as_bytes()) {
-            // Who has read enough of it.
+            // The reader closed the pipe, as `head` does.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -120,8 +120,8 @@ impl Plan {
     }
 }
 
-/// The text, in colours on a terminal.
-fn painted(report: &Report) -> String {
+/// Renders the report as text, with colours on a terminal.
+fn render_report(report: &Report) -> String {
     let text = report.text();
     if !colours() {
         return text;
@@ -140,8 +140,8 @@ fn painted(report: &Report) -> String {
     text.lines().map(paint).collect()
 }
 
-/// Reads the objects of a file, or of all files of a directory.
-fn read(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::Result<()> {
+/// Reads the objects of a file, or of all files in a directory.
+fn read_objects(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::Result<()> {
     let name = path.display().to_string();
     if path.is_dir() {
         let entries = std::fs::read_dir(path).with_context(|| name.clone())?;
@@ -151,15 +151,18 @@ fn read(path: &std::path::Path, objects: &mut Vec<(String, Value)>) -> anyhow::R
                 .is_some_and(|e| ["yaml", "yml", "json"].iter().any(|known| e == *known))
         });
         paths.sort();
-        anyhow::ensure!(!paths.is_empty(), "{name}: no .yaml, .yml or .json file is in it");
-        return paths.iter().try_for_each(|path| read(path, objects));
+        anyhow::ensure!(
+            !paths.is_empty(),
+            "{name}: the directory has no .yaml, .yml or .json file"
+        );
+        return paths.iter().try_for_each(|path| read_objects(path, objects));
     }
     let text = match &*name {
         "-" => {
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
-                .context("the standard input")?;
+                .context("reading standard input")?;
             text
         }
         _ => std::fs::read_to_string(path).with_context(|| name.clone())?,

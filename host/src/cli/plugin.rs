@@ -1,13 +1,19 @@
 //! `ostler plugin`: what authors and administrators do with plugins.
 
+#[cfg(feature = "dev")]
 mod build;
+#[cfg(feature = "dev")]
 mod dev;
 mod inspect;
+#[cfg(feature = "dev")]
 mod new;
+#[cfg(feature = "dev")]
 mod project;
 mod push;
 mod registry;
+#[cfg(feature = "dev")]
 mod stage;
+#[cfg(feature = "dev")]
 mod test;
 mod verify;
 
@@ -18,19 +24,23 @@ use crate::observe::telemetry::LogFormat;
 /// The commands.
 #[derive(Subcommand)]
 pub enum Plugin {
-    /// Begin a plugin: a small project that builds, with its kind, a sample and a test.
+    /// Create a plugin project with a kind, a sample and a test.
+    #[cfg(feature = "dev")]
     New(new::New),
-    /// Build a plugin's component.
+    /// Build the component of a plugin.
+    #[cfg(feature = "dev")]
     Build(build::Build),
-    /// Test a plugin: its own tests, then its component in a host with an API server of its own.
+    /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
+    #[cfg(feature = "dev")]
     Test(test::Test),
-    /// Work on a plugin: build, run, and build and swap again whenever a file is saved.
+    /// Develop a plugin: build and run it, and rebuild and reload it whenever a file changes.
+    #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Tell what a component is: name, kinds, what it asks for and can do, what its bytes are.
+    /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
     Inspect(inspect::Inspect),
-    /// Push a component to an OCI registry, and sign it.
+    /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
-    /// Verify a component: its digest, who has signed it, and whether it fits this host.
+    /// Verify a component: its digest, its signatures, and whether this host can run it.
     Verify(verify::Verify),
 }
 
@@ -38,19 +48,27 @@ impl Plugin {
     /// How those that run a host log; the others print.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {
+            #[cfg(feature = "dev")]
             Self::Dev(_) => Some(LogFormat::Pretty),
             // What is wrong stands in its table. Who wants to know more says so.
+            #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os("OSTLER_LOG").map(|_| LogFormat::Pretty),
-            Self::New(_) | Self::Build(_) | Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
+            #[cfg(feature = "dev")]
+            Self::New(_) | Self::Build(_) => None,
+            Self::Inspect(_) | Self::Push(_) | Self::Verify(_) => None,
         }
     }
 
     /// Runs it.
     pub async fn run(self) -> anyhow::Result<()> {
         match self {
+            #[cfg(feature = "dev")]
             Self::New(new) => new.run(),
+            #[cfg(feature = "dev")]
             Self::Build(build) => build.run().await,
+            #[cfg(feature = "dev")]
             Self::Test(test) => test.run().await,
+            #[cfg(feature = "dev")]
             Self::Dev(dev) => dev.run().await,
             Self::Inspect(inspect) => inspect.run().await,
             Self::Push(push) => push.run().await,

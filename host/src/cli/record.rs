@@ -1,4 +1,4 @@
-//! `ostler record`: one reconcile, from beginning to end, as a file.
+//! `ostler record`: writes a reconcile, from beginning to end, to a file.
 
 use std::path::{Path, PathBuf};
 
@@ -17,32 +17,32 @@ use crate::recording::{
 
 /// Arguments of `ostler record`.
 ///
-/// A recording is written to standard output, or to a file. It has in it what the component was told and what it
-/// said, and no secret: of plugins that may read Secrets no values are recorded.
+/// A recording is written to standard output or to a file. It contains the inputs and outputs of the component and no
+/// secrets: the values of plugins that may read Secrets are not recorded.
 #[derive(Args)]
-#[command(after_help = "Exit codes:\n  0  recorded, or listed\n  1  no such object, or no host")]
+#[command(after_help = "Exit codes:\n  0  recorded or listed\n  1  object or host not found")]
 pub struct Record {
-    /// The object: `team/platform`. Without it the recordings that the host has kept are listed.
+    /// Object, such as `team/platform`. Without it, the stored recordings are listed.
     #[arg(value_name = "KIND/NAME")]
     object: Option<String>,
-    /// Its namespace; needed where the name is not enough.
+    /// Namespace of the object. Required if the name is ambiguous.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Take the last recording there is, instead of waiting for the next reconcile.
+    /// Take the latest stored recording instead of waiting for the next reconcile.
     #[arg(long, conflicts_with_all = ["now", "count"])]
     last: bool,
-    /// Have it reconciled now.
+    /// Trigger a reconcile immediately.
     #[arg(long)]
     now: bool,
-    /// Reconciles to record.
+    /// Number of reconciles to record.
     #[arg(long, default_value_t = 1)]
     count: usize,
-    /// Where to write it; with a --count of several `r.json` becomes `r-1.json`, `r-2.json` …
-    #[arg(long)]
+    /// File to write the recording to. With --count above 1, `r.json` becomes `r-1.json`, `r-2.json` and so on.
+    #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
     server: Server,
-    /// How the list looks; a recording is always JSON.
+    /// Output format of the list. A recording is always JSON.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

@@ -25,18 +25,18 @@ use crate::{
 /// Arguments of `ostler replay`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes:\n  0  every host call and the outcome are as recorded\n  1  something differs\n  2  it can't be replayed"
+    after_help = "Exit codes:\n  0  all host calls and the outcome match the recording\n  1  something differs\n  2  the recording cannot be replayed"
 )]
 pub struct Replay {
-    /// The recording, as `ostler record` writes it.
+    /// Recording, as written by `ostler record`.
     file: PathBuf,
-    /// The component to run. Without it the one that was recorded is looked for in --plugins.
+    /// Component to run. Without it, the recorded build is looked up in --plugin-dir.
     #[arg(long, value_name = "WASM")]
     plugin: Option<PathBuf>,
-    /// Where components are.
+    /// Directory of components.
     #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
-    plugins: PathBuf,
-    /// How the answer looks.
+    plugin_dir: PathBuf,
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -106,9 +106,9 @@ impl Replay {
         if let Some(path) = &self.plugin {
             return read(path);
         }
-        let folder = self.plugins.display();
-        let entries = std::fs::read_dir(&self.plugins).map_err(|e| {
-            format!("--plugins {folder}: {e}; say where components are, or give one with --plugin")
+        let folder = self.plugin_dir.display();
+        let entries = std::fs::read_dir(&self.plugin_dir).map_err(|e| {
+            format!("--plugin-dir {folder}: {e}; say where components are, or give one with --plugin")
         })?;
         for entry in entries.flatten() {
             let path = entry.path();
@@ -121,7 +121,7 @@ impl Replay {
         }
         let plugin = &recording.plugin;
         Err(format!(
-            "the build that was recorded ({} {}, SHA-256 {}) is not in {folder}: say where it is with --plugins, or \
+            "the build that was recorded ({} {}, SHA-256 {}) is not in {folder}: say where it is with --plugin-dir, or \
              give another with --plugin",
             plugin.name, plugin.version, plugin.digest
         ))

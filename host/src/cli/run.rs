@@ -1,4 +1,4 @@
-//! `ostler run`: reconcile.
+//! `ostler run`: runs a host against a cluster.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -8,14 +8,14 @@ use std::{
 
 use clap::{ArgAction, Args};
 
-use super::{Common, config, seconds, serve};
+use super::{Common, config, parse_duration, serve};
 use crate::leader::{election::Timing, lease};
 
 /// Arguments of `ostler run`.
 #[derive(Args)]
 pub struct Run {
-    /// Kubeconfig of the cluster; without it `$KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     election: Election,
@@ -32,29 +32,29 @@ impl Run {
     }
 }
 
-/// Several hosts may run: one leads, the others stand by.
+/// Leader election: of several hosts one leads, the others stand by.
 #[derive(Args)]
 struct Election {
-    /// Lead before reconciling. Only where no other host ever runs may it be false.
+    /// Reconcile only as the leader. May be false only if no other host ever runs in the cluster.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     leader_elect: bool,
-    /// Name of the Lease; hosts of the same stand in for each other.
+    /// Name of the Lease. Hosts with the same Lease are replicas of each other.
     #[arg(long, default_value = "ostler")]
     lease_name: String,
-    /// Namespace of the Lease; without it the pod's own, or the kubeconfig's.
+    /// Namespace of the Lease. Defaults to the namespace of the pod or of the kubeconfig.
     #[arg(long)]
     lease_namespace: Option<String>,
-    /// Name of this process in the Lease, which no other may have; without it made of the host's name.
+    /// Unique identity of this process in the Lease. Defaults to the host name with a random suffix.
     #[arg(long)]
     identity: Option<String>,
-    /// Seconds after which others take over from a leader that doesn't renew its lease.
-    #[arg(long, default_value = "15", value_parser = seconds)]
+    /// Time after which other replicas take over from a leader that does not renew its Lease.
+    #[arg(long, default_value = "15s", value_parser = parse_duration)]
     lease_duration: Duration,
-    /// Seconds after which a leader that can't renew its lease stops.
-    #[arg(long, default_value = "10", value_parser = seconds)]
+    /// Time after which a leader that cannot renew its Lease stops leading.
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     renew_deadline: Duration,
-    /// Seconds between attempts to get or renew the lease.
-    #[arg(long, default_value = "2", value_parser = seconds)]
+    /// Interval between attempts to acquire or renew the Lease.
+    #[arg(long, default_value = "2s", value_parser = parse_duration)]
     retry_period: Duration,
 }
 

@@ -6,7 +6,10 @@ use super::{
     ask::Ask,
     table::{Shade, cell, section, table, why},
 };
-use crate::admin::status::{Plugin, Status as Told};
+use crate::{
+    admin::status::{Plugin, Status as Told},
+    plugin::{HookState, LoadState},
+};
 
 /// Arguments of `ostler status`.
 #[derive(Args)]
@@ -36,17 +39,17 @@ fn text(told: &Told) -> String {
     }
     out.push('\n');
     let plugins = told.plugins.iter().map(|p| {
-        let shade = match &*p.state {
-            "serving" => Shade::Good,
-            "kept" | "suspended" | "loading" => Shade::Waiting,
-            _ => Shade::Bad,
+        let shade = match p.state {
+            LoadState::Serving => Shade::Good,
+            LoadState::Refused | LoadState::Suspended | LoadState::Loading => Shade::Waiting,
+            LoadState::RolledBack | LoadState::Failed => Shade::Bad,
         };
         let queue = told.queue.iter().find(|q| q.plugin == p.name);
         vec![
             cell(&p.name, Shade::Plain),
             cell(&p.version, Shade::Plain),
             cell(p.digest.get(..12).unwrap_or_default(), Shade::Faint),
-            cell(&p.state, shade),
+            cell(p.state, shade),
             cell(beside(p), Shade::Plain),
             cell(queue.map_or(0, |q| q.due), Shade::Plain),
             cell(queue.map_or(0, |q| q.running), Shade::Plain),
@@ -129,12 +132,12 @@ fn beside(plugin: &Plugin) -> String {
         return String::new();
     };
     let short = canary.digest.get(..12).unwrap_or_default();
-    match &*canary.state {
-        "Serving" => format!(
+    match canary.state {
+        LoadState::Serving => format!(
             "{short} for {}: {} objects, {} fail",
             canary.objects, canary.reconciled, canary.failing
         ),
-        "Loading" => "loading".into(),
+        LoadState::Loading => LoadState::Loading.to_string(),
         state => format!("{short} {state}: {}", canary.message)
             .trim_start()
             .to_owned(),
@@ -146,10 +149,15 @@ fn trouble(plugin: &Plugin) -> String {
     if plugin.message.is_empty() && plugin.trapping > 0 {
         return format!("{} objects trap", plugin.trapping);
     }
-    match (&*plugin.message, &*plugin.hooks) {
-        (message, "" | "done") => message.to_owned(),
-        ("", hooks) => format!("hooks: {hooks}"),
-        (message, hooks) => format!("{message}; hooks: {hooks}"),
+    let hooks = match &plugin.hooks {
+        HookState::None | HookState::Done => return plugin.message.clone(),
+        HookState::Pending => "pending",
+        HookState::Failed(why) => why,
+    };
+    if plugin.message.is_empty() {
+        format!("hooks: {hooks}")
+    } else {
+        format!("{}; hooks: {hooks}", plugin.message)
     }
 }
 

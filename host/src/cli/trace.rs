@@ -14,12 +14,12 @@ use crate::recording::trace::Line;
 /// Arguments of `ostler trace`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes:\n  0  the host ended, or --count reconciles were shown\n  1  no such object, or no host"
+    after_help = "Exit codes:\n  0  the host ended, or --count reconciles were shown\n  1  object or host not found"
 )]
 pub struct Trace {
     #[command(flatten)]
     object: Object,
-    /// End after so many reconciles; without it when interrupted.
+    /// Number of reconciles after which to end. Without it, the command runs until it is interrupted.
     #[arg(long)]
     count: Option<usize>,
     #[command(flatten)]

@@ -166,7 +166,7 @@ impl Reviewer {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": account.user(),
+                "user": account.user_name(),
                 // What the API server itself gives to one who is impersonated.
                 "groups": [
                     "system:serviceaccounts",

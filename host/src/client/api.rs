@@ -111,7 +111,7 @@ impl Cluster {
     /// of every service account, and the host needs no right to impersonate groups.
     pub fn acting(&self, account: Option<&ServiceAccount>) -> Self {
         Self {
-            user: account.map(|account| account.user().into()),
+            user: account.map(|account| account.user_name().into()),
             ..self.clone()
         }
     }
@@ -295,8 +295,8 @@ impl Cluster {
     fn told(&self, error: Option<&ApiError>) {
         let was = self.away.swap(error.is_some(), Ordering::Relaxed);
         match error {
-            Some(e) if !was => tracing::warn!("{e}"),
-            None if was => tracing::info!("the API server answers again"),
+            Some(e) if !was => tracing::warn!(error = %e, "API server unavailable"),
+            None if was => tracing::info!("API server available again"),
             _ => {}
         }
     }

@@ -9,10 +9,10 @@ wasmtime::component::bindgen!({
     world: "plugin",
     imports: { default: async },
     exports: { default: async },
-    additional_derives: [PartialEq],
+    additional_derives: [PartialEq, serde::Serialize, serde::Deserialize],
 });
 
 pub use self::ostler::plugin::{
-    clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status, types,
+    cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status, types,
 };
 pub use exports::ostler::plugin::reconciler;

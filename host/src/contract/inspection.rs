@@ -381,8 +381,7 @@ pub(crate) mod tests {
             .expect("resolves");
         let world = resolve.packages[package].worlds["plugin"];
         let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
-            .expect("embedded");
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
         ComponentEncoder::default()
             .module(&module)
             .expect("a module")
@@ -401,9 +400,9 @@ pub(crate) mod tests {
     fn names_what_differs() {
         for (from, to, expected) in [
             (
-                "    budget(string),\n",
+                "    limit-exceeded(string),\n",
                 "",
-                "types.error: the case `budget` is missing in the component",
+                "types.error: the case `limit-exceeded` is missing in the component",
             ),
             (
                 "    unsupported(string),",
@@ -411,9 +410,9 @@ pub(crate) mod tests {
                 "a case `late` that this host does not know",
             ),
             (
-                "enum tri-state { yes, no, unknown }",
-                "enum tri-state { no, yes, unknown }",
-                "types.tri-state: the cases are in another order",
+                "enum condition-status { %true, %false, unknown }",
+                "enum condition-status { %false, %true, unknown }",
+                "types.condition-status: the cases are in another order",
             ),
             (
                 "    attempt: u32,",

@@ -1,6 +1,6 @@
-//! What one plugin may use: a limit for everything a component could take too much of.
+//! Resource limits of a plugin: one for every resource that a component could exhaust.
 //!
-//! The table below is all there is to say of a limit: its field, its default, its name in grants and metrics.
+//! The table at `limits!` is the only definition of a limit: its field, its default, and its name in grants and metrics.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -162,7 +162,7 @@ macro_rules! limits {
             }
         }
 
-        /// What is said of a plugin's limits; the host's own where nothing is.
+        /// Resource limits of a plugin. A limit that is unset has the host's default.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, rename_all = "camelCase")]
         pub struct LimitsSpec {
@@ -206,42 +206,42 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Linear memory of an instance.
+    /// Linear memory of one instance of the component.
     Memory memory "memory": usize = Bytes, 64 << 20;
-    /// Elements of its tables.
+    /// Elements of the instance's tables.
     TableElements table_elements "tableElements": u32 = u32, MOST_TABLE_ELEMENTS;
-    /// Time the component itself may compute in one call.
-    Cpu cpu "cpu": Duration = Time, Duration::from_secs(1);
-    /// Time one call may take, host calls included.
-    Wall wall "wall": Duration = Time, Duration::from_secs(60);
-    /// Host calls in one reconcile; each request of a `send-all` is one.
+    /// CPU time of one call into the component, without host calls.
+    CpuTime cpu_time "cpuTime": Duration = Time, Duration::from_secs(1);
+    /// Wall-clock time of one call into the component, host calls included.
+    Timeout timeout "timeout": Duration = Time, Duration::from_secs(60);
+    /// Host calls of one reconcile. Each request of a `send-all` counts as one.
     HostCalls host_calls "hostCalls": u32 = u32, 1000;
-    /// Bytes handed to the host in one host call, or by the component's answer.
+    /// Bytes that the component passes to the host in one host call, or returns from one call.
     CallBytes call_bytes "callBytes": usize = Bytes, 16 << 20;
-    /// Bytes handed to the host in one reconcile.
-    BytesOut bytes_out "bytesOut": usize = Bytes, 64 << 20;
-    /// Bytes given by the host in one reconcile.
-    BytesIn bytes_in "bytesIn": usize = Bytes, 64 << 20;
-    /// Objects that lists give in one reconcile.
-    Objects objects "objects": u32 = u32, 20_000;
-    /// Log lines of one reconcile, what is printed included.
+    /// Bytes that the component passes to the host in one reconcile.
+    BytesToHost bytes_to_host "bytesToHost": usize = Bytes, 64 << 20;
+    /// Bytes that the host returns to the component in one reconcile.
+    BytesFromHost bytes_from_host "bytesFromHost": usize = Bytes, 64 << 20;
+    /// Objects that the lists of one reconcile return.
+    ListedObjects listed_objects "listedObjects": u32 = u32, 20_000;
+    /// Log lines of one reconcile, including standard output and standard error.
     LogLines log_lines "logLines": u32 = u32, 500;
-    /// Kubernetes Events in a minute, of all its objects.
+    /// Kubernetes Events per minute, for all objects of the plugin.
     EventsPerMinute events_per_minute "eventsPerMinute": u32 = u32, 1000;
-    /// Metric series of its own.
+    /// Metric series that the plugin exports.
     MetricSeries metric_series "metricSeries": u32 = u32, 500;
-    /// Conditions of one object.
+    /// Conditions in the status of one object.
     Conditions conditions "conditions": u32 = u32, 32;
-    /// Bytes of all reasons and messages of one object's conditions.
+    /// Bytes of all reasons and messages in the conditions of one object.
     ConditionBytes condition_bytes "conditionBytes": usize = Bytes, 64 << 10;
-    /// Bytes of the status fields of one object.
+    /// Bytes of the status fields of one object, without conditions.
     StatusBytes status_bytes "statusBytes": usize = Bytes, 256 << 10;
-    /// Objects held by one.
+    /// Objects that one object may hold.
     Holds holds "holds": u32 = u32, 100;
-    /// Event streams followed by one object.
+    /// Event streams that one object may subscribe to.
     Subscriptions subscriptions "subscriptions": u32 = u32, 16;
-    /// Bytes one object may keep in memo, keys included.
-    MemoBytes memo_bytes "memoBytes": usize = Bytes, 64 << 10;
+    /// Bytes that one object may cache, keys included.
+    CacheBytes cache_bytes "cacheBytes": usize = Bytes, 64 << 10;
 }
 
 impl LimitsSpec {
@@ -270,31 +270,31 @@ mod tests {
 
     #[test]
     fn what_is_said_counts_and_the_rest_is_the_hosts() {
-        let text = "{memory: 8Mi, cpu: 200ms, hostCalls: 7}";
+        let text = "{memory: 8Mi, cpuTime: 200ms, hostCalls: 7}";
         let spec: LimitsSpec = serde_saphyr::from_str(text).expect("parses");
         let host = Limits {
-            wall: Duration::from_secs(9),
+            timeout: Duration::from_secs(9),
             ..Limits::default()
         };
         let limits = spec.over(&host);
         let wanted = Limits {
             memory: 8 << 20,
-            cpu: Duration::from_millis(200),
+            cpu_time: Duration::from_millis(200),
             host_calls: 7,
             ..host
         };
         assert_eq!(limits, wanted);
-        assert_eq!(limits.measure(Limit::Cpu), 0.2);
+        assert_eq!(limits.measure(Limit::CpuTime), 0.2);
         assert_eq!(limits.shown(Limit::Memory), "8Mi");
-        assert_eq!(limits.shown(Limit::Wall), "9s");
+        assert_eq!(limits.shown(Limit::Timeout), "9s");
     }
 
     #[test]
     fn mistakes_are_named() {
         for (text, word) in [
             ("{memory: much}", "`much` is no number of bytes"),
-            ("{wall: soon}", "`soon` is no time"),
-            ("{wall: 0s}", "`0s` is no time"),
+            ("{timeout: soon}", "`soon` is no time"),
+            ("{timeout: 0s}", "`0s` is no time"),
             ("{hostCals: 1}", "hostCals"),
             ("{memory: 99999999999999999999Gi}", "no number of bytes"),
         ] {

@@ -9,10 +9,10 @@ use super::limits::{Bytes, Limit};
 pub enum Trap {
     /// Computed longer than it may.
     #[error("computed for more than {0:?}: does it loop?")]
-    Cpu(Duration),
+    CpuTime(Duration),
     /// Took longer than it may.
     #[error("took longer than {0:?}, host calls included")]
-    Wall(Duration),
+    Timeout(Duration),
     /// Asked for more memory than it may have.
     #[error("asked for more than {}B of memory", Bytes(*.0))]
     Memory(usize),
@@ -31,8 +31,8 @@ impl Trap {
     /// How it is counted.
     pub fn kind(&self) -> TrapKind {
         match self {
-            Self::Cpu(_) => TrapKind::Cpu,
-            Self::Wall(_) => TrapKind::Wall,
+            Self::CpuTime(_) => TrapKind::CpuTime,
+            Self::Timeout(_) => TrapKind::Timeout,
             Self::Memory(_) | Self::Tables(_) => TrapKind::Memory,
             Self::Bytes(_) | Self::Other(_) => TrapKind::Other,
         }
@@ -41,8 +41,8 @@ impl Trap {
     /// The limit it ran into.
     pub fn limit(&self) -> Option<Limit> {
         Some(match self {
-            Self::Cpu(_) => Limit::Cpu,
-            Self::Wall(_) => Limit::Wall,
+            Self::CpuTime(_) => Limit::CpuTime,
+            Self::Timeout(_) => Limit::Timeout,
             Self::Memory(_) => Limit::Memory,
             Self::Tables(_) => Limit::TableElements,
             Self::Bytes(_) => Limit::CallBytes,
@@ -55,9 +55,9 @@ impl Trap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrapKind {
     /// Computed too long.
-    Cpu,
+    CpuTime,
     /// Took too long.
-    Wall,
+    Timeout,
     /// Wanted too much memory.
     Memory,
     /// Trapped.

@@ -89,11 +89,11 @@ impl Recorder {
             }
             Verdict::Limited => {
                 self.limited.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(object = %key, plugin = component, kind, reason, "event dropped, too many of this object: {note}");
+                tracing::debug!(object = %key, plugin = component, kind, reason, note, "event rate limit exceeded, dropping event");
                 return false;
             }
         };
-        tracing::info!(object = %key, plugin = component, kind, reason, "{note}");
+        tracing::info!(object = %key, plugin = component, kind, reason, note, "event");
         let namespace = if key.namespace.is_empty() {
             "default"
         } else {
@@ -130,7 +130,7 @@ impl Recorder {
         };
         if let Err(e) = &sent {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(object = %key, plugin = component, reason, "event dropped: {e}");
+            tracing::warn!(object = %key, plugin = component, reason, error = %e, "writing event failed");
         }
         sent.is_ok()
     }

@@ -15,6 +15,7 @@ use self::write_responses::Answers;
 use crate::{
     cache::store::Store,
     client::api::{ApiError, As, Cluster, Patch, Resource, parse},
+    contract::bindings::kubernetes::{Preconditions, Propagation},
     kube::{
         key::{Gvk, ObjectRef},
         object::Object,
@@ -203,31 +204,67 @@ impl Effects {
         })
     }
 
+    /// Applies a merge patch to an object. The API server checks the preconditions by the identity in the patch: it
+    /// answers 409 if the uid or the resourceVersion differs.
+    pub async fn merge_patch(
+        &self,
+        writer: Writer<'_>,
+        key: &ObjectRef,
+        patch: &Value,
+        preconditions: &Preconditions,
+    ) -> Result<Written, ApiError> {
+        let path = format!(
+            "{}?fieldManager={}",
+            self.cluster.resource(&key.gvk).await?.object(key),
+            writer.manager
+        );
+        let mut body = patch.clone();
+        let required = [
+            ("uid", &preconditions.uid),
+            ("resourceVersion", &preconditions.resource_version),
+        ];
+        for (field, value) in required {
+            if let Some(value) = value {
+                body["metadata"][field] = value.as_str().into();
+            }
+        }
+        let before = self.store.get(key, Form::Whole);
+        let before = before.map(|live| fingerprint(&live.value(), patch));
+        let awaiting = self.answers.awaiting(key, writer.by);
+        let cluster = self.cluster.acting(writer.account);
+        let answer = cluster
+            .patch(&path, Patch::Merge, body.to_string().into_bytes())
+            .await?;
+        // If the patched fields did not change, another client's change came with the answer.
+        let ours = before != Some(fingerprint(&parse(&answer)?, patch));
+        Ok(Written {
+            object: awaiting.keep(&answer, ours)?,
+            sent: true,
+        })
+    }
+
     /// Deletes an object. Gives whether there was one.
     pub async fn delete(
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
-        propagation: Option<&str>,
-        uid: Option<&str>,
+        propagation: Propagation,
+        preconditions: &Preconditions,
     ) -> Result<bool, ApiError> {
-        let propagation = match propagation.unwrap_or("background") {
-            "background" => "Background",
-            "foreground" => "Foreground",
-            "orphan" => "Orphan",
-            other => {
-                return Err(ApiError::Status {
-                    code: 422,
-                    reason: "Invalid".into(),
-                    message: format!("propagation is `{other}`; use background, foreground or orphan"),
-                    retry_after: None,
-                });
-            }
+        let policy = match propagation {
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+            Propagation::Orphan => "Orphan",
         };
-        let mut options =
-            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation});
-        if let Some(uid) = uid {
-            options["preconditions"] = json!({ "uid": uid });
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy});
+        let required = [
+            ("uid", &preconditions.uid),
+            ("resourceVersion", &preconditions.resource_version),
+        ];
+        for (field, value) in required {
+            if let Some(value) = value {
+                options["preconditions"][field] = value.as_str().into();
+            }
         }
         let path = self.cluster.resource(&key.gvk).await?.object(key);
         match self

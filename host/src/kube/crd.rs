@@ -1,60 +1,60 @@
-//! What the CRDs of the host's own kinds have in common.
+//! Parts shared by the CRDs of the host's own kinds.
 
 use kube::CustomResourceExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One aspect of how it is.
+/// Condition in the status of an object, as in `metav1.Condition`.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which aspect.
+    /// Type of the condition in CamelCase.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True, False or Unknown.
+    /// Status of the condition: `True`, `False` or `Unknown`.
     pub status: String,
-    /// Why, in a word.
+    /// Machine-readable reason for the last transition, in CamelCase.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable details of the last transition.
     #[serde(default)]
     pub message: String,
-    /// Since when the status is what it is.
+    /// Time at which the status last changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// The generation of the spec that this is about.
+    /// Generation of the spec that this condition describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// A CRD as YAML, as it is checked in under `crds/`.
+/// A CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub(crate) fn yaml<K: CustomResourceExt>() -> String {
     let mut crd = serde_json::to_value(K::crd()).unwrap_or_default();
-    without_unsigned(&mut crd);
+    remove_unsigned_formats(&mut crd);
     serde_saphyr::to_string(&crd).unwrap_or_default()
 }
 
-/// An object of which the API server keeps whatever is in it.
+/// Schema of an object whose fields the API server does not prune.
 pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Formats that API servers don't know say nothing there.
-fn without_unsigned(value: &mut Value) {
+/// Removes the unsigned integer formats, which API servers do not know.
+fn remove_unsigned_formats(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             let unsigned = |f: &Value| f.as_str().is_some_and(|f| f.starts_with("uint"));
             if fields.get("format").is_some_and(unsigned) {
                 fields.remove("format");
             }
-            fields.values_mut().for_each(without_unsigned);
+            fields.values_mut().for_each(remove_unsigned_formats);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_unsigned),
+        Value::Array(items) => items.iter_mut().for_each(remove_unsigned_formats),
         _ => {}
     }
 }
 
-/// Fails where a file under `crds/` is not what the types say.
+/// Fails if a file under `crds/` differs from the CRD generated from the types.
 #[cfg(test)]
 pub(crate) fn assert_current(file: &str, yaml: &str) {
     let path = format!("{}/../crds/{file}", env!("CARGO_MANIFEST_DIR"));

@@ -221,8 +221,13 @@ impl Object {
         }
     }
 
-    /// Its Ready condition: status True for the current generation, reason and message.
+    /// Returns whether the condition `Ready` is `True` for the current generation, with its reason and message.
     pub fn ready(&self) -> Readiness {
+        self.check_condition("Ready", "True")
+    }
+
+    /// Returns whether a condition has a status for the current generation, with its reason and message.
+    pub fn check_condition(&self, kind: &str, status_required: &str) -> Readiness {
         #[derive(Deserialize)]
         struct Partial {
             #[serde(default)]
@@ -247,10 +252,10 @@ impl Object {
             return Readiness::default();
         };
         let observed = status.observed_generation;
-        match status.conditions.into_iter().find(|c| c.r#type == "Ready") {
+        match status.conditions.into_iter().find(|c| c.r#type == kind) {
             None => Readiness::default(),
             Some(c) => Readiness {
-                ready: c.status == "True"
+                ready: c.status == status_required
                     && !self.deleting()
                     && c.observed_generation
                         .or(observed)
@@ -262,10 +267,10 @@ impl Object {
     }
 }
 
-/// What an object says of being Ready.
+/// The state of a condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Ready=True for its current generation, and not being deleted.
+    /// The condition has the required status for the current generation, and the object is not being deleted.
     pub ready: bool,
     /// The condition's reason; empty without one.
     pub reason: String,

@@ -122,7 +122,7 @@ async fn campaign(
                 }
                 let sending = timeout_at((start + give_up).into(), post.send(&request));
                 let answer = sending.await.unwrap_or_else(|_| {
-                    warn!(lease = post.object, "no answer in time");
+                    warn!(lease = post.object, "lease request timed out");
                     Answer::Failed
                 });
                 elector.answered(start.elapsed(), answer);
@@ -163,12 +163,12 @@ impl Said {
         let holder = elector.holder();
         if self.term != term {
             match term {
-                Some(term) => info!(term, "leading"),
-                None => warn!(holder, "not leading any more: standing by"),
+                Some(term) => info!(term, "became leader"),
+                None => warn!(holder, "lost leadership, standing by"),
             }
         } else if term.is_none() && self.holder != holder {
             match holder {
-                "" => info!("nobody leads"),
+                "" => info!("waiting for leadership"),
                 holder => info!(holder, "standing by"),
             }
         }
@@ -229,7 +229,7 @@ impl<'a> Post<'a> {
             Err(e) if e.code() == 404 && !matches!(request, Request::Create(_)) => Answer::Missing,
             Err(e) if e.code() == 409 => Answer::Conflict,
             Err(e) => {
-                warn!(lease = self.object, "{e}");
+                warn!(lease = self.object, error = %e, "lease request failed");
                 Answer::Failed
             }
         }

@@ -1,17 +1,18 @@
-//! What the host counts: controller-runtime's names and labels, so that dashboards made for it work here,
-//! and Ostler's own.
+//! Metrics of the host: controller-runtime's names and labels, so that dashboards made for it work here, and Ostler's
+//! own.
 //!
-//! What happens is counted here as it happens, through handles that are looked up once per call. What *is*
-//! (sizes, depths, who leads) is not kept a second time: `scrape` reads it when it is asked for.
+//! Counters and histograms are updated when something happens, through handles that are looked up once per call. Gauges
+//! (sizes, depths, the leader) are read from the source at scrape time: see `admin/scrape.rs`.
 
 pub mod plugin;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -19,20 +20,21 @@ use prometheus_client::{
 };
 
 use self::plugin::Families;
-pub use self::plugin::{Ended, HostCall, PluginMetrics, Running, Suppressed};
+pub use self::plugin::{PluginMetrics, ReconcileResult, RunningReconcile, Suppressed};
+pub use crate::contract::host_calls::HostCall;
 
-/// `controller` of controller-runtime is a plugin here: what has a queue, a concurrency and a result.
+/// Labels of a series. The `controller` of controller-runtime is a plugin here.
 pub type Labels = Vec<(&'static str, Arc<str>)>;
 
-/// Seconds until another server has answered.
-const REQUEST: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-/// Upstreams told apart; objects make them, and their number must not fill the memory.
+/// Buckets for the seconds until another server has answered.
+const REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// Limit of the upstreams with series of their own: objects create upstreams, and their number is unbounded.
 pub const MAX_UPSTREAMS: usize = 500;
 
 /// A family of histograms.
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Everything the host counts.
+/// The metrics of the host.
 pub struct Metrics {
     pub(crate) registry: Registry,
     families: Families,
@@ -56,7 +58,7 @@ struct Request {
     host: Arc<str>,
 }
 
-/// The status code of an answer.
+/// Status code of a response; none without one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Code(Option<u16>);
 
@@ -64,7 +66,7 @@ impl EncodeLabelValue for Code {
     fn encode(&self, encoder: &mut LabelValueEncoder) -> std::fmt::Result {
         match self.0 {
             Some(code) => code.encode(encoder),
-            // client-go's word for no answer.
+            // client-go's value for requests without a response.
             None => "<error>".encode(encoder),
         }
     }
@@ -84,7 +86,7 @@ pub struct RestClient {
 }
 
 impl RestClient {
-    /// A request was answered with this status, or not at all.
+    /// Records the status of a response, or that there was none.
     pub fn answered(&self, method: &str, code: Option<u16>, host: &Arc<str>, took: Duration) {
         let verb = match method {
             "GET" => "GET",
@@ -117,28 +119,28 @@ impl Default for Metrics {
         let families = Families::register(&mut registry);
         let rest = RestClient {
             requests: Family::default(),
-            seconds: Family::new_with_constructor(|| Histogram::new(REQUEST)),
+            seconds: Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
         };
         registry.register(
             "rest_client_requests",
-            "HTTP requests to the API server, by status code, method and host",
+            "Total number of HTTP requests to the API server, by status code, method and host",
             rest.requests.clone(),
         );
         registry.register(
             "rest_client_request_duration_seconds",
-            "Seconds until the API server answered, by verb and host",
+            "Latency of requests to the API server in seconds, by verb and host",
             rest.seconds.clone(),
         );
         let upstreams = Family::default();
         registry.register(
             "ostler_upstream_requests",
-            "Requests of components to upstreams, by upstream and status code; code 0 for no answer",
+            "Total number of requests of components to upstreams, by upstream and status code; code 0 means no response",
             upstreams.clone(),
         );
-        let upstream_seconds: Histograms = Family::new_with_constructor(|| Histogram::new(REQUEST));
+        let upstream_seconds: Histograms = Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
         registry.register(
             "ostler_upstream_request_duration_seconds",
-            "Seconds until an upstream answered",
+            "Latency of requests to upstreams in seconds",
             upstream_seconds.clone(),
         );
         Self {
@@ -154,25 +156,25 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The handles of a plugin. Looked up once per call.
+    /// The handles of a plugin. They are looked up once per call.
     pub fn plugin(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
-        if let Some(known) = self.plugins.read().expect("lock").get(name) {
+        if let Some(known) = self.plugins.read().get(name) {
             return known.clone();
         }
-        let mut plugins = self.plugins.write().expect("lock");
+        let mut plugins = self.plugins.write();
         let new = || Arc::new(PluginMetrics::new(&self.families, name));
         plugins.entry(name.clone()).or_insert_with(new).clone()
     }
 
-    /// What counts requests to the API server.
+    /// The metrics of requests to the API server.
     pub fn rest(&self) -> RestClient {
         self.rest.clone()
     }
 
-    /// An upstream has answered a component with this status; 0 for no answer.
+    /// Records the status of an upstream's response; 0 without one.
     pub fn upstream(&self, namespace: &str, name: &str, code: u16, took: Duration) {
         let mut upstream: Arc<str> = format!("{namespace}/{name}").into();
-        let mut known = self.known_upstreams.lock().expect("lock");
+        let mut known = self.known_upstreams.lock();
         if known.len() < MAX_UPSTREAMS {
             known.insert(upstream.clone());
         } else if !known.contains(&upstream) {

@@ -1,9 +1,9 @@
 //! Logs and traces.
 //!
-//! Logs go to stderr. Traces go over OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` (or its twin for traces) names a
-//! receiver: a span per reconcile, and in it one per call of the component into the host. They carry names
-//! and outcomes, never what was read or written. Their target is [`SPANS`] and their level TRACE: with nobody
-//! listening the filter has them off before any field is looked at.
+//! Logs go to stderr. Traces go over OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
+//! is set: a span per reconcile, and in it one per host call of the component. They carry names and outcomes, never
+//! content that was read or written. Their target is [`SPANS`] and their level TRACE: without an exporter the filter
+//! disables them before any field is evaluated.
 
 mod pretty;
 
@@ -31,39 +31,39 @@ use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{EnvFilter, Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Target of the spans that are traces.
+/// Target of the spans that are exported as traces.
 pub const SPANS: &str = "spans";
 
-/// Variables that turn traces on: OpenTelemetry's own.
-const ENDPOINTS: [&str; 2] = [
+/// OpenTelemetry's environment variables that turn traces on.
+const ENDPOINT_VARIABLES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 ];
 
-/// What is logged unless `$OSTLER_LOG` says otherwise.
-// The clients below tell by their errors what we log in words of our own.
-const LEVELS: &str = "info,wasmtime=warn,opentelemetry=warn,notify=warn,kube_client=off";
+/// Log filter without `$OSTLER_LOG`.
+// kube_client is off because the host logs the errors that it returns.
+const DEFAULT_FILTER: &str = "info,wasmtime=warn,opentelemetry=warn,notify=warn,kube_client=off";
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Aligned text, coloured on a terminal.
     Pretty,
     /// One JSON object per line.
     Json,
 }
 
-/// Tells the log lines and the trace of one reconcile from those of others.
+/// Id of a reconcile in log lines and traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconcileId(u32);
 
 impl ReconcileId {
-    /// One that no other reconcile had lately.
+    /// Creates an id that no recent reconcile had.
     pub fn next() -> Self {
-        // Somewhere else at each start, so that the logs of two don't meet.
+        // A different start in each process, so that ids of two processes in one log differ.
         static NEXT: LazyLock<AtomicU32> =
             LazyLock::new(|| AtomicU32::new(crate::kube::time::unique() as u32));
-        // An odd multiplier: every number once before any comes again, and neighbours look different.
+        // An odd multiplier permutes the numbers: none repeats before all have been used, and neighbours look different.
         Self(NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B1))
     }
 }
@@ -74,7 +74,7 @@ impl fmt::Display for ReconcileId {
     }
 }
 
-/// Logs and traces, as long as this lives; what is left is sent when it is dropped.
+/// Guard of logs and traces. The last traces are sent when it is dropped.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
 }
@@ -89,14 +89,13 @@ impl Drop for Telemetry {
     }
 }
 
-/// Begins to log, and to trace where the environment says so. The level is `$OSTLER_LOG`, in the manner of
-/// `RUST_LOG`.
-pub fn start(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
-    let filter = EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new(LEVELS));
+/// Starts logging, and traces if the environment asks for them. `$OSTLER_LOG` is a filter like `RUST_LOG`.
+pub fn start_telemetry(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
+    let filter = EnvFilter::try_from_env("OSTLER_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Pretty => log
-            .with_ansi(pretty::colours())
+            .with_ansi(pretty::use_colours())
             .event_format(pretty::Pretty)
             .fmt_fields(pretty::Fields)
             .boxed(),
@@ -107,10 +106,10 @@ pub fn start(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
             .with_span_list(false)
             .boxed(),
     };
-    let traces = ENDPOINTS
+    let traces = ENDPOINT_VARIABLES
         .iter()
         .any(|v| env::var_os(v).is_some_and(|v| !v.is_empty()))
-        .then(|| exporter(runtime).context("traces over OTLP"))
+        .then(|| build_exporter(runtime).context("traces over OTLP"))
         .transpose()?;
     let spans = traces.as_ref().map(|traces| {
         tracing_opentelemetry::layer()
@@ -128,8 +127,9 @@ pub fn start(format: LogFormat, runtime: &Handle) -> anyhow::Result<Telemetry> {
     Ok(Telemetry { traces })
 }
 
-/// Sends batches in the background. Where to, headers, sampling and batching are OpenTelemetry's variables.
-fn exporter(runtime: &Handle) -> anyhow::Result<SdkTracerProvider> {
+/// Builds the exporter, which sends batches in the background. Endpoint, headers, sampling and batching are configured
+/// by OpenTelemetry's environment variables.
+fn build_exporter(runtime: &Handle) -> anyhow::Result<SdkTracerProvider> {
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
         .with_http_client(Http {
@@ -147,7 +147,7 @@ fn exporter(runtime: &Handle) -> anyhow::Result<SdkTracerProvider> {
         .build())
 }
 
-/// Lets go of an error only what kind it is: its words may be those of an object or an upstream.
+/// Exporter that reduces errors to their kind: the message may contain content of an object or an upstream.
 #[derive(Debug)]
 struct Terse<E>(E);
 
@@ -156,7 +156,7 @@ impl<E: SpanExporter> SpanExporter for Terse<E> {
         for span in &mut batch {
             span.events = SpanEvents::default();
             if let Status::Error { description } = &span.status {
-                span.status = Status::error(kind(description).to_owned());
+                span.status = Status::error(error_kind(description).to_owned());
             }
         }
         self.0.export(batch)
@@ -171,14 +171,14 @@ impl<E: SpanExporter> SpanExporter for Terse<E> {
     }
 }
 
-/// `NotReady` of `Error::NotReady(NotReady { … })`.
-fn kind(error: &str) -> &str {
+/// The variant of a debug-formatted error: `NotReady` of `Error::NotReady(NotReady { … })`.
+fn error_kind(error: &str) -> &str {
     let error = error.strip_prefix("Error::").unwrap_or(error);
     let end = error.find(|c: char| !c.is_ascii_alphanumeric());
     &error[..end.unwrap_or(error.len())]
 }
 
-/// The exporter has a thread of its own and no runtime on it: requests run on the host's.
+/// HTTP client of the exporter. Its thread has no runtime, so requests run on the host's.
 #[derive(Debug)]
 struct Http {
     client: reqwest::Client,
@@ -214,14 +214,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_receiver_there_are_no_spans_and_no_field_is_looked_at() {
+    fn spans_without_an_exporter_evaluate_no_field() {
         let looked = std::cell::Cell::new(0);
         let key = || {
             looked.set(looked.get() + 1);
             "Team/demo/a"
         };
         let span = || tracing::trace_span!(target: SPANS, "reconcile", object = key());
-        let logs = tracing_subscriber::fmt::layer().with_filter(EnvFilter::new(LEVELS));
+        let logs = tracing_subscriber::fmt::layer().with_filter(EnvFilter::new(DEFAULT_FILTER));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(logs), || {
             assert!(span().is_disabled());
         });
@@ -235,14 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn of_an_error_only_its_kind_is_traced() {
-        assert_eq!(kind("Error::NotReady(NotReady { ref: secret })"), "NotReady");
-        assert_eq!(kind("Denied(\"x\")"), "Denied");
-        assert_eq!(kind(""), "");
+    fn error_kind_is_the_variant_alone() {
+        assert_eq!(
+            error_kind("Error::NotReady(NotReady { ref: secret })"),
+            "NotReady"
+        );
+        assert_eq!(error_kind("Denied(\"x\")"), "Denied");
+        assert_eq!(error_kind(""), "");
     }
 
     #[test]
-    fn ids_are_not_repeated() {
+    fn reconcile_ids_do_not_repeat() {
         let ids: HashSet<_> = (0..10_000).map(|_| ReconcileId::next().to_string()).collect();
         assert_eq!(ids.len(), 10_000);
         assert!(ids.iter().all(|id| id.len() == 8));

@@ -104,8 +104,9 @@ impl Shown {
         }
     }
 
-    /// The same with the times that are those of the plan called so; what is as it is live is none.
-    fn timeless(&self, value: &Value, live: Option<&Value>) -> Value {
+    /// Replaces timestamps produced during this plan by `<now>`, so that diffs are stable. A value equal to the live one
+    /// is kept.
+    fn with_stable_timestamps(&self, value: &Value, live: Option<&Value>) -> Value {
         match value {
             Value::String(text) if live != Some(value) => match text.parse::<Timestamp>() {
                 Ok(at) if (self.since..=Timestamp::now()).contains(&at) => "<now>".into(),
@@ -114,12 +115,15 @@ impl Shown {
             Value::Array(items) => {
                 let items = items.iter().enumerate();
                 items
-                    .map(|(at, item)| self.timeless(item, live.and_then(|l| l.get(at))))
+                    .map(|(at, item)| self.with_stable_timestamps(item, live.and_then(|l| l.get(at))))
                     .collect()
             }
             Value::Object(fields) => {
                 let field = |(name, value): (&String, &Value)| {
-                    (name.clone(), self.timeless(value, live.and_then(|l| l.get(name))))
+                    (
+                        name.clone(),
+                        self.with_stable_timestamps(value, live.and_then(|l| l.get(name))),
+                    )
                 };
                 Value::Object(fields.iter().map(field).collect())
             }
@@ -129,7 +133,7 @@ impl Shown {
 
     /// Both states of an object as they may be shown: of a Secret's data only that it differs.
     pub fn states(&self, live: Option<&Value>, planned: Option<&Value>) -> (Option<Value>, Option<Value>) {
-        let planned = planned.map(|planned| self.timeless(planned, live));
+        let planned = planned.map(|planned| self.with_stable_timestamps(planned, live));
         let mut both = [live, planned.as_ref()].map(|state| state.map(seen));
         let secret = both
             .iter()

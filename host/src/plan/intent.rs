@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::{
-    PATIENCE, Wish, World,
+    PlanRequest, SYNC_TIMEOUT, World,
     diff::LAST_APPLIED,
     merge::{set, three_way},
 };
@@ -22,18 +22,18 @@ use crate::{
 
 impl World {
     /// Puts the objects of the files into the overlay, as the server would take them. Gives which they are.
-    pub(super) async fn intend(&self, wish: &Wish) -> anyhow::Result<Vec<ObjectRef>> {
+    pub(super) async fn intend(&self, plan_request: &PlanRequest) -> anyhow::Result<Vec<ObjectRef>> {
         let mut intended = Vec::new();
-        for (file, object) in &wish.files {
+        for (file, object) in &plan_request.files {
             self.overlay.begin(file, None);
-            let key = self.as_in_file(wish, object.clone()).await;
+            let key = self.as_in_file(plan_request, object.clone()).await;
             intended.push(key.with_context(|| file.clone())?);
             self.overlay.end(&[]);
         }
         Ok(intended)
     }
 
-    async fn as_in_file(&self, wish: &Wish, mut object: Value) -> anyhow::Result<ObjectRef> {
+    async fn as_in_file(&self, plan_request: &PlanRequest, mut object: Value) -> anyhow::Result<ObjectRef> {
         let text = |pointer: &str| {
             object
                 .pointer(pointer)
@@ -54,7 +54,7 @@ impl World {
         let resource = self.cluster.resource(&gvk).await?;
         let namespace = match (resource.namespaced, text("/metadata/namespace")) {
             (false, _) => String::new(),
-            (true, "") => wish.default_namespace.clone(),
+            (true, "") => plan_request.default_namespace.clone(),
             (true, namespace) => namespace.to_owned(),
         };
         let key = ObjectRef::new(gvk, &namespace, name);
@@ -118,13 +118,13 @@ impl World {
     pub(super) async fn follow_owned(&self, key: &ObjectRef, serving: &[Arc<Plugin>]) {
         let Services { informers, reach, .. } = &*self.services;
         let plugin = serving.iter().find(|p| p.kind(&key.gvk).is_some());
-        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable()) {
+        for (group, kind) in plugin.into_iter().flat_map(|p| p.terms.grants.writable_kinds()) {
             let Ok(gvk) = self.cluster.preferred(group, kind).await else {
                 continue;
             };
             let scope = reach.of(&gvk, &"".into(), &key.namespace, None, Form::Whole);
-            if let Err(why) = informers.synced(&scope, PATIENCE).await {
-                tracing::debug!("{gvk} can't be listed: {why}");
+            if let Err(why) = informers.synced(&scope, SYNC_TIMEOUT).await {
+                tracing::debug!(kind = %gvk, error = %why, "listing objects failed");
             }
         }
     }

@@ -94,9 +94,9 @@ pub struct Request {
     pub guess: bool,
 }
 
-/// An Event that is not written.
+/// Kubernetes Event that the plan would write.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct News {
+pub struct PlannedEvent {
     /// The object it is about.
     pub about: String,
     /// `Normal` or `Warning`.
@@ -136,7 +136,7 @@ struct State {
     /// Objects that rest on an answer that nobody gave.
     guessed: HashSet<ObjectRef>,
     requests: Vec<Request>,
-    news: Vec<News>,
+    news: Vec<PlannedEvent>,
     /// What Secrets hold, as far as it has passed.
     secrets: BTreeSet<Vec<u8>>,
 }
@@ -272,7 +272,7 @@ impl Overlay {
     }
 
     /// Requests and Events, in their order.
-    pub fn noted(&self) -> (Vec<Request>, Vec<News>) {
+    pub fn noted(&self) -> (Vec<Request>, Vec<PlannedEvent>) {
         self.with(|state| (state.requests.clone(), state.news.clone()))
     }
 
@@ -283,7 +283,7 @@ impl Overlay {
             text("/involvedObject/namespace"),
             text("/involvedObject/name"),
         );
-        let news = News {
+        let news = PlannedEvent {
             about: about.to_string(),
             kind: text("/type").into(),
             reason: text("/reason").into(),

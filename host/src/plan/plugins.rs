@@ -13,13 +13,13 @@ use anyhow::{Context, bail};
 use super::World;
 use crate::{
     plugin::{
-        self, Plugin, Refusal,
-        canary_selector::Choice,
-        configuration, governed, load, of_object,
+        self, LoadError, Plugin, SlotId,
+        canary_selector::CanarySelector,
+        config_of_spec, load, load_for_object,
         spec::{PluginSpec, Source},
     },
     policy::grants::Grants,
-    rollout::Objects,
+    rollout::PluginObjects,
     settings::Settings,
 };
 
@@ -28,8 +28,7 @@ const PAGE: usize = 100;
 
 /// How a plugin is agreed: what a build in place of its own has, too.
 struct Agreed {
-    /// The file, or `Plugin/NAME`.
-    id: String,
+    id: SlotId,
     grants: Grants,
     config: String,
     suspended: bool,
@@ -38,10 +37,10 @@ struct Agreed {
 impl Agreed {
     fn object(name: &str, spec: &PluginSpec) -> Self {
         Self {
-            id: of_object(name),
-            grants: Grants::of_object(name, spec.grant()),
-            config: configuration(spec),
-            suspended: spec.suspended,
+            id: SlotId::object(name),
+            grants: Grants::from_object(name, spec.grant()),
+            config: config_of_spec(spec),
+            suspended: spec.suspend,
         }
     }
 }
@@ -71,10 +70,10 @@ impl World {
                 Err(why) => notes.push(format!("{from} is not planned with: {}: {why}", why.reason)),
             }
         }
-        let pulling = Objects::new(
+        let pulling = PluginObjects::new(
             self.services.clone(),
             self.settings.plugin_selector.clone(),
-            self.settings.registries(),
+            self.settings.component_store(),
             self.controller.registry.clone(),
         );
         for (name, spec) in objects.iter().filter(|(name, _)| !replaced.contains(*name)) {
@@ -87,7 +86,7 @@ impl World {
                 bail!("there is no plugin to plan with: {}", notes.join("; "));
             }
             let directory = self.settings.plugins.display();
-            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugins");
+            bail!("there is no component (*.wasm) in {directory}: say where they are with --plugin-dir");
         }
         Ok(())
     }
@@ -113,8 +112,8 @@ impl World {
                 Err(e) => return Err(e).context("the Plugin objects can't be listed"),
             };
             for (key, object) in found {
-                self.controller.registry.govern(&key.name);
-                match PluginSpec::read(&object) {
+                self.controller.registry.reserve_name(&key.name);
+                match PluginSpec::parse(&object) {
                     Ok(spec) => drop(objects.insert(key.name.to_string(), spec)),
                     Err(why) => notes.push(refused(&key.name, &why)),
                 }
@@ -133,7 +132,7 @@ impl World {
         objects: &BTreeMap<String, PluginSpec>,
         others: bool,
         notes: &mut Vec<String>,
-    ) -> anyhow::Result<(Vec<(String, Plugin)>, BTreeMap<String, Agreed>)> {
+    ) -> anyhow::Result<(Vec<(SlotId, Plugin)>, BTreeMap<String, Agreed>)> {
         let claimed: BTreeSet<&str> = objects.values().flat_map(PluginSpec::files).collect();
         let is_claimed = |path: &Path| {
             let name = path.file_name().and_then(OsStr::to_str);
@@ -141,7 +140,7 @@ impl World {
         };
         let (mut plugins, mut agreed) = (Vec::new(), BTreeMap::new());
         for path in self.files(others)?.into_iter().filter(|path| !is_claimed(path)) {
-            let id = path.display().to_string();
+            let id = SlotId::file(path.display().to_string());
             let loaded = async {
                 let config = configured(&path)?.unwrap_or_else(|| "{}".into());
                 let plugin = self.component(&path, Some(&config)).await?;
@@ -156,7 +155,7 @@ impl World {
                 }
             };
             let name = plugin.name().to_string();
-            if self.controller.registry.governs(&name) {
+            if self.controller.registry.is_reserved(&name) {
                 notes.push(format!(
                     "{id} is not planned with: the Plugin {name} governs its plugin, and names another source"
                 ));
@@ -182,7 +181,7 @@ impl World {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound && others => return Ok(Vec::new()),
             Err(e) => bail!(
-                "the plugin directory {} can't be read: {e}; say where it is with --plugins",
+                "the plugin directory {} can't be read: {e}; say where it is with --plugin-dir",
                 directory.display()
             ),
         };
@@ -210,21 +209,21 @@ impl World {
         &self,
         path: &Path,
         agreed: &BTreeMap<String, Agreed>,
-    ) -> anyhow::Result<(String, Plugin)> {
+    ) -> anyhow::Result<(SlotId, Plugin)> {
         let own = configured(path)?;
         // Only looked at: whose place it takes, it says itself.
         let build = self.component(path, None).await?;
-        let refused = |why: Refusal| anyhow::anyhow!("{}: {why}", path.display());
+        let refused = |why: LoadError| anyhow::anyhow!("{}: {why}", path.display());
         let Settings { grants, limits, .. } = &*self.settings;
         let Some(before) = agreed.get(&**build.name()) else {
-            let plugin = build.agreed(Some(own.as_deref().unwrap_or("{}")), grants, limits);
-            return Ok((path.display().to_string(), plugin.map_err(refused)?));
+            let plugin = build.reconfigure(Some(own.as_deref().unwrap_or("{}")), grants, limits);
+            return Ok((SlotId::file(path.display().to_string()), plugin.map_err(refused)?));
         };
-        if before.id == of_object(build.name()) {
-            build.fits(build.name()).map_err(refused)?;
+        if before.id == SlotId::object(&**build.name()) {
+            build.check_object_name(build.name()).map_err(refused)?;
         }
         let config = own.as_ref().unwrap_or(&before.config);
-        let plugin = build.agreed(Some(config), &before.grants, limits);
+        let plugin = build.reconfigure(Some(config), &before.grants, limits);
         let plugin = Plugin {
             suspended: before.suspended,
             ..plugin.map_err(refused)?
@@ -235,12 +234,12 @@ impl World {
     /// Serves what a `Plugin` object names, and the canary beside it.
     async fn govern(
         &self,
-        pulling: &Objects,
+        pulling: &PluginObjects,
         name: &str,
         spec: &PluginSpec,
         notes: &mut Vec<String>,
-    ) -> Result<(), Refusal> {
-        let id = of_object(name);
+    ) -> Result<(), LoadError> {
+        let id = SlotId::object(name);
         let plugin = self.governed(pulling, name, spec, &spec.source).await?;
         self.controller
             .registry
@@ -249,11 +248,12 @@ impl World {
             return Ok(());
         };
         let served = async {
-            let choice = Choice::new(&canary.objects).map_err(|e| Refusal::new("SpecInvalid", e))?;
+            let selector =
+                CanarySelector::new(&canary.objects).map_err(|e| LoadError::new("InvalidSpec", e))?;
             let plugin = self.governed(pulling, name, spec, &canary.source).await?;
             self.controller
                 .registry
-                .serve_canary(&id, &plugin.digest.clone(), plugin, choice)
+                .serve_canary(&id, &plugin.digest.clone(), plugin, selector)
         };
         if let Err(why) = served.await {
             notes.push(format!(
@@ -266,29 +266,29 @@ impl World {
 
     async fn governed(
         &self,
-        pulling: &Objects,
+        pulling: &PluginObjects,
         name: &str,
         spec: &PluginSpec,
         source: &Source,
-    ) -> Result<Plugin, Refusal> {
+    ) -> Result<Plugin, LoadError> {
         let wasm = match (&source.oci, &source.file) {
             (Some(oci), _) => pulling.pull(oci, spec.verify.as_ref()).await?.0,
             (None, Some(file)) if !file.contains('/') => {
                 let directory = &self.settings.plugins;
                 std::fs::read(directory.join(file)).map_err(|e| {
                     let place = directory.display();
-                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugins");
-                    Refusal::new("FileMissing", why)
+                    let why = format!("{file} can't be read in {place}: {e}; say where the host's components are with --plugin-dir");
+                    LoadError::new("FileNotFound", why)
                 })?
             }
             _ => {
-                return Err(Refusal::new(
-                    "SpecInvalid",
+                return Err(LoadError::new(
+                    "InvalidSpec",
                     "spec.source names no component".into(),
                 ));
             }
         };
-        let plugin = governed(
+        let plugin = load_for_object(
             &self.controller.engine,
             &self.controller.registry,
             name,
@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-fn refused(name: &str, why: &Refusal) -> String {
+fn refused(name: &str, why: &LoadError) -> String {
     format!("the Plugin {name} is not planned with: {}: {why}", why.reason)
 }
 

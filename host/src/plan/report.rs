@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::{
     diff::{Shown, unified},
-    overlay::{Entry, News, Request},
+    overlay::{Entry, PlannedEvent, Request},
 };
-use crate::reconcile::run_once::Step;
+use crate::reconcile::run_once::ReconcileStep;
 
 /// A plan.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -17,9 +17,9 @@ pub struct Report {
     /// Requests to upstreams that would be sent.
     pub requests: Vec<Request>,
     /// Events that would be written.
-    pub events: Vec<News>,
+    pub events: Vec<PlannedEvent>,
     /// How the reconciles ended, by object.
-    pub objects: Vec<Looked>,
+    pub objects: Vec<PlannedObject>,
     /// What else there is to know.
     pub notes: Vec<String>,
 }
@@ -60,9 +60,9 @@ pub enum Action {
     Delete,
 }
 
-/// How the last reconcile of an object ended.
+/// Result of the last reconcile of a planned object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Looked {
+pub struct PlannedObject {
     /// Kind, namespace and name.
     pub object: String,
     /// Who reconciles it.
@@ -93,14 +93,14 @@ pub enum Verdict {
     Parked,
 }
 
-impl From<Step> for Verdict {
-    fn from(step: Step) -> Self {
+impl From<ReconcileStep> for Verdict {
+    fn from(step: ReconcileStep) -> Self {
         match step {
-            Step::Gone => Self::Gone,
-            Step::Done => Self::Done,
-            Step::Waits => Self::Waits,
-            Step::Fails => Self::Fails,
-            Step::Parked => Self::Parked,
+            ReconcileStep::Gone => Self::Gone,
+            ReconcileStep::Done => Self::Done,
+            ReconcileStep::Waits => Self::Waits,
+            ReconcileStep::Fails => Self::Fails,
+            ReconcileStep::Parked => Self::Parked,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::bail;
 
-use super::{PATIENCE, Wish, World};
+use super::{PlanRequest, SYNC_TIMEOUT, World};
 use crate::{
     cache::store::Query,
     client::api::ApiError,
@@ -41,7 +41,7 @@ impl World {
                 .flat_map(|k| k.scopes(&self.services.reach))
                 .collect();
             for scope in &scopes {
-                let synced = informers.synced(scope, PATIENCE).await;
+                let synced = informers.synced(scope, SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();
@@ -55,9 +55,14 @@ impl World {
             }
         }
         // The host itself reconciles these: those that would be new, or others.
-        if self.cluster.resource(&upstream::kind()).await.is_ok() {
-            let scopes = reach.everywhere(&upstream::kind(), None, Form::Whole);
-            router.assign(&reconcile::upstream::LANE.into(), &[upstream::kind()], scopes, 1);
+        if self.cluster.resource(&upstream::upstream_gvk()).await.is_ok() {
+            let scopes = reach.everywhere(&upstream::upstream_gvk(), None, Form::Whole);
+            router.assign(
+                &reconcile::upstream::LANE_NAME.into(),
+                &[upstream::upstream_gvk()],
+                scopes,
+                1,
+            );
         }
         Ok(())
     }
@@ -65,7 +70,7 @@ impl World {
     /// The objects to look at.
     pub(super) async fn choose(
         &self,
-        wish: &Wish,
+        plan_request: &PlanRequest,
         intended: &[ObjectRef],
         notes: &mut Vec<String>,
     ) -> anyhow::Result<Vec<ObjectRef>> {
@@ -74,9 +79,9 @@ impl World {
         let ours = |key: &&ObjectRef| kinds.iter().any(|k| k.gvk == key.gvk);
         let mut chosen: Vec<ObjectRef> = intended.iter().filter(ours).cloned().collect();
         let foreign = chosen.len() < intended.len();
-        for named in &wish.objects {
-            let key = self.named(wish, named, &kinds).await?;
-            if wish.delete {
+        for named in &plan_request.objects {
+            let key = self.named(plan_request, named, &kinds).await?;
+            if plan_request.delete {
                 self.follow_owned(&key, &serving).await;
                 self.delete(&key).await?;
             } else if self.services.store.get(&key, Form::Whole).is_none() {
@@ -85,28 +90,32 @@ impl World {
             chosen.push(key);
         }
         // Anything may read what no plugin reconciles.
-        if wish.objects.is_empty() && (foreign || intended.is_empty()) {
+        if plan_request.objects.is_empty() && (foreign || intended.is_empty()) {
             if foreign {
                 notes.push(
                     "files have objects that no plugin reconciles: all that may read them is planned".into(),
                 );
             }
-            chosen.extend(self.all(wish, &serving).await);
+            chosen.extend(self.all(plan_request, &serving).await);
         }
         Ok(chosen)
     }
 
     /// Everything the plugins reconcile; with other builds, only what these reconcile.
-    async fn all(&self, wish: &Wish, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
+    async fn all(&self, plan_request: &PlanRequest, serving: &[Arc<Plugin>]) -> Vec<ObjectRef> {
         let built = |plugin: &&Arc<Plugin>| {
-            wish.builds.is_empty() || wish.builds.iter().any(|b| *b == Path::new(&plugin.source))
+            plan_request.builds.is_empty()
+                || plan_request
+                    .builds
+                    .iter()
+                    .any(|b| *b == Path::new(&plugin.source))
         };
         let mut all = Vec::new();
         for kind in serving.iter().filter(built).flat_map(|p| &p.kinds) {
             for scope in kind.scopes(&self.services.reach) {
                 let (scope, _) = self.services.informers.ensure(&scope);
                 let query = Query {
-                    namespace: wish.namespace.as_deref().unwrap_or_default(),
+                    namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
                     ..Query::default()
                 };
@@ -118,7 +127,12 @@ impl World {
     }
 
     /// The object of a `KIND/NAME`.
-    async fn named(&self, wish: &Wish, named: &str, kinds: &[&Kind]) -> anyhow::Result<ObjectRef> {
+    async fn named(
+        &self,
+        plan_request: &PlanRequest,
+        named: &str,
+        kinds: &[&Kind],
+    ) -> anyhow::Result<ObjectRef> {
         let Some((kind, name)) = named
             .split_once('/')
             .filter(|(kind, name)| !kind.is_empty() && !name.is_empty())
@@ -137,7 +151,7 @@ impl World {
                 continue;
             }
             let namespace = match resource.namespaced {
-                true => &*wish.default_namespace,
+                true => &*plan_request.default_namespace,
                 false => "",
             };
             return Ok(ObjectRef::new(gvk.clone(), namespace, name));

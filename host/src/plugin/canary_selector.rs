@@ -1,4 +1,4 @@
-//! Which objects a canary reconciles. Pure, and the same on every host.
+//! Selection of the objects that a canary reconciles. Pure: every host selects the same ones.
 
 use sha2::{Digest, Sha256};
 
@@ -7,46 +7,46 @@ use crate::kube::{object::Object, selector::Selector};
 
 /// The objects that a canary reconciles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// So many of a hundred. An object's uid alone decides: more of them never means others.
-    Share(u8),
-    /// Those with these labels.
+pub enum CanarySelector {
+    /// A percentage. The uid of an object decides alone, so that raising it only adds objects.
+    Weight(u8),
+    /// The objects with these labels.
     Selector(Selector),
 }
 
-impl Choice {
-    /// As a `Plugin` object says it. The error names the field.
+impl CanarySelector {
+    /// Reads the spec of a `Plugin` object. The error names the field.
     pub fn new(objects: &CanaryObjects) -> Result<Self, String> {
-        match (objects.share, &objects.selector) {
-            (Some(share @ 0..=100), None) => Ok(Self::Share(share)),
-            (Some(share), None) => Err(format!("spec.canary.objects.share is {share}: 100 at most")),
+        match (objects.weight, &objects.label_selector) {
+            (Some(weight @ 0..=100), None) => Ok(Self::Weight(weight)),
+            (Some(weight), None) => Err(format!("spec.canary.objects.weight is {weight}: 100 at most")),
             (None, Some(text)) => Selector::parse(text)
                 .map(Self::Selector)
-                .map_err(|e| format!("spec.canary.objects.selector: {e}")),
-            _ => Err("spec.canary.objects: exactly one of share and selector is needed".into()),
+                .map_err(|e| format!("spec.canary.objects.labelSelector: {e}")),
+            _ => Err("spec.canary.objects: exactly one of weight and labelSelector is needed".into()),
         }
     }
 
-    /// Whether an object is among them.
-    pub fn takes(&self, object: &Object) -> bool {
+    /// True when the canary reconciles this object.
+    pub fn matches(&self, object: &Object) -> bool {
         match self {
-            Self::Share(share) => of_hundred(&object.uid) < *share,
+            Self::Weight(weight) => percentile_of(&object.uid) < *weight,
             Self::Selector(selector) => selector.matches(&object.labels),
         }
     }
 }
 
-impl std::fmt::Display for Choice {
+impl std::fmt::Display for CanarySelector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Share(share) => write!(f, "{share} %"),
+            Self::Weight(weight) => write!(f, "{weight} %"),
             Self::Selector(selector) => write!(f, "{selector}"),
         }
     }
 }
 
-/// A number below 100 that a uid always has.
-fn of_hundred(uid: &str) -> u8 {
+/// A number below 100 that depends on the uid alone.
+fn percentile_of(uid: &str) -> u8 {
     let digest = Sha256::digest(uid);
     let mut number = [0; 8];
     number.copy_from_slice(&digest[..8]);
@@ -68,46 +68,46 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_takes_what_it_selects() {
+    fn selector_with_labels_matches_these_objects_only() {
         let objects = CanaryObjects {
-            share: None,
-            selector: Some("tier=test".into()),
+            weight: None,
+            label_selector: Some("tier=test".into()),
         };
-        let choice = Choice::new(&objects).expect("a choice");
-        assert!(choice.takes(&object("a", "test")) && !choice.takes(&object("a", "prod")));
+        let selector = CanarySelector::new(&objects).expect("a selector");
+        assert!(selector.matches(&object("a", "test")) && !selector.matches(&object("a", "prod")));
         for (objects, field) in [
             (CanaryObjects::default(), "exactly one"),
             (
                 CanaryObjects {
-                    share: Some(101),
-                    selector: None,
+                    weight: Some(101),
+                    label_selector: None,
                 },
-                "share is 101",
+                "weight is 101",
             ),
             (
                 CanaryObjects {
-                    share: None,
-                    selector: Some("a in b".into()),
+                    weight: None,
+                    label_selector: Some("a in b".into()),
                 },
-                "spec.canary.objects.selector",
+                "spec.canary.objects.labelSelector",
             ),
         ] {
-            let error = Choice::new(&objects).expect_err(field);
+            let error = CanarySelector::new(&objects).expect_err(field);
             assert!(error.contains(field), "{error}");
         }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Of two thousand objects with uids as API servers make them the share is right within four points (more than
-        /// four standard deviations), and a greater share takes all that a smaller one took.
+        /// Of two thousand objects with random uids the share is right within four points (more than four standard
+        /// deviations), and a greater share selects all that a smaller one selected.
         #[test]
-        fn a_share_is_right_and_grows_by_adding(seed in any::<u64>(), small in 0..=100u8, more in 0..=100u8) {
+        fn share_is_accurate_and_grows_by_adding_objects(seed in any::<u64>(), small in 0..=100u8, more in 0..=100u8) {
             let great = small.saturating_add(more).min(100);
             let mut taken = 0;
             for i in 0..2000u64 {
                 let object = object(&format!("{seed:016x}-{i}"), "x");
-                let by = |share| Choice::Share(share).takes(&object);
+                let by = |weight| CanarySelector::Weight(weight).matches(&object);
                 taken += u32::from(by(small));
                 prop_assert!(by(great) || !by(small));
                 prop_assert!(by(100) && !by(0));

@@ -1,26 +1,31 @@
-//! A plugin's configuration, held to the schema of its manifest.
+//! Validation of a plugin's configuration against the schema of its manifest.
 //!
-//! That schema is a structural one, as CustomResourceDefinitions have: what is not named in it is a mistake, what has a
-//! default gets it, and nothing can be fetched for it.
+//! The schema is a structural one, as in CustomResourceDefinitions: unknown fields are errors, defaults are filled in,
+//! and it can't refer to anything outside of it.
 
 use serde_json::Value;
 
-/// Problems told at once.
-const TOLD: usize = 5;
+/// Limit of the problems in one error.
+const MAX_SHOWN_PROBLEMS: usize = 5;
 
-/// A configuration with its defaults, if it is what a plugin's own schema says. The error names the fields.
-pub fn check(config: Value, schema: &Value) -> Result<Value, String> {
-    let (config, problems) = ostler_apiserver::check("config", config, schema)
-        .map_err(|e| format!("config: the plugin's own schema of it is none: {e}"))?;
+/// Validates a configuration and fills in its defaults. The error names the fields.
+pub fn validate_config(config: Value, schema: &Value) -> Result<Value, String> {
+    let completed = ostler_schema::complete_value("config", config, schema)
+        .map_err(|e| format!("config: the plugin's own schema is not valid: {e}"))?;
+    let problems = completed.errors;
     if problems.is_empty() {
-        return Ok(config);
+        return Ok(completed.value);
     }
-    let told: Vec<String> = problems.iter().take(TOLD).cloned().collect();
-    let more = match problems.len() - told.len() {
+    let shown: Vec<String> = problems
+        .iter()
+        .take(MAX_SHOWN_PROBLEMS)
+        .map(ToString::to_string)
+        .collect();
+    let more = match problems.len() - shown.len() {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Err(format!("{}{more}", told.join("; ")))
+    Err(format!("{}{more}", shown.join("; ")))
 }
 
 #[cfg(test)]
@@ -30,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_field_and_fills_in_defaults() {
+    fn config_is_validated_with_field_names_and_defaults() {
         let schema = json!({
             "type": "object", "required": ["url"],
             "properties": {
@@ -43,7 +48,7 @@ mod tests {
         });
         let good = json!({"url": "https://a", "more": {"any": [1]}});
         let filled = json!({"url": "https://a", "more": {"any": [1]}, "retry": {"times": 3}});
-        assert_eq!(check(good, &schema), Ok(filled));
+        assert_eq!(validate_config(good, &schema), Ok(filled));
         for (config, words) in [
             (json!({}), "config.url: Required value"),
             (json!({"url": "http://a"}), "config.url: Invalid value"),
@@ -61,17 +66,17 @@ mod tests {
                 "config.retry.tims: unknown field",
             ),
         ] {
-            let error = check(config, &schema).expect_err(words);
+            let error = validate_config(config, &schema).expect_err(words);
             assert!(error.contains(words), "{error}");
         }
         let many = Value::Object((0..9).map(|i| (format!("x{i}"), json!(1))).collect());
-        let error = check(many, &schema).expect_err("unknown");
+        let error = validate_config(many, &schema).expect_err("unknown");
         assert!(error.ends_with("; and 5 more"), "{error}");
     }
 
     #[test]
-    fn a_schema_that_is_none_is_said_to_be() {
-        let error = check(json!({}), &json!({"type": 7})).expect_err("no schema");
+    fn config_with_invalid_schema_blames_the_schema() {
+        let error = validate_config(json!({}), &json!({"type": 7})).expect_err("no schema");
         assert!(error.contains("own schema"), "{error}");
     }
 }

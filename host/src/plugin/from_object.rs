@@ -1,4 +1,4 @@
-//! What becomes of a component that a `Plugin` object names.
+//! Builds from `Plugin` objects: their configuration, and the checks on the component they name.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Plugin, Refusal, Registry, load,
+    LoadError, Plugin, Registry, load,
     spec::{PluginObject, PluginSpec},
 };
 use crate::{
@@ -16,60 +16,60 @@ use crate::{
     sandbox::engine::Engine,
 };
 
-/// Its configuration, as a file beside a component would have it.
-pub fn configuration(spec: &PluginSpec) -> String {
+/// The configuration in a spec, in the form of a file beside a component.
+pub fn config_of_spec(spec: &PluginSpec) -> String {
     json!(spec.config.clone().unwrap_or_default()).to_string()
 }
 
 impl PluginSpec {
-    /// What a `Plugin` object says; the error names the field.
-    pub fn read(object: &Object) -> Result<Self, Refusal> {
-        let invalid = |e: String| Refusal::new("SpecInvalid", e);
+    /// Parses the spec of a stored object and checks its grants. The error names the field.
+    pub fn parse(object: &Object) -> Result<Self, LoadError> {
+        let invalid = |e: String| LoadError::new("InvalidSpec", e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
-        let checked = read.spec.grant().check();
+        let checked = read.spec.grant().check_fields();
         checked.map_err(|e| invalid(format!("spec: {e}")))?;
         Ok(read.spec)
     }
 }
 
-/// A build of this component, agreed as the spec of the object of this name says. What is compiled already is not
-/// compiled again.
-pub async fn governed(
+/// Makes a build of a component with the configuration and policy of a `Plugin` object. A component that has been
+/// compiled is not compiled a second time.
+pub async fn load_for_object(
     engine: &Arc<Engine>,
     registry: &Registry,
     name: &str,
     spec: &PluginSpec,
     wasm: Vec<u8>,
     limits: &Limits,
-) -> Result<Plugin, Refusal> {
-    let config = configuration(spec);
-    let grants = Grants::of_object(name, spec.grant());
-    let plugin = match registry.compiled(&encode_hex(&Sha256::digest(&wasm))) {
-        Some(build) => build.agreed(Some(&config), &grants, limits)?,
+) -> Result<Plugin, LoadError> {
+    let config = config_of_spec(spec);
+    let grants = Grants::from_object(name, spec.grant());
+    let plugin = match registry.find_compiled(&encode_hex(&Sha256::digest(&wasm))) {
+        Some(build) => build.reconfigure(Some(&config), &grants, limits)?,
         None => load(engine, wasm, Some(&config), &grants, limits).await?,
     };
-    plugin.fits(name)?;
+    plugin.check_object_name(name)?;
     Ok(Plugin {
-        suspended: spec.suspended,
+        suspended: spec.suspend,
         ..plugin
     })
 }
 
 impl Plugin {
-    /// Whether the object of this name may govern it; the error says why not.
-    pub fn fits(&self, name: &str) -> Result<(), Refusal> {
+    /// Checks that the `Plugin` object of this name may govern the build: it needs a manifest and the same name.
+    pub fn check_object_name(&self, name: &str) -> Result<(), LoadError> {
         if self.manifest.is_none() {
-            let why = "the component has no manifest: nobody knows what it asks for. Write a plugin.yaml, and build it \
-                       with `ostler plugin build`";
-            return Err(Refusal::new("ManifestMissing", why.into()));
+            let why = "the component has no manifest, so that it is unknown what it asks for. Write a plugin.yaml, and \
+                       build it with `ostler plugin build`";
+            return Err(LoadError::new("ManifestMissing", why.into()));
         }
         if **self.name() != *name {
             let why = format!(
                 "the component says it is the plugin {}: a Plugin object has the name of its plugin",
                 self.name()
             );
-            return Err(Refusal::new("NameDiffers", why));
+            return Err(LoadError::new("NameMismatch", why));
         }
         Ok(())
     }

@@ -1,236 +1,258 @@
-//! Whether a build does worse than the one before it, or the one beside it. No I/O: time comes in with each call.
+//! Health of a build: does it do worse than the build before it, or than the one beside it? No I/O: time comes in with
+//! each call.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
-/// A new build is on trial for this long from its first call.
-pub const TRIAL: Duration = Duration::from_secs(60);
-/// When so many objects are affected it is the build, not they.
-pub const OBJECTS: usize = 3;
-/// Where there are fewer: so many traps in a row,
-pub const TRAPS: u32 = 5;
-/// or, for a canary, so many failures in a row.
-pub const FAILURES: u32 = 10;
-/// Objects remembered of one build.
-const REMEMBERED: usize = 1 << 16;
+use parking_lot::Mutex;
 
-/// How a call ended.
+/// Duration of the trial of a new build, from its first call.
+pub const TRIAL_DURATION: Duration = Duration::from_secs(60);
+/// Number of affected objects from which the build is at fault, not the objects.
+pub const MIN_AFFECTED_OBJECTS: usize = 3;
+/// Number of traps in a row from which the build is at fault, where there are fewer objects.
+pub const MAX_TRAPS_IN_A_ROW: u32 = 5;
+/// Number of failures in a row from which a canary is at fault.
+pub const MAX_FAILURES_IN_A_ROW: u32 = 10;
+/// Limit of the objects that are remembered per build.
+const MAX_TRACKED_OBJECTS: usize = 1 << 16;
+
+/// Result of a call, as far as it says something about the build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// As it should. Waiting is no failure.
-    Fine,
-    /// The component says it failed; or it took longer than it may, which is as likely the world's fault.
+pub enum CallResult {
+    /// It succeeded, or waits for something, which is no failure.
+    Succeeded,
+    /// The component returned a failure; or it exceeded its time, for which a slow upstream is as likely the cause.
     Failed,
     /// It trapped.
     Trapped,
 }
 
-/// What became of a trial.
+/// State of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Too early to say.
+pub enum TrialVerdict {
+    /// The trial goes on.
     Open,
-    /// It did no worse than the one before.
+    /// The build did no worse than the one before it.
     Passed,
-    /// It has to go back; says why.
+    /// The build has to be rolled back, for this reason.
     Failed(String),
 }
 
-/// What a call's ending meant to a record.
+/// Effect of a call's result on the health of its build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Noted {
-    /// Somebody compares: there may be a verdict.
+pub struct HealthChange {
+    /// True when the build is compared with another one: it may have to be rolled back.
     pub compared: bool,
-    /// It traps now and did not before, or the other way round.
-    pub news: bool,
+    /// True when the build begins to trap, or has stopped trapping.
+    pub trapping_changed: bool,
 }
 
-/// How the calls of one build ended. Of a build that nobody watches only the objects that trap are kept, so that a call
-/// that is fine costs one look at a flag.
+/// Results of the calls of one build. Unless it is compared with another build only the objects that trap are kept, so
+/// that a successful call costs one read of a flag.
 #[derive(Default)]
-pub struct Record {
-    busy: AtomicBool,
-    tally: Mutex<Tally>,
+pub struct BuildHealth {
+    is_tracked: AtomicBool,
+    results: Mutex<CallResults>,
 }
 
 #[derive(Default)]
-struct Tally {
+struct CallResults {
     /// Objects whose last call trapped.
     trapping: HashSet<u64>,
-    /// The last trap.
+    /// Message of the last trap.
     trap: String,
     trial: Option<Trial>,
-    census: Option<Census>,
+    objects: Option<ObjectResults>,
 }
 
-/// A build that came after another.
+impl CallResults {
+    fn is_compared(&self) -> bool {
+        self.trial.is_some() || self.objects.is_some()
+    }
+}
+
+/// Trial of a build that has replaced another.
 #[derive(Default)]
 struct Trial {
     began: Option<Instant>,
-    /// Objects that trapped under the build before, too.
+    /// Objects that trapped with the build before it: they are not held against this one.
     excused: HashSet<u64>,
     trapped: HashSet<u64>,
-    in_a_row: u32,
+    traps_in_a_row: u32,
 }
 
-/// A build beside another.
+impl Trial {
+    fn record_call(&mut self, object: u64, result: CallResult, now: Instant) {
+        let began = *self.began.get_or_insert(now);
+        if now - began > TRIAL_DURATION || self.excused.contains(&object) {
+            return;
+        }
+        if result == CallResult::Trapped {
+            self.traps_in_a_row += 1;
+            self.trapped.insert(object);
+        } else {
+            self.traps_in_a_row = 0;
+        }
+    }
+
+    fn verdict(&self, trap: &str, now: Instant) -> TrialVerdict {
+        if self.trapped.len() >= MIN_AFFECTED_OBJECTS {
+            TrialVerdict::Failed(format!(
+                "{} objects trapped that did not under the build before: {trap}",
+                self.trapped.len(),
+            ))
+        } else if self.traps_in_a_row >= MAX_TRAPS_IN_A_ROW {
+            TrialVerdict::Failed(format!(
+                "{} calls in a row trapped, about objects that did not under the build before: {trap}",
+                self.traps_in_a_row
+            ))
+        } else if self.began.is_some_and(|began| now - began > TRIAL_DURATION) {
+            TrialVerdict::Passed
+        } else {
+            TrialVerdict::Open
+        }
+    }
+}
+
+/// Results per object, of a canary or of the build beside one.
 #[derive(Clone, Default)]
-struct Census {
-    /// How the last call of each object ended.
-    objects: HashMap<u64, Ending>,
+struct ObjectResults {
+    /// Result of the last call about each object.
+    last: HashMap<u64, CallResult>,
     traps_in_a_row: u32,
     failures_in_a_row: u32,
 }
 
-impl Census {
-    fn bad(&self) -> usize {
-        self.objects.values().filter(|e| **e != Ending::Fine).count()
+impl ObjectResults {
+    fn record_call(&mut self, object: u64, result: CallResult) {
+        let count = |row: &mut u32, counts: bool| *row = if counts { *row + 1 } else { 0 };
+        count(&mut self.traps_in_a_row, result == CallResult::Trapped);
+        count(&mut self.failures_in_a_row, result != CallResult::Succeeded);
+        if self.last.len() < MAX_TRACKED_OBJECTS || self.last.contains_key(&object) {
+            self.last.insert(object, result);
+        }
+    }
+
+    fn count_failing(&self) -> usize {
+        let failing = |r: &&CallResult| **r != CallResult::Succeeded;
+        self.last.values().filter(failing).count()
+    }
+
+    /// True when so much fails that the build, not its objects, may be at fault.
+    fn is_suspicious(&self) -> bool {
+        self.count_failing() >= MIN_AFFECTED_OBJECTS
+            || self.traps_in_a_row >= MAX_TRAPS_IN_A_ROW
+            || self.failures_in_a_row >= MAX_FAILURES_IN_A_ROW
     }
 }
 
-impl Record {
-    /// A call about an object has ended; `trap` says how where it trapped. None when that is of no interest.
-    pub fn ended(&self, uid: &str, ending: Ending, trap: &str, now: Instant) -> Noted {
-        if ending != Ending::Trapped && !self.busy.load(Ordering::Relaxed) {
-            return Noted::default();
+impl BuildHealth {
+    /// Records the result of a call about an object; `trap` is the message where it trapped.
+    pub fn record_call(&self, uid: &str, result: CallResult, trap: &str, now: Instant) -> HealthChange {
+        if result != CallResult::Trapped && !self.is_tracked.load(Ordering::Relaxed) {
+            return HealthChange::default();
         }
         let object = crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(uid, hasher));
-        let mut tally = self.tally.lock().expect("lock");
-        let trapped = tally.trapping.is_empty();
-        if ending == Ending::Trapped {
-            trap.clone_into(&mut tally.trap);
-            if tally.trapping.len() < REMEMBERED {
-                tally.trapping.insert(object);
+        let mut results = self.results.lock();
+        let had_no_traps = results.trapping.is_empty();
+        if result == CallResult::Trapped {
+            trap.clone_into(&mut results.trap);
+            if results.trapping.len() < MAX_TRACKED_OBJECTS {
+                results.trapping.insert(object);
             }
         } else {
-            tally.trapping.remove(&object);
+            results.trapping.remove(&object);
         }
-        if let Some(trial) = &mut tally.trial {
-            let began = *trial.began.get_or_insert(now);
-            if now - began <= TRIAL && !trial.excused.contains(&object) {
-                match ending {
-                    Ending::Trapped => {
-                        trial.in_a_row += 1;
-                        trial.trapped.insert(object);
-                    }
-                    _ => trial.in_a_row = 0,
-                }
-            }
+        if let Some(trial) = &mut results.trial {
+            trial.record_call(object, result, now);
         }
-        if let Some(census) = &mut tally.census {
-            let count = |row: &mut u32, counts: bool| *row = if counts { *row + 1 } else { 0 };
-            count(&mut census.traps_in_a_row, ending == Ending::Trapped);
-            count(&mut census.failures_in_a_row, ending != Ending::Fine);
-            if census.objects.len() < REMEMBERED || census.objects.contains_key(&object) {
-                census.objects.insert(object, ending);
-            }
+        if let Some(objects) = &mut results.objects {
+            objects.record_call(object, result);
         }
-        let noted = Noted {
-            compared: tally.trial.is_some() || tally.census.is_some(),
-            news: trapped != tally.trapping.is_empty(),
-        };
-        self.settle(&tally);
-        noted
+        self.update_flag(&results);
+        HealthChange {
+            compared: results.is_compared(),
+            trapping_changed: had_no_traps != results.trapping.is_empty(),
+        }
     }
 
-    fn settle(&self, tally: &Tally) {
-        let busy = tally.trial.is_some() || tally.census.is_some() || !tally.trapping.is_empty();
-        self.busy.store(busy, Ordering::Relaxed);
+    fn update_flag(&self, results: &CallResults) {
+        let is_tracked = results.is_compared() || !results.trapping.is_empty();
+        self.is_tracked.store(is_tracked, Ordering::Relaxed);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Tally)) {
-        let mut tally = self.tally.lock().expect("lock");
-        change(&mut tally);
-        self.settle(&tally);
+    fn update_results(&self, change: impl FnOnce(&mut CallResults)) {
+        let mut results = self.results.lock();
+        change(&mut results);
+        self.update_flag(&results);
     }
 
-    /// From its next call on it is on trial, as the one that came after this.
-    pub fn follow(&self, before: &Self) {
-        let excused = before.tally.lock().expect("lock").trapping.clone();
-        self.change(|tally| {
-            tally.trial = Some(Trial {
+    /// Begins a trial with the next call, in comparison with the build before this one.
+    pub fn begin_trial(&self, before: &Self) {
+        let excused = before.results.lock().trapping.clone();
+        self.update_results(|results| {
+            results.trial = Some(Trial {
                 excused,
                 ..Trial::default()
             });
         });
     }
 
-    /// How its trial stands; none when it is on none. One that is over ends here.
-    pub fn verdict(&self, now: Instant) -> Option<Verdict> {
+    /// The state of its trial, if it is on one. A trial that it has passed ends here.
+    pub fn trial_verdict(&self, now: Instant) -> Option<TrialVerdict> {
         let mut verdict = None;
-        self.change(|tally| {
-            let Some(trial) = &tally.trial else { return };
-            let over = trial.began.is_some_and(|began| now - began > TRIAL);
-            verdict = Some(if trial.trapped.len() >= OBJECTS {
-                Verdict::Failed(format!(
-                    "{} objects trapped that did not under the build before: {}",
-                    trial.trapped.len(),
-                    tally.trap
-                ))
-            } else if trial.in_a_row >= TRAPS {
-                Verdict::Failed(format!(
-                    "{} calls in a row trapped, about objects that did not under the build before: {}",
-                    trial.in_a_row, tally.trap
-                ))
-            } else if over {
-                Verdict::Passed
-            } else {
-                Verdict::Open
-            });
-            if verdict == Some(Verdict::Passed) {
-                tally.trial = None;
+        self.update_results(|results| {
+            let Some(trial) = &results.trial else { return };
+            verdict = Some(trial.verdict(&results.trap, now));
+            if verdict == Some(TrialVerdict::Passed) {
+                results.trial = None;
             }
         });
         verdict
     }
 
-    /// Whether it is on trial and something has trapped that did not before.
-    pub fn doubtful(&self) -> bool {
-        let tally = self.tally.lock().expect("lock");
-        tally
-            .trial
-            .as_ref()
-            .is_some_and(|trial| !trial.trapped.is_empty())
+    /// True when it is on trial and objects trap that did not with the build before it.
+    pub fn has_new_traps(&self) -> bool {
+        let results = self.results.lock();
+        results.trial.as_ref().is_some_and(|t| !t.trapped.is_empty())
     }
 
-    /// Whether it is on trial.
-    pub fn on_trial(&self) -> bool {
-        self.tally.lock().expect("lock").trial.is_some()
+    /// True when it is on trial.
+    pub fn is_on_trial(&self) -> bool {
+        self.results.lock().trial.is_some()
     }
 
-    /// From now on its objects are counted, or no more.
-    pub fn counts(&self, counted: bool) {
-        self.change(|tally| tally.census = counted.then(Census::default));
+    /// Begins to count results per object, from zero, or stops that.
+    pub fn count_results(&self, enabled: bool) {
+        self.update_results(|results| results.objects = enabled.then(ObjectResults::default));
     }
 
-    /// Objects counted, and those of them whose last call failed or trapped.
-    pub fn counted(&self) -> (usize, usize) {
-        let tally = self.tally.lock().expect("lock");
-        let census = tally.census.as_ref();
-        census.map_or((0, 0), |c| (c.objects.len(), c.bad()))
+    /// Number of objects counted, and number of those whose last call failed or trapped.
+    pub fn count_objects(&self) -> (usize, usize) {
+        let results = self.results.lock();
+        let objects = results.objects.as_ref();
+        objects.map_or((0, 0), |o| (o.last.len(), o.count_failing()))
     }
 
-    /// Objects whose last call trapped, and the last trap.
+    /// Number of objects whose last call trapped, and the message of the last trap.
     pub fn trapping(&self) -> (usize, String) {
-        let tally = self.tally.lock().expect("lock");
-        (tally.trapping.len(), tally.trap.clone())
+        let results = self.results.lock();
+        (results.trapping.len(), results.trap.clone())
     }
 
-    /// Why a canary has to go back, if it has to: enough of its objects fail, and more than twice the part of those
-    /// that fail with the build beside it.
+    /// Reason to roll back this canary, if there is one: enough of its objects fail, and more than twice the share of
+    /// those that fail with the stable build.
     pub fn worse_than(&self, stable: &Self) -> Option<String> {
-        let of = |record: &Self| record.tally.lock().expect("lock").census.clone();
-        let (canary, stable) = (of(self)?, of(stable).unwrap_or_default());
-        let [(bad, all), (bad_beside, all_beside)] = [&canary, &stable].map(|c| (c.bad(), c.objects.len()));
-        let enough = bad >= OBJECTS || canary.traps_in_a_row >= TRAPS || canary.failures_in_a_row >= FAILURES;
-        let more = bad * all_beside.max(1) > 2 * bad_beside * all;
-        (enough && more).then(|| {
+        let copy_objects = |health: &Self| health.results.lock().objects.clone();
+        let (canary, stable) = (copy_objects(self)?, copy_objects(stable).unwrap_or_default());
+        let [(failing, all), (stable_failing, stable_all)] =
+            [&canary, &stable].map(|o| (o.count_failing(), o.last.len()));
+        let is_worse = failing * stable_all.max(1) > 2 * stable_failing * all;
+        (canary.is_suspicious() && is_worse).then(|| {
             let (_, trap) = self.trapping();
             let trap = if trap.is_empty() {
                 String::new()
@@ -238,7 +260,7 @@ impl Record {
                 format!(": {trap}")
             };
             format!(
-                "{bad} of its {all} objects fail, and {bad_beside} of {all_beside} with the build beside it{trap}"
+                "{failing} of its {all} objects fail, and {stable_failing} of {stable_all} with the build beside it{trap}"
             )
         })
     }
@@ -252,92 +274,98 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn call(record: &Record, object: usize, ending: Ending, now: Instant) -> Noted {
-        record.ended(&object.to_string(), ending, "trapped: unreachable", now)
+    fn record_call(health: &BuildHealth, object: usize, result: CallResult, now: Instant) -> HealthChange {
+        health.record_call(&object.to_string(), result, "trapped: unreachable", now)
     }
 
-    fn on_trial() -> Record {
-        let record = Record::default();
-        record.follow(&Record::default());
-        record
+    fn start_trial() -> BuildHealth {
+        let health = BuildHealth::default();
+        health.begin_trial(&BuildHealth::default());
+        health
     }
 
     #[test]
-    fn three_objects_or_five_in_a_row_are_too_many() {
+    fn trial_fails_after_three_objects_or_five_traps_in_a_row() {
         let now = Instant::now();
-        let record = on_trial();
-        for object in 0..OBJECTS {
-            assert_eq!(record.verdict(now), Some(Verdict::Open), "{object}");
-            call(&record, object, Ending::Trapped, now);
-            call(&record, 100 + object, Ending::Fine, now);
+        let health = start_trial();
+        for object in 0..MIN_AFFECTED_OBJECTS {
+            assert_eq!(health.trial_verdict(now), Some(TrialVerdict::Open), "{object}");
+            record_call(&health, object, CallResult::Trapped, now);
+            record_call(&health, 100 + object, CallResult::Succeeded, now);
         }
-        let Some(Verdict::Failed(why)) = record.verdict(now) else {
-            panic!("it has to go back")
+        let Some(TrialVerdict::Failed(why)) = health.trial_verdict(now) else {
+            panic!("it has to be rolled back")
         };
         assert!(why.contains("3 objects") && why.contains("unreachable"), "{why}");
 
-        let record = on_trial();
-        for i in 0..TRAPS {
-            assert_eq!(record.verdict(now), Some(Verdict::Open), "{i}");
-            call(&record, 1, Ending::Trapped, now);
+        let health = start_trial();
+        for i in 0..MAX_TRAPS_IN_A_ROW {
+            assert_eq!(health.trial_verdict(now), Some(TrialVerdict::Open), "{i}");
+            record_call(&health, 1, CallResult::Trapped, now);
         }
-        assert!(matches!(record.verdict(now), Some(Verdict::Failed(_))));
+        assert!(matches!(health.trial_verdict(now), Some(TrialVerdict::Failed(_))));
     }
 
     #[test]
-    fn what_trapped_before_or_comes_late_does_not_count() {
+    fn trial_ignores_objects_that_trapped_before_and_late_traps() {
         let now = Instant::now();
-        let before = Record::default();
+        let before = BuildHealth::default();
         for object in 0..10 {
-            call(&before, object, Ending::Trapped, now);
+            record_call(&before, object, CallResult::Trapped, now);
         }
         assert_eq!(before.trapping().0, 10);
-        let record = Record::default();
-        record.follow(&before);
+        let health = BuildHealth::default();
+        health.begin_trial(&before);
         for object in 0..10 {
-            call(&record, object, Ending::Trapped, now);
+            record_call(&health, object, CallResult::Trapped, now);
         }
-        assert_eq!(record.verdict(now), Some(Verdict::Open));
-        let late = now + TRIAL + SECOND;
+        assert_eq!(health.trial_verdict(now), Some(TrialVerdict::Open));
+        let late = now + TRIAL_DURATION + SECOND;
         for object in 20..30 {
-            call(&record, object, Ending::Trapped, late);
+            record_call(&health, object, CallResult::Trapped, late);
         }
-        assert_eq!(record.verdict(late), Some(Verdict::Passed));
-        assert_eq!(record.verdict(late), None, "its trial is over");
+        assert_eq!(health.trial_verdict(late), Some(TrialVerdict::Passed));
+        assert_eq!(health.trial_verdict(late), None, "its trial is over");
     }
 
     #[test]
-    fn a_trial_begins_with_the_first_call() {
+    fn trial_begins_with_the_first_call() {
         let now = Instant::now();
-        let record = on_trial();
-        assert_eq!(record.verdict(now + 10 * TRIAL), Some(Verdict::Open));
-        let first = now + 10 * TRIAL;
-        for object in 0..OBJECTS {
-            call(&record, object, Ending::Trapped, first);
+        let health = start_trial();
+        assert_eq!(
+            health.trial_verdict(now + 10 * TRIAL_DURATION),
+            Some(TrialVerdict::Open)
+        );
+        let first = now + 10 * TRIAL_DURATION;
+        for object in 0..MIN_AFFECTED_OBJECTS {
+            record_call(&health, object, CallResult::Trapped, first);
         }
-        assert!(matches!(record.verdict(first), Some(Verdict::Failed(_))));
+        assert!(matches!(
+            health.trial_verdict(first),
+            Some(TrialVerdict::Failed(_))
+        ));
     }
 
     #[test]
-    fn a_canary_is_compared_with_the_build_beside_it() {
+    fn canary_with_twice_the_failing_share_is_worse() {
         let now = Instant::now();
         let pair = |bad: usize, all: usize, bad_beside: usize, all_beside: usize| {
-            let [canary, stable] = [Record::default(), Record::default()];
-            for (record, bad, all) in [(&canary, bad, all), (&stable, bad_beside, all_beside)] {
-                record.counts(true);
+            let [canary, stable] = [BuildHealth::default(), BuildHealth::default()];
+            for (health, bad, all) in [(&canary, bad, all), (&stable, bad_beside, all_beside)] {
+                health.count_results(true);
                 for object in 0..all {
-                    let ending = if object < bad {
-                        Ending::Failed
+                    let result = if object < bad {
+                        CallResult::Failed
                     } else {
-                        Ending::Fine
+                        CallResult::Succeeded
                     };
-                    call(record, object, ending, now);
+                    record_call(health, object, result, now);
                 }
             }
             canary.worse_than(&stable)
         };
         assert_eq!(pair(2, 10, 0, 90), None, "too few to tell");
-        let why = pair(3, 10, 0, 90).expect("it has to go back");
+        let why = pair(3, 10, 0, 90).expect("it has to be rolled back");
         assert!(why.contains("3 of its 10") && why.contains("0 of 90"), "{why}");
         assert_eq!(pair(3, 10, 20, 90), None, "hardly worse");
         assert_eq!(pair(10, 10, 90, 90), None, "it is the world");
@@ -346,60 +374,66 @@ mod tests {
     }
 
     #[test]
-    fn one_object_that_fails_again_and_again_is_enough_for_a_canary() {
+    fn canary_with_one_repeatedly_failing_object_is_worse() {
         let now = Instant::now();
-        for (ending, times) in [(Ending::Trapped, TRAPS), (Ending::Failed, FAILURES)] {
-            let [canary, stable] = [Record::default(), Record::default()];
-            canary.counts(true);
-            stable.counts(true);
-            call(&stable, 2, Ending::Fine, now);
+        for (result, times) in [
+            (CallResult::Trapped, MAX_TRAPS_IN_A_ROW),
+            (CallResult::Failed, MAX_FAILURES_IN_A_ROW),
+        ] {
+            let [canary, stable] = [BuildHealth::default(), BuildHealth::default()];
+            canary.count_results(true);
+            stable.count_results(true);
+            record_call(&stable, 2, CallResult::Succeeded, now);
             for _ in 0..times {
                 assert_eq!(canary.worse_than(&stable), None);
-                call(&canary, 1, ending, now);
+                record_call(&canary, 1, result, now);
             }
             assert!(canary.worse_than(&stable).is_some());
         }
     }
 
     #[test]
-    fn who_recovers_is_told_once() {
+    fn recovery_from_traps_is_reported_once() {
         let now = Instant::now();
-        let record = Record::default();
-        assert_eq!(call(&record, 1, Ending::Fine, now), Noted::default());
-        assert!(call(&record, 1, Ending::Trapped, now).news);
-        assert!(!call(&record, 2, Ending::Trapped, now).news);
-        assert!(!call(&record, 1, Ending::Fine, now).news);
-        assert!(call(&record, 2, Ending::Fine, now).news);
+        let health = BuildHealth::default();
+        assert_eq!(
+            record_call(&health, 1, CallResult::Succeeded, now),
+            HealthChange::default()
+        );
+        assert!(record_call(&health, 1, CallResult::Trapped, now).trapping_changed);
+        assert!(!record_call(&health, 2, CallResult::Trapped, now).trapping_changed);
+        assert!(!record_call(&health, 1, CallResult::Succeeded, now).trapping_changed);
+        assert!(record_call(&health, 2, CallResult::Succeeded, now).trapping_changed);
         assert!(
-            !record.busy.load(Ordering::Relaxed),
+            !health.is_tracked.load(Ordering::Relaxed),
             "nothing to look at any more"
         );
     }
 
     proptest! {
-        /// However calls end: a build that does as the one before it did never goes back, and a canary that fails where
-        /// the build beside it does neither.
+        /// A build with the results of the build before it never fails its trial, and a canary with the results of the
+        /// stable build is never worse.
         #[test]
-        fn the_same_is_never_worse(calls in prop::collection::vec((0..20usize, 0..3u8), 0..300)) {
+        fn equal_results_are_never_worse(calls in prop::collection::vec((0..20usize, 0..3u8), 0..300)) {
             let now = Instant::now();
-            let [before, beside, canary] = std::array::from_fn(|_| Record::default());
-            beside.counts(true);
-            canary.counts(true);
+            let [before, beside, canary] = std::array::from_fn(|_| BuildHealth::default());
+            beside.count_results(true);
+            canary.count_results(true);
             let mut trapped = HashSet::new();
-            for (object, ending) in &calls {
-                let ending = [Ending::Fine, Ending::Failed, Ending::Trapped][usize::from(*ending)];
-                if ending == Ending::Trapped && trapped.insert(*object) {
-                    call(&before, *object, ending, now);
+            for (object, result) in &calls {
+                let result = [CallResult::Succeeded, CallResult::Failed, CallResult::Trapped][usize::from(*result)];
+                if result == CallResult::Trapped && trapped.insert(*object) {
+                    record_call(&before, *object, result, now);
                 }
             }
-            let after = Record::default();
-            after.follow(&before);
-            for (object, ending) in calls {
-                let ending = [Ending::Fine, Ending::Failed, Ending::Trapped][usize::from(ending)];
-                call(&after, object, ending, now);
-                call(&beside, object, ending, now);
-                call(&canary, object, ending, now);
-                prop_assert_eq!(after.verdict(now), Some(Verdict::Open));
+            let after = BuildHealth::default();
+            after.begin_trial(&before);
+            for (object, result) in calls {
+                let result = [CallResult::Succeeded, CallResult::Failed, CallResult::Trapped][usize::from(result)];
+                record_call(&after, object, result, now);
+                record_call(&beside, object, result, now);
+                record_call(&canary, object, result, now);
+                prop_assert_eq!(after.trial_verdict(now), Some(TrialVerdict::Open));
                 prop_assert_eq!(canary.worse_than(&beside), None);
             }
         }

@@ -1,4 +1,4 @@
-//! `Plugin` (`ostler.dev/v1alpha1`): its spec, and its CRD generated from it.
+//! The `Plugin` kind (`ostler.dev/v1alpha1`): its spec and status, from which its CRD is generated.
 
 use std::collections::BTreeMap;
 
@@ -10,87 +10,90 @@ use serde_json::{Map, Value};
 use crate::{
     contract::limits::LimitsSpec,
     kube::crd::{self, Condition, any_object},
-    policy::grants::{Grant, Pace, Permissions, ServiceAccount},
+    plugin::LoadState,
+    policy::grants::{Grant, Permissions, ReconcileSettings, ServiceAccount},
 };
 
-/// A plugin of the host: where its component comes from, what it may do, and how it is configured. Its name is the one
-/// the component gives itself.
+/// Desired state of a plugin: the source of its component, its permissions, and its configuration. The name of the
+/// object must be the name that the component declares.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "ostler.dev",
     version = "v1alpha1",
     kind = "Plugin",
     root = "PluginObject",
-    doc = "A plugin of the host: where its component comes from, what it may do, how it is configured.",
+    doc = "Plugin is a reconciler that the host runs: the source of its WebAssembly component, its permissions, and its configuration.",
     category = "ostler",
     status = "PluginStatus",
     printcolumn = r#"{"name":"Version","type":"string","jsonPath":".status.running.version"}"#,
-    printcolumn = r#"{"name":"Digest","type":"string","jsonPath":".status.running.short"}"#,
+    printcolumn = r#"{"name":"Digest","type":"string","jsonPath":".status.running.shortDigest"}"#,
     printcolumn = r#"{"name":"Loaded","type":"string","jsonPath":".status.conditions[?(@.type=='Loaded')].status"}"#,
     printcolumn = r#"{"name":"Healthy","type":"string","jsonPath":".status.conditions[?(@.type=='Healthy')].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason","priority":1}"#,
     printcolumn = r#"{"name":"Canary","type":"string","jsonPath":".status.canary.state","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.verify) || !has(self.source.file)",
-        "message": "verify is for components from a registry: a file has no signature"},
+        "message": "verify requires source.oci: a file has no signature"},
 ]))]
 pub struct PluginSpec {
-    /// Where its component comes from.
+    /// Source of the component.
     pub source: Source,
-    /// Whose signatures the component needs. Nobody's without it.
+    /// Signatures that the component must carry. When unset, signatures are not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
-    /// Who it is to the API server: its requests are made as this service account, and RBAC decides about them and
-    /// about what it reads. Without one they are the host's own.
+    /// Service account that the plugin acts as. The host impersonates it for the plugin's requests, and RBAC must allow
+    /// them and the plugin's reads from the cache. When unset, requests are made with the host's own identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ServiceAccount>,
-    /// What it may do, of what its manifest asks for. Nothing without it.
+    /// Permissions granted to the plugin. A permission is effective only if the plugin's manifest requests it too. When
+    /// unset, the plugin is denied everything.
     #[serde(default)]
     pub grants: Permissions,
-    /// Its configuration, as the schema in its manifest says.
+    /// Configuration of the plugin. Must match the schema in the plugin's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub config: Option<Map<String, Value>>,
-    /// What it may use; the host's own limits where nothing is said.
+    /// Resource limits of the plugin. A limit that is unset has the host's default.
     #[serde(default)]
     pub limits: LimitsSpec,
-    /// How its reconciles are paced.
+    /// Interval, jitter and concurrency of the plugin's reconciles.
     #[serde(default)]
-    pub pace: Pace,
-    /// Keeps its objects waiting: none is reconciled or cleaned up.
+    pub reconcile: ReconcileSettings,
+    /// Suspends the plugin: its objects stay queued and are neither reconciled nor cleaned up until it is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub suspended: bool,
-    /// Another build, for a part of its objects. It goes back by itself when it does worse than the one beside it.
+    pub suspend: bool,
+    /// Second build that reconciles a subset of the objects. It is rolled back automatically if it performs worse than
+    /// the primary build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 }
 
 impl PluginSpec {
-    /// What a grants file would say of it.
+    /// The spec as an entry of a grants file.
     pub fn grant(&self) -> Grant {
         let Permissions {
             kubernetes,
             upstreams,
             secrets,
             events,
-            secrets_are_readable,
+            read_secrets,
         } = self.grants.clone();
         Grant {
             kubernetes,
             upstreams,
             secrets,
             events,
-            secrets_are_readable,
-            pace: self.pace,
+            read_secrets,
+            reconcile: self.reconcile,
             limits: self.limits.clone(),
             service_account: self.service_account.clone(),
         }
     }
 
-    /// The files of the plugin directory that it names.
+    /// Files in the plugin directory that the spec refers to.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let canary = self.canary.as_ref().map(|c| &c.source);
         let sources = [Some(&self.source), canary].into_iter().flatten();
@@ -98,16 +101,18 @@ impl PluginSpec {
     }
 }
 
-/// Where a component comes from. Exactly one.
+/// Source of a component. Exactly one of `oci` and `file` must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.oci) != has(self.file)", "message": "exactly one of oci and file is needed"},
+    {"rule": "has(self.oci) != has(self.file)", "message": "exactly one of oci and file must be set"},
 ]))]
 pub struct Source {
-    /// A registry.
+    /// Component in an OCI registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<Oci>,
-    /// A file of the host's plugin directory, such as `greeting.wasm`. For development: what is saved there serves.
+    /// Name of a file in the host's plugin directory, such as `greeting.wasm`. Intended for development: the host reloads
+    /// the file whenever it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[^/.][^/]*\.wasm$"), length(max = 253))]
     pub file: Option<String>,
@@ -123,75 +128,78 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// A component in a registry.
+/// Component in an OCI registry.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Oci {
-    /// `REGISTRY/REPOSITORY@sha256:DIGEST`; a tag before the digest is for people.
+    /// Reference in the form `REGISTRY/REPOSITORY[:TAG]@sha256:DIGEST`. The digest is required; a tag is informational.
     #[schemars(
         regex(pattern = r"^[^/@\s]+/[^@\s]+@sha256:[0-9a-f]{64}$"),
         length(max = 1024)
     )]
     pub reference: String,
-    /// A Secret of type `kubernetes.io/dockerconfigjson` to pull with.
+    /// Secret of type `kubernetes.io/dockerconfigjson` with the credentials to pull the component.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pull_secret: Option<SecretName>,
+    pub pull_secret_ref: Option<SecretName>,
 }
 
-/// A Secret.
+/// Reference to a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SecretName {
-    /// Its namespace.
+    /// Namespace of the Secret.
     #[schemars(length(min = 1))]
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1))]
     pub name: String,
 }
 
-/// Whose signatures a component needs.
+/// Verification of a component's cosign signatures.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "(has(self.keys) && size(self.keys) > 0) || (has(self.keysFrom) && size(self.keysFrom) > 0)",
-        "message": "keys or keysFrom is needed"},
+        "message": "at least one of keys and keysFrom is required"},
 ]))]
 pub struct Verify {
-    /// Public keys in PEM, as `cosign generate-key-pair` writes them to `cosign.pub`.
+    /// Trusted public keys in PEM format, as `cosign generate-key-pair` writes them to `cosign.pub`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
-    /// Where further keys are.
+    /// ConfigMaps and Secrets that contain further trusted public keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys_from: Vec<KeySource>,
-    /// Whether every one of them must have signed; otherwise any one is enough.
+    /// Requires a valid signature by every key. Defaults to false: one valid signature is enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub all: bool,
-    /// Whether a component without is refused; otherwise it is only said.
-    #[serde(default = "yes")]
+    pub require_all: bool,
+    /// Refuses a component that is not signed as specified. Defaults to true; if false, the component is accepted and the
+    /// `Loaded` condition carries a warning.
+    #[serde(default = "default_true")]
     pub required: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-/// Where public keys are. Exactly one.
+/// Source of a public key. Exactly one of `configMapKeyRef` and `secretKeyRef` must be set.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.configMap) != has(self.secret)", "message": "exactly one of configMap and secret is needed"},
+    {"rule": "has(self.configMapKeyRef) != has(self.secretKeyRef)", "message": "exactly one of configMapKeyRef and secretKeyRef must be set"},
 ]))]
 pub struct KeySource {
-    /// A key of a ConfigMap.
+    /// Key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map: Option<KeyName>,
-    /// A key of a Secret.
+    pub config_map_key_ref: Option<KeyName>,
+    /// Key of a Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<KeyName>,
+    pub secret_key_ref: Option<KeyName>,
 }
 
-/// A key of a ConfigMap or a Secret.
+/// Reference to a key of a ConfigMap or a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct KeyName {
     /// Namespace of the object.
     #[schemars(length(min = 1))]
@@ -199,126 +207,133 @@ pub struct KeyName {
     /// Name of the object.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Key in its data.
+    /// Key in the data of the object.
     #[schemars(length(min = 1))]
     pub key: String,
 }
 
-/// Another build, for a part of the objects.
+/// Second build that reconciles a subset of the objects.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Canary {
-    /// Where its component comes from.
+    /// Source of the canary's component.
     pub source: Source,
-    /// Which objects it reconciles.
+    /// Objects that the canary reconciles.
     pub objects: CanaryObjects,
 }
 
-/// Which objects a canary reconciles. Exactly one.
+/// Objects that a canary reconciles. Exactly one of `weight` and `labelSelector` must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.share) != has(self.selector)", "message": "exactly one of share and selector is needed"},
+    {"rule": "has(self.weight) != has(self.labelSelector)", "message": "exactly one of weight and labelSelector must be set"},
 ]))]
 pub struct CanaryObjects {
-    /// So many of a hundred, the same ones until that is changed; more of them are these and others.
+    /// Percentage of objects (0-100) that the canary reconciles. The selection is stable by UID: raising the weight only
+    /// adds objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
-    pub share: Option<u8>,
-    /// Those that a label selector such as `tier=test` selects.
+    pub weight: Option<u8>,
+    /// Label selector, such as `tier=test`, of the objects that the canary reconciles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
-    pub selector: Option<String>,
+    pub label_selector: Option<String>,
 }
 
-/// How it is with the plugin. Written by the host.
+/// Observed state of a plugin, written by the host.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginStatus {
-    /// The generation of the spec that this is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Loaded, Granted and Healthy; Reconciling or Stalled while it is not Ready.
+    /// State of the newest build of the plugin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<LoadState>,
+    /// Conditions of types Ready, Loaded, Granted and Healthy; Reconciling or Stalled while the plugin is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The build that serves.
+    /// Build that currently reconciles objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Build>,
-    /// SHA-256 of the last component that has served well: what it goes back to.
+    /// SHA-256 digest of the last component that passed its trial: the target of a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_good: Option<String>,
-    /// The build that it went back from.
+    pub last_good_digest: Option<String>,
+    /// Build that was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
-    /// The kinds it reconciles.
+    /// Kinds that the plugin reconciles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
-    /// What its manifest asks for.
+    /// Permissions that the plugin's manifest requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requested: Vec<String>,
-    /// What it is granted.
+    /// Permissions that are granted to the plugin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub granted: Vec<String>,
-    /// What of that which it asks for it has used since it was loaded.
+    /// Requested permissions that the plugin has used since it was loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used: Vec<String>,
-    /// How it is with the canary.
+    /// Observed state of the canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanaryStatus>,
 }
 
-/// A build.
+/// Build of a plugin.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Build {
-    /// The version it gives itself.
+    /// Version that the component declares.
     pub version: String,
-    /// SHA-256 of the component.
+    /// SHA-256 digest of the component.
     pub digest: String,
-    /// The start of that.
-    pub short: String,
-    /// Where it is from.
+    /// First 12 characters of the digest.
+    pub short_digest: String,
+    /// Registry reference or file that the component was loaded from.
     pub source: String,
 }
 
-/// A build that was taken back.
+/// Build that was rolled back.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct RolledBack {
-    /// SHA-256 of the component.
+    /// SHA-256 digest of the component.
     pub digest: String,
-    /// Why.
+    /// Reason for the rollback.
     pub message: String,
 }
 
-/// How it is with a canary.
+/// Observed state of a canary.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct CanaryStatus {
-    /// The version it gives itself.
+    /// Version that the component declares.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// SHA-256 of the component.
+    /// SHA-256 digest of the component.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
-    /// `Serving`, `Loading`, `Refused`, or `RolledBack`.
-    pub state: String,
-    /// Why it does not serve.
+    /// State of the canary: `Serving`, `Loading`, `Refused` or `RolledBack`.
+    pub state: LoadState,
+    /// Explanation when the state is not `Serving`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Which objects it reconciles.
+    /// Objects that the canary reconciles: a percentage or a label selector.
     pub objects: String,
-    /// Objects it has reconciled so far.
+    /// Number of objects that the canary has reconciled.
     pub reconciled: usize,
-    /// Those of them whose last reconcile failed.
+    /// Number of those objects whose last reconcile failed.
     pub failing: usize,
 }
 
-/// The CRD as YAML, as it is checked in under `crds/`.
+/// The CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
     crd::yaml::<PluginObject>()
 }
 
-/// What is in a ConfigMap or a Secret, as far as it is looked at here.
+/// The data of a ConfigMap or a Secret.
 #[derive(Deserialize)]
 pub(crate) struct Data {
-    /// Its entries; in a Secret they are base64.
+    /// Entries by key; base64-encoded in a Secret.
     #[serde(default)]
     pub data: BTreeMap<String, String>,
 }
@@ -326,7 +341,7 @@ pub(crate) struct Data {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_checked_in_crd_is_current() {
+    fn checked_in_crd_is_current() {
         crate::kube::crd::assert_current("ostler.dev_plugins.yaml", &super::crd_yaml());
     }
 }

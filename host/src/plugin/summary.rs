@@ -1,38 +1,38 @@
-//! What a plugin asks for, is granted and has used, in lines for people.
+//! Permissions of a plugin as short lines of text: requested, granted and missing ones.
 
 use crate::policy::grants::{KubernetesGrant, Permissions, SecretGrant, UpstreamGrant};
 
-/// What may be done, one line each, in the order in which [`PluginGrants::used`](crate::policy::grants::PluginGrants::used) counts them.
+/// Permissions, one line each, in the order of [`PluginGrants::used`](crate::policy::grants::PluginGrants::used).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Of what the manifest asks for.
+    /// Permissions that the manifest asks for.
     pub requested: Vec<String>,
-    /// Of what is granted.
+    /// Permissions that are granted.
     pub granted: Vec<String>,
-    /// What is asked for and not wholly granted.
+    /// Permissions that are asked for and not granted completely.
     pub missing: Vec<String>,
 }
 
 impl Summary {
-    /// Of what is asked for and what is granted; without asks all that is granted is.
+    /// Compares what is asked for with what is granted. Without a manifest everything that is granted counts as asked for.
     pub fn new(asks: Option<&Permissions>, granted: &Permissions) -> Self {
         let asks = asks.unwrap_or(granted);
         Self {
-            requested: lines(asks),
-            granted: lines(granted),
-            missing: missing(asks, granted),
+            requested: format_lines(asks),
+            granted: format_lines(granted),
+            missing: find_missing(asks, granted),
         }
     }
 }
 
 /// One line for each entry.
-pub fn lines(permissions: &Permissions) -> Vec<String> {
-    let kubernetes = permissions.kubernetes.iter().map(kubernetes);
-    let upstreams = permissions.upstreams.iter().map(upstream);
-    let secrets = permissions.secrets.iter().map(secret);
+pub fn format_lines(permissions: &Permissions) -> Vec<String> {
+    let kubernetes = permissions.kubernetes.iter().map(format_kubernetes);
+    let upstreams = permissions.upstreams.iter().map(format_upstream);
+    let secrets = permissions.secrets.iter().map(format_secret);
     let events = permissions.events.then(|| "emit Events".to_owned());
     let readable = permissions
-        .secrets_are_readable
+        .read_secrets
         .then(|| "see what is in Secrets".to_owned());
     kubernetes
         .chain(upstreams)
@@ -42,7 +42,7 @@ pub fn lines(permissions: &Permissions) -> Vec<String> {
         .collect()
 }
 
-fn kubernetes(g: &KubernetesGrant) -> String {
+fn format_kubernetes(g: &KubernetesGrant) -> String {
     let verbs: Vec<String> = g.verbs.iter().map(ToString::to_string).collect();
     let group = if g.group.is_empty() {
         String::new()
@@ -50,11 +50,16 @@ fn kubernetes(g: &KubernetesGrant) -> String {
         format!(".{}", g.group)
     };
     let kinds: Vec<String> = g.kinds.iter().map(|k| format!("{k}{group}")).collect();
-    format!("{} {}{}", verbs.join(","), kinds.join(","), within(&g.namespaces))
+    format!(
+        "{} {}{}",
+        verbs.join(","),
+        kinds.join(","),
+        format_namespaces(&g.namespaces)
+    )
 }
 
-fn upstream(g: &UpstreamGrant) -> String {
-    let paths = if everything(&g.paths) {
+fn format_upstream(g: &UpstreamGrant) -> String {
+    let paths = if has_wildcard(&g.paths) {
         String::new()
     } else {
         format!(" {}", g.paths.join(","))
@@ -63,27 +68,32 @@ fn upstream(g: &UpstreamGrant) -> String {
         "{}{paths} at upstream {}{}",
         g.methods.join(","),
         g.names.join(","),
-        within(&g.namespaces)
+        format_namespaces(&g.namespaces)
     )
 }
 
-fn secret(g: &SecretGrant) -> String {
-    format!("name Secret {}{}", g.names.join(","), within(&g.namespaces))
+fn format_secret(g: &SecretGrant) -> String {
+    format!(
+        "name Secret {}{}",
+        g.names.join(","),
+        format_namespaces(&g.namespaces)
+    )
 }
 
-fn everything(patterns: &[String]) -> bool {
+fn has_wildcard(patterns: &[String]) -> bool {
     patterns.iter().any(|p| p == "*")
 }
 
-fn within(namespaces: &[String]) -> String {
-    match everything(namespaces) {
-        true => String::new(),
-        false => format!(" in {}", namespaces.join(",")),
+fn format_namespaces(namespaces: &[String]) -> String {
+    if has_wildcard(namespaces) {
+        String::new()
+    } else {
+        format!(" in {}", namespaces.join(","))
     }
 }
 
-/// The lines of what is asked for and not wholly covered by one entry of what is granted.
-fn missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
+/// Lines of the permissions that no single granted entry covers completely.
+fn find_missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     let mut missing = Vec::new();
     for ask in &asks.kubernetes {
         let covered = |kind: &String, verb, namespace: &String| {
@@ -101,30 +111,31 @@ fn missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
         });
         let verbs: Vec<_> = verbs.copied().collect();
         if !verbs.is_empty() {
-            missing.push(kubernetes(&KubernetesGrant { verbs, ..ask.clone() }));
+            missing.push(format_kubernetes(&KubernetesGrant { verbs, ..ask.clone() }));
         }
     }
     for ask in &asks.upstreams {
         let covered = |g: &UpstreamGrant| {
-            all(&g.names, &ask.names)
-                && all(&g.namespaces, &ask.namespaces)
-                && all(&g.methods, &ask.methods)
-                && all(&g.paths, &ask.paths)
+            covers_all(&g.names, &ask.names)
+                && covers_all(&g.namespaces, &ask.namespaces)
+                && covers_all(&g.methods, &ask.methods)
+                && covers_all(&g.paths, &ask.paths)
         };
         if !granted.upstreams.iter().any(covered) {
-            missing.push(upstream(ask));
+            missing.push(format_upstream(ask));
         }
     }
     for ask in &asks.secrets {
-        let covered = |g: &SecretGrant| all(&g.names, &ask.names) && all(&g.namespaces, &ask.namespaces);
+        let covered =
+            |g: &SecretGrant| covers_all(&g.names, &ask.names) && covers_all(&g.namespaces, &ask.namespaces);
         if !granted.secrets.iter().any(covered) {
-            missing.push(secret(ask));
+            missing.push(format_secret(ask));
         }
     }
     let flags = [
         (asks.events && !granted.events, "emit Events"),
         (
-            asks.secrets_are_readable && !granted.secrets_are_readable,
+            asks.read_secrets && !granted.read_secrets,
             "see what is in Secrets",
         ),
     ];
@@ -137,8 +148,8 @@ fn missing(asks: &Permissions, granted: &Permissions) -> Vec<String> {
     missing
 }
 
-/// Whether everything that one of these patterns covers is covered by one of those.
-fn all(granted: &[String], asked: &[String]) -> bool {
+/// True when every pattern asked for is covered by a granted one.
+fn covers_all(granted: &[String], asked: &[String]) -> bool {
     asked.iter().all(|a| covers(granted, a))
 }
 
@@ -158,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn short_lines() {
+    fn permissions_format_as_short_lines() {
         let permissions = parse(
             "
 kubernetes:
@@ -172,7 +183,7 @@ events: true
 ",
         );
         assert_eq!(
-            lines(&permissions),
+            format_lines(&permissions),
             [
                 "get,apply ConfigMap",
                 "list Team.ci.org,Job.ci.org in a",
@@ -185,7 +196,7 @@ events: true
     }
 
     #[test]
-    fn what_is_missing() {
+    fn missing_permissions_are_those_without_a_grant() {
         let asks = parse(
             "
 kubernetes: [{kinds: [ConfigMap, Pod], verbs: [get, apply]}, {group: a, kinds: [B], verbs: [list], namespaces: [n]}]

@@ -1,7 +1,7 @@
-//! What each plugin may do: deny by default, one check for every effect.
+//! Permissions of plugins: denied by default, with one check for every effect.
 //!
-//! A plugin may do what its manifest asks for, *and* an administrator grants it, *and* RBAC allows its service
-//! account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
+//! An effect is allowed if the plugin's manifest requests it, *and* an administrator grants it, *and* RBAC allows it
+//! to the plugin's service account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
 
 mod check;
 
@@ -13,25 +13,27 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::check::{Denied, PluginGrants};
 use crate::{
     contract::limits::{LimitsSpec, Time},
-    kube::key::Gvk,
+    kube::{key::Gvk, renamed_fields::explain_unknown_field},
     policy::network::NetworkGrant,
 };
 
-/// What a plugin may do to objects of a kind.
+/// Operation on the objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// Read one.
+    /// Read one object.
     Get,
-    /// Read many.
+    /// Read all objects of a kind, or those that a selector matches.
     List,
-    /// Server-side apply.
+    /// Create or update an object by server-side apply.
     Apply,
-    /// Create.
+    /// Create an object; fails if it exists.
     Create,
-    /// Delete.
+    /// Change an object by a merge patch.
+    Patch,
+    /// Delete an object.
     Delete,
-    /// Keep from going while it is used.
+    /// Hold an object: defer its deletion while it is in use.
     Hold,
 }
 
@@ -42,13 +44,14 @@ impl fmt::Display for Verb {
             Self::List => "list",
             Self::Apply => "apply",
             Self::Create => "create",
+            Self::Patch => "patch",
             Self::Delete => "delete",
             Self::Hold => "hold",
         })
     }
 }
 
-/// Something a plugin is about to do.
+/// Effect that a plugin requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Access<'a> {
     /// A Kubernetes call; an empty namespace is all namespaces, or none for cluster-scoped kinds.
@@ -82,90 +85,92 @@ pub enum Access<'a> {
     Events,
 }
 
-/// A grants file.
+/// Contents of a grants file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grants {
-    /// Addresses that upstreams may have besides public ones.
+    /// Private networks that upstreams may be in.
     #[serde(default)]
     pub network: NetworkGrant,
     #[serde(default)]
     plugins: BTreeMap<String, Grant>,
-    /// Where it is said, as a prefix of fields, when that is not a file.
+    /// Prefix of field names in error messages when the grants are not from a file.
     #[serde(skip)]
-    place: Option<Arc<str>>,
+    field_prefix: Option<Arc<str>>,
 }
 
-/// What may be done: what a manifest asks for, or the part of a [`Grant`] that answers it.
+/// Permissions: those that a manifest requests, or those of a [`Grant`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Permissions {
-    /// Kubernetes objects.
+    /// Access to Kubernetes objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubernetes: Vec<KubernetesGrant>,
-    /// Upstreams.
+    /// Requests to Upstreams.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<UpstreamGrant>,
-    /// Secrets the host may use at the plugin's word. Not shown to it.
+    /// Secrets that the plugin may name for the host to inject into requests. The plugin cannot read their contents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
-    /// Whether it may emit Events.
+    /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Secrets may be read by the plugin itself, as `kubernetes` says. Without this nothing there covers Secrets.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
+    /// covers Secrets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub secrets_are_readable: bool,
+    pub read_secrets: bool,
 }
 
-/// What an administrator says of a plugin: in the grants file, or in its `Plugin` object.
+/// Permissions and settings of a plugin that an administrator sets, in the grants file or in its `Plugin` object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Grant {
-    /// Kubernetes objects.
+    /// Access to Kubernetes objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubernetes: Vec<KubernetesGrant>,
-    /// Upstreams.
+    /// Requests to Upstreams.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<UpstreamGrant>,
-    /// Secrets the host may use at the plugin's word. Not shown to it.
+    /// Secrets that the plugin may name for the host to inject into requests. The plugin cannot read their contents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
-    /// Whether it may emit Events.
+    /// Allows the plugin to emit Kubernetes Events.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub events: bool,
-    /// Secrets may be read by the plugin itself, as `kubernetes` grants say. Without this no grant covers Secrets.
+    /// Allows the plugin to read the contents of the Secrets that `kubernetes` covers. If false, no entry of `kubernetes`
+    /// covers Secrets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub secrets_are_readable: bool,
-    /// How its reconciles are paced.
+    pub read_secrets: bool,
+    /// Interval, jitter and concurrency of the plugin's reconciles.
     #[serde(default)]
-    pub pace: Pace,
-    /// What it may use.
+    pub reconcile: ReconcileSettings,
+    /// Resource limits of the plugin. A limit that is unset has the host's default.
     #[serde(default)]
     pub limits: LimitsSpec,
-    /// Who it is to the API server: its requests are made as this service account, and RBAC decides about them and
-    /// about what it reads from the cache. Without one they are the host's own.
+    /// Service account that the plugin acts as. The host impersonates it for the plugin's requests, and RBAC must allow
+    /// them and the plugin's reads from the cache. When unset, requests are made with the host's own identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ServiceAccount>,
 }
 
-/// A service account.
+/// Reference to a service account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAccount {
-    /// Its namespace.
+    /// Namespace of the service account.
     pub namespace: String,
-    /// Its name.
+    /// Name of the service account.
     pub name: String,
 }
 
 impl ServiceAccount {
     /// Its user name to the API server.
-    pub fn user(&self) -> String {
+    pub fn user_name(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
     /// Whether both are names: they become part of a header.
-    fn check(&self) -> Result<(), String> {
+    fn check_names(&self) -> Result<(), String> {
         let name = |text: &str| {
             let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
             !text.is_empty() && text.len() <= 253 && text.bytes().all(valid)
@@ -187,89 +192,93 @@ impl fmt::Display for ServiceAccount {
     }
 }
 
-/// How a plugin's reconciles are paced; the host's own settings where nothing is said.
+/// Interval, jitter and concurrency of a plugin's reconciles. A field that is unset has the host's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Pace {
-    /// Interval of outcomes that poll without saying how often: `30s`, `5m`, `1h`.
+pub struct ReconcileSettings {
+    /// Interval between reconciles of an object whose outcome polls without an interval of its own, such as `30s`, `5m` or
+    /// `1h`.
     #[serde(
         default,
-        deserialize_with = "interval",
-        serialize_with = "written",
+        deserialize_with = "deserialize_interval",
+        serialize_with = "serialize_interval",
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(with = "Option<Time>")]
-    pub poll: Option<Duration>,
-    /// Up to so many per cent more, so that objects that were made together don't poll together for ever.
+    pub interval: Option<Duration>,
+    /// Random addition to the interval, in percent. It spreads the reconciles of objects that were created together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<u8>,
-    /// Reconciles at the same time at most, when that is less than the plugin itself wants.
+    /// Maximum number of concurrent reconciles of the plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u32>,
+    pub max_concurrent: Option<u32>,
 }
 
-/// `30s`, `5m`, `1h30m`.
-fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+/// Parses an interval such as `30s`, `5m` or `1h30m`.
+fn deserialize_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     Option::<Time>::deserialize(deserializer).map(|time| time.map(Into::into))
 }
 
-fn written<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_interval<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     time.map(Time).serialize(serializer)
 }
 
-fn everywhere() -> Vec<String> {
+fn match_all() -> Vec<String> {
     vec!["*".into()]
 }
 
-/// Kinds, and what may be done to their objects.
+/// Operations on the objects of some kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesGrant {
-    /// API group; empty for the core group, `*` for any.
+    /// API group of the kinds. Empty is the core group, `*` matches any group.
     #[serde(default)]
     pub group: String,
-    /// Kinds; `*` and `Foo*` are patterns, here and below.
+    /// Kinds. `*` matches any kind, `Foo*` a prefix.
     pub kinds: Vec<String>,
-    /// What may be done.
+    /// Allowed operations.
     pub verbs: Vec<Verb>,
-    /// Where; everywhere when nothing is said.
-    #[serde(default = "everywhere")]
+    /// Namespaces of the objects. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
-/// Requests to upstreams.
+/// Requests to Upstreams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamGrant {
-    /// Names of Upstreams.
-    #[serde(default = "everywhere")]
+    /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
-    /// Their namespaces.
-    #[serde(default = "everywhere")]
+    /// Namespaces of Upstreams. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
-    /// HTTP methods.
-    #[serde(default = "everywhere")]
+    /// HTTP methods. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub methods: Vec<String>,
-    /// Paths, without the query.
-    #[serde(default = "everywhere")]
+    /// Paths without the query. `/api/*` matches a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub paths: Vec<String>,
 }
 
-/// Secrets that may be named.
+/// Secrets that a plugin may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretGrant {
-    /// Their names.
-    #[serde(default = "everywhere")]
+    /// Names of Secrets. `*` matches any name, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub names: Vec<String>,
-    /// Their namespaces.
-    #[serde(default = "everywhere")]
+    /// Namespaces of Secrets. `*` matches any namespace, `foo*` a prefix. Defaults to `*`.
+    #[serde(default = "match_all")]
     pub namespaces: Vec<String>,
 }
 
 impl Permissions {
     /// What says nothing: a mistake. Names the field.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_fields(&self) -> Result<(), String> {
         let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
         for (i, grant) in self.kubernetes.iter().enumerate() {
             for (field, nothing) in [
@@ -313,52 +322,53 @@ impl Grant {
             upstreams: self.upstreams.clone(),
             secrets: self.secrets.clone(),
             events: self.events,
-            secrets_are_readable: self.secrets_are_readable,
+            read_secrets: self.read_secrets,
         }
     }
 
     /// What can't be meant. Names the field.
-    pub fn check(&self) -> Result<(), String> {
-        self.permissions().check()?;
+    pub fn check_fields(&self) -> Result<(), String> {
+        self.permissions().check_fields()?;
         self.limits.check()?;
         self.service_account
             .as_ref()
-            .map_or(Ok(()), ServiceAccount::check)
+            .map_or(Ok(()), ServiceAccount::check_names)
     }
 }
 
 impl Grants {
     /// Reads a grants file (YAML). The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        let grants: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {e}"))?;
+        let grants: Self =
+            serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         for (plugin, grant) in &grants.plugins {
             grant
-                .check()
+                .check_fields()
                 .map_err(|e| format!("{file}: plugins.{plugin}.{e}"))?;
         }
         Ok(grants)
     }
 
     /// What a `Plugin` object says of the plugin of its name.
-    pub fn of_object(plugin: &str, grant: Grant) -> Self {
+    pub fn from_object(plugin: &str, grant: Grant) -> Self {
         Self {
             plugins: BTreeMap::from([(plugin.to_owned(), grant)]),
-            place: Some("spec.grants.".into()),
+            field_prefix: Some("spec.grants.".into()),
             ..Self::default()
         }
     }
 
     /// Whether something is said of a plugin.
-    pub fn name(&self, plugin: &str) -> bool {
+    pub fn contains_plugin(&self, plugin: &str) -> bool {
         self.plugins.contains_key(plugin)
     }
 
     /// What a plugin may do; nothing when the file doesn't name it. It counts as asking for all of it: see
     /// [`PluginGrants::asking`].
-    pub fn of(&self, plugin: &str) -> PluginGrants {
+    pub fn grants_for(&self, plugin: &str) -> PluginGrants {
         let grant = self.plugins.get(plugin).cloned().unwrap_or_default();
         let place = self
-            .place
+            .field_prefix
             .as_deref()
             .map_or_else(|| format!("plugins.{plugin}."), str::to_owned);
         PluginGrants::new(plugin, &place, None, grant)

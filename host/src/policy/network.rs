@@ -1,22 +1,24 @@
-//! Which addresses upstreams may have: public ones, and what the administrator allows besides.
+//! The network policy: upstreams have public addresses, and those that the administrator allows.
 //!
-//! It is the address that is looked at, at the moment of connecting, and the one that was looked at is connected
-//! to: a name that first resolves to a public address and then to another is caught.
+//! The address is checked when connecting, and the checked address is connected to. A name that resolves to a public
+//! address first and to another one later (DNS rebinding) is caught.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Deserializer, de::Error};
 use tokio::net::TcpStream;
 
-/// Addresses that give out the credentials of the machine: an entry for a whole network does not open them.
-const METADATA: [IpAddr; 5] = [
+/// Addresses of cloud metadata services, which give out the machine's credentials: a grant of a network that contains
+/// them does not allow them.
+const METADATA_ADDRESSES: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
@@ -24,37 +26,37 @@ const METADATA: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// What is allowed besides public addresses: the part `network` of a grants file.
+/// Allowed addresses besides public ones: the part `network` of a grants file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkGrant {
     /// Networks (`10.96.0.0/12`) and addresses (`127.0.0.1`).
-    #[serde(default, deserialize_with = "networks")]
+    #[serde(default, deserialize_with = "deserialize_networks")]
     pub allow: Vec<IpNet>,
 }
 
-/// A network in CIDR notation, or one address.
-pub fn network(text: &str) -> Result<IpNet, String> {
+/// Parses a network in CIDR notation, or one address.
+pub fn parse_network(text: &str) -> Result<IpNet, String> {
     let parsed = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     parsed.map_err(|_| format!("`{text}` is no network: it is like 10.96.0.0/12, fd00::/8 or 127.0.0.1"))
 }
 
-fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+fn deserialize_networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     texts
         .iter()
-        .map(|t| network(t).map_err(D::Error::custom))
+        .map(|t| parse_network(t).map_err(D::Error::custom))
         .collect()
 }
 
-/// An address that is not allowed.
+/// The error of an address that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotAllowed {
+pub struct AddressNotAllowed {
     host: String,
     address: IpAddr,
 }
 
-impl fmt::Display for NotAllowed {
+impl fmt::Display for AddressNotAllowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, address } = self;
         if *host != address.to_string() {
@@ -67,34 +69,34 @@ impl fmt::Display for NotAllowed {
     }
 }
 
-impl std::error::Error for NotAllowed {}
+impl std::error::Error for AddressNotAllowed {}
 
 impl NetworkGrant {
-    /// Whether this address may be connected to.
+    /// The address may be connected to.
     pub fn permits(&self, address: IpAddr) -> bool {
-        let address = plain(address);
-        if METADATA.contains(&address) {
+        let address = unwrap_embedded_ipv4(address);
+        if METADATA_ADDRESSES.contains(&address) {
             return self.allow.contains(&IpNet::from(address));
         }
-        public(address) || self.allow.iter().any(|net| net.contains(&address))
+        is_public(address) || self.allow.iter().any(|net| net.contains(&address))
     }
 }
 
-/// The address that is meant: IPv4 within IPv6 is IPv4.
-fn plain(address: IpAddr) -> IpAddr {
+/// The effective address: IPv4 embedded in IPv6 is IPv4.
+fn unwrap_embedded_ipv4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let [a, b, c, ..] = v6.segments();
     let o = v6.octets();
     match (a, b) {
-        // Translated (RFC 6052) and 6to4.
+        // NAT64 (RFC 6052) and 6to4.
         (0x64, 0xff9b) if c == 0 => Ipv4Addr::new(o[12], o[13], o[14], o[15]).into(),
         (0x2002, _) => Ipv4Addr::new(o[2], o[3], o[4], o[5]).into(),
         _ => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
     }
 }
 
-/// Whether an address is meant to be reached from anywhere.
-fn public(address: IpAddr) -> bool {
+/// The address is globally reachable.
+fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [a, b, c, _] = v4.octets();
@@ -109,7 +111,7 @@ fn public(address: IpAddr) -> bool {
                 // Multicast, reserved, broadcast.
                 || a >= 224)
         }
-        // Only what is allotted; documentation and local use of translation are within.
+        // Only the allocated range, without documentation and locally used translation prefixes in it.
         IpAddr::V6(v6) => {
             let [a, b, ..] = v6.segments();
             a & 0xe000 == 0x2000 && !(a == 0x2001 && (b == 0xdb8 || b < 0x200))
@@ -117,16 +119,16 @@ fn public(address: IpAddr) -> bool {
     }
 }
 
-/// What a host allows now. Cheap to clone; all clones change together.
+/// The network policy of a host. Cheap to clone; all clones change together.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
-    now: Arc<RwLock<(u64, NetworkGrant)>>,
+pub struct NetworkPolicy {
+    state: Arc<RwLock<(u64, NetworkGrant)>>,
 }
 
-impl Network {
-    /// From now on this is allowed. Gives whether that is something else.
-    pub fn allow(&self, grant: NetworkGrant) -> bool {
-        let mut now = self.now.write().expect("lock");
+impl NetworkPolicy {
+    /// Replaces the allowed networks; returns true if they changed.
+    pub fn replace_grant(&self, grant: NetworkGrant) -> bool {
+        let mut now = self.state.write();
         let other = now.1 != grant;
         if other {
             *now = (now.0 + 1, grant);
@@ -134,29 +136,29 @@ impl Network {
         other
     }
 
-    /// Changes with what is allowed.
+    /// A version that changes with the allowed networks.
     pub fn version(&self) -> u64 {
-        self.now.read().expect("lock").0
+        self.state.read().0
     }
 
-    /// Checks the host of a URL where it is an address: nothing is resolved then.
-    pub fn check(&self, url: &reqwest::Url) -> Result<(), NotAllowed> {
+    /// Checks the host of a URL if it is an address. A name is checked when it is resolved.
+    pub fn check_url(&self, url: &reqwest::Url) -> Result<(), AddressNotAllowed> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let Ok(address) = host.parse::<IpAddr>() else {
             return Ok(());
         };
-        self.allowed(host, [address].into_iter()).map(drop)
+        self.filter_addresses(host, [address].into_iter()).map(drop)
     }
 
-    fn allowed(
+    fn filter_addresses(
         &self,
         host: &str,
         addresses: impl Iterator<Item = IpAddr>,
-    ) -> Result<Vec<IpAddr>, NotAllowed> {
-        let now = self.now.read().expect("lock");
+    ) -> Result<Vec<IpAddr>, AddressNotAllowed> {
+        let now = self.state.read();
         let (good, bad): (Vec<_>, Vec<_>) = addresses.partition(|a| now.1.permits(*a));
         match (bad.first(), good.is_empty()) {
-            (Some(address), true) => Err(NotAllowed {
+            (Some(address), true) => Err(AddressNotAllowed {
                 host: host.to_owned(),
                 address: *address,
             }),
@@ -164,8 +166,11 @@ impl Network {
         }
     }
 
-    /// The allowed addresses of a host.
-    async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
+    /// Resolves a host to its allowed addresses.
+    async fn resolve_host(
+        &self,
+        host: &str,
+    ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
         let found: Vec<_> = match host.parse::<IpAddr>() {
             Ok(address) => vec![address],
             Err(_) => tokio::net::lookup_host((host, 0))
@@ -173,34 +178,34 @@ impl Network {
                 .map(|a| a.ip())
                 .collect(),
         };
-        Ok(self.allowed(host, found.into_iter())?)
+        Ok(self.filter_addresses(host, found.into_iter())?)
     }
 
     /// Connects to a host as requests do.
-    pub async fn connect(
+    pub async fn open_connection(
         &self,
         host: &str,
         port: u16,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<TcpStream, Box<dyn std::error::Error + Send + Sync>> {
         let connecting = async {
-            let addresses = self.resolve(host).await?;
+            let addresses = self.resolve_host(host).await?;
             let addresses: Vec<_> = addresses.into_iter().map(|a| SocketAddr::new(a, port)).collect();
             Ok(TcpStream::connect(&*addresses).await?)
         };
-        match tokio::time::timeout(patience, connecting).await {
+        match tokio::time::timeout(timeout, connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(format!("no connection within {patience:?}").into()),
+            Err(_) => Err(format!("no connection within {timeout:?}").into()),
         }
     }
 }
 
-impl Resolve for Network {
+impl Resolve for NetworkPolicy {
     fn resolve(&self, name: Name) -> Resolving {
         let network = self.clone();
         Box::pin(async move {
-            let addresses = Network::resolve(&network, name.as_str()).await?;
-            // Port 0: the URL's, or its scheme's.
+            let addresses = NetworkPolicy::resolve_host(&network, name.as_str()).await?;
+            // Port 0: the client replaces it by the port of the URL or its scheme.
             let addresses = addresses.into_iter().map(|a| SocketAddr::new(a, 0));
             Ok(Box::new(addresses) as Addrs)
         })
@@ -215,12 +220,15 @@ mod tests {
 
     fn grant(allow: &[&str]) -> NetworkGrant {
         NetworkGrant {
-            allow: allow.iter().map(|a| network(a).expect("a network")).collect(),
+            allow: allow
+                .iter()
+                .map(|a| parse_network(a).expect("a network"))
+                .collect(),
         }
     }
 
     #[test]
-    fn what_is_not_public_is_refused() {
+    fn private_addresses_are_refused() {
         for address in [
             "0.0.0.0",
             "0.1.2.3",
@@ -275,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_not_but_metadata_only_by_name() {
+    fn grant_allows_networks_but_metadata_by_address_only() {
         let allows =
             |allow: &[&str], address: &str| grant(allow).permits(address.parse().expect("an address"));
         assert!(allows(&["10.96.0.0/12"], "10.96.0.1") && !allows(&["10.96.0.0/12"], "10.0.0.1"));
@@ -287,16 +295,19 @@ mod tests {
         ] {
             assert!(!allows(&[wide], address), "{address}");
             assert!(allows(
-                &[wide, &plain(address.parse().expect("one")).to_string()],
+                &[
+                    wide,
+                    &unwrap_embedded_ipv4(address.parse().expect("one")).to_string()
+                ],
                 address
             ));
         }
-        assert!(network("10.0.0.0/33").is_err() && network("localhost").is_err());
+        assert!(parse_network("10.0.0.0/33").is_err() && parse_network("localhost").is_err());
     }
 
     #[test]
-    fn an_address_however_it_is_written() {
-        let network = Network::default();
+    fn address_in_any_notation_is_refused() {
+        let network = NetworkPolicy::default();
         for url in [
             "http://127.1/",
             "http://0x7f000001/",
@@ -305,29 +316,34 @@ mod tests {
             "http://0/",
         ] {
             let error = network
-                .check(&url.parse().expect("a URL"))
+                .check_url(&url.parse().expect("a URL"))
                 .expect_err(url)
                 .to_string();
             assert!(error.contains("network.allow"), "{error}");
         }
-        assert!(network.allow(grant(&["127.0.0.0/8"])) && !network.allow(grant(&["127.0.0.0/8"])));
-        assert_eq!(network.check(&"http://127.1/".parse().expect("a URL")), Ok(()));
+        assert!(
+            network.replace_grant(grant(&["127.0.0.0/8"])) && !network.replace_grant(grant(&["127.0.0.0/8"]))
+        );
+        assert_eq!(
+            network.check_url(&"http://127.1/".parse().expect("a URL")),
+            Ok(())
+        );
     }
 
     #[tokio::test]
-    async fn a_name_is_as_its_addresses_are() {
-        let network = Network::default();
+    async fn name_of_private_address_is_refused() {
+        let network = NetworkPolicy::default();
         let refused = network
-            .connect("localhost", 1, Duration::from_secs(5))
+            .open_connection("localhost", 1, Duration::from_secs(5))
             .await
             .expect_err("refused");
-        assert!(refused.downcast_ref::<NotAllowed>().is_some(), "{refused}");
+        assert!(refused.downcast_ref::<AddressNotAllowed>().is_some(), "{refused}");
     }
 
     proptest! {
-        /// However it is wrapped, IPv4 is judged as IPv4.
+        /// IPv4 is judged the same in every embedding.
         #[test]
-        fn wrapped_is_plain(bits: u32) {
+        fn embedded_ipv4_is_judged_as_ipv4(bits: u32) {
             let v4 = Ipv4Addr::from(bits);
             let expected = grant(&[]).permits(v4.into());
             let [a, b, c, d] = v4.octets();

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use super::grants::PluginGrants;
 use crate::contract::limits::Limits;
 
-/// What a plugin may do and is told, fixed when it was loaded.
-pub struct Terms {
+/// The grants, configuration and limits of a plugin, fixed when it is loaded.
+pub struct PluginPolicy {
     /// The plugin's name.
     pub plugin: Arc<str>,
-    /// What the administrator grants it.
+    /// Permissions granted by the administrator.
     pub grants: PluginGrants,
     /// Its configuration, a JSON object.
     pub config: Vec<u8>,
-    /// What one call may use.
+    /// Limits of one call.
     pub limits: Limits,
 }
 
-impl Terms {
-    /// Whether nothing was agreed otherwise.
-    pub fn same(&self, other: &Self) -> bool {
+impl PluginPolicy {
+    /// Both policies are the same.
+    pub fn is_equivalent(&self, other: &Self) -> bool {
         self.plugin == other.plugin
             && self.grants == other.grants
             && self.config == other.config

@@ -1,4 +1,4 @@
-//! What begins when a build serves: its kinds are watched, and everything it reconciles is looked at.
+//! Activation of a build: its kinds are watched, and everything it reconciles is queued.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,9 +12,9 @@ use crate::{
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
-/// New kinds are watched before anything else; then everything the plugin reconciles is looked at again.
-/// One plugin has so many reconciles at the same time at most.
-pub(crate) fn swapped(
+/// Watches the kinds of a build that begins to serve, then queues everything it reconciles. A plugin has `most`
+/// concurrent reconciles at most. Without a new build the plugin of the previous one is unloaded.
+pub(crate) fn activate(
     services: &Arc<Services>,
     most: u32,
     new: Option<&Arc<Plugin>>,
@@ -38,47 +38,51 @@ pub(crate) fn swapped(
         .iter()
         .flat_map(|k| k.scopes(&services.reach))
         .collect();
-    let concurrent = [
-        plugin.terms.grants.pace().concurrency.unwrap_or(0),
+    let limits = [
+        plugin.terms.grants.reconcile().max_concurrent.unwrap_or(0),
         plugin.max_concurrent,
         most,
     ];
-    let concurrent = concurrent.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
-    let shown: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
-    if !shown.is_empty() {
-        let shown: Vec<_> = shown.into_iter().collect();
-        let place = match shown.contains(&"*") {
-            true => "every namespace".to_owned(),
-            false => format!("the namespaces {}", shown.join(", ")),
-        };
-        warn!(
-            "plugin {} is granted to read Secrets of {place} (secretsAreReadable): what is in them is no longer the \
-             host's to keep",
-            plugin.name()
-        );
-    }
+    let concurrent = limits.into_iter().filter(|n| *n > 0).min().unwrap_or(0);
+    warn_readable_secrets(plugin);
     router.assign(plugin.name(), &kinds, scopes, concurrent);
-    // What has hooks waits for them, and is let go by these.
+    // The objects of a plugin with hooks are held until these have succeeded: see `lifecycle`.
     if plugin.suspended || !plugin.lifecycle {
         router.hold(plugin.name(), plugin.suspended);
     }
-    requeue(services, plugin, cause);
-    if plugin.terms.grants.holdable().next().is_some() {
+    requeue_objects(services, plugin, cause);
+    if plugin.terms.grants.holdable_kinds().next().is_some() {
         tokio::spawn(watch_holdable(services.clone(), plugin.clone()));
     }
-    info!(plugin = &**plugin.name(), kinds = kinds.len(), "reconciling");
+    info!(plugin = &**plugin.name(), kinds = kinds.len(), "plugin activated");
 }
 
-/// What a plugin may hold is watched by its metadata: an object that is deleted while its holder is long gone
-/// must not wait for ever.
+fn warn_readable_secrets(plugin: &Plugin) {
+    let namespaces: BTreeSet<_> = plugin.terms.grants.secret_namespaces().collect();
+    if namespaces.is_empty() {
+        return;
+    }
+    let names: Vec<_> = namespaces.into_iter().collect();
+    warn!(
+        plugin = &**plugin.name(),
+        namespaces = names.join(","),
+        "plugin may read Secrets"
+    );
+}
+
+/// Watches the metadata of the kinds that a plugin may hold: an object that is deleted after its holder is gone must
+/// not wait forever.
 async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
-    for (group, kind) in plugin.terms.grants.holdable() {
+    for (group, kind) in plugin.terms.grants.holdable_kinds() {
         let gvk = match services.effects.preferred(group, kind).await {
             Ok(gvk) => gvk,
             Err(e) => {
                 warn!(
                     plugin = &**plugin.name(),
-                    kind, group, "what is held of it is not followed: {e}"
+                    kind,
+                    group,
+                    error = %e,
+                    "watching held objects failed"
                 );
                 continue;
             }
@@ -90,8 +94,8 @@ async fn watch_holdable(services: Arc<Services>, plugin: Arc<Plugin>) {
     }
 }
 
-/// Queues everything a plugin reconciles, from now on or again.
-pub(crate) fn requeue(services: &Services, plugin: &Plugin, cause: Cause) {
+/// Queues all objects of the plugin's kinds.
+pub(crate) fn requeue_objects(services: &Services, plugin: &Plugin, cause: Cause) {
     for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
         let (serving, _) = services.informers.ensure(&scope);
         let query = Query {

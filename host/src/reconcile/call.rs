@@ -1,10 +1,10 @@
-//! The component's call, and what came of it.
+//! The component's call, and the effects of its result.
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use tracing::{Span, debug, info, warn};
 
-use super::{Answer, Controller, End, activation::swapped};
+use super::{Controller, GuestResult, ReconcileOutcome, activation::activate};
 use crate::{
     client::{
         access_review::{Read, Refusal},
@@ -12,10 +12,10 @@ use crate::{
     },
     contract::{bindings::reconciler, trap::Trap},
     kube::{key::ObjectRef, object::Object},
-    observe::metrics::Ended,
-    plugin::{self as plugins, Ending, Plugin},
+    observe::metrics::ReconcileResult,
+    plugin::{self as plugins, CallResult, Plugin},
     reconcile::conditions,
-    recording::recorder::About,
+    recording::recorder::{About, Finished},
     sandbox::capabilities::{Call, Subject},
     schedule::{
         dispatcher::Cause,
@@ -24,20 +24,65 @@ use crate::{
 };
 
 impl Controller {
-    /// Calls the component and acts on its answer.
-    pub(super) async fn call(
+    /// Calls the component and acts on its result.
+    pub(super) async fn call_component(
         &self,
         work: &Work<ObjectRef, Cause>,
         plugin: &Arc<Plugin>,
         object: &Arc<Object>,
         deleting: Option<&str>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let key = &work.key;
-        if let Err(end) = self.visible(plugin, key, object).await {
-            return end;
+        if let Err(outcome) = self.check_access(plugin, key, object).await {
+            return outcome;
         }
         let started = Instant::now();
-        self.ledger.reconciled(key, plugin.name(), &plugin.digest);
+        self.stats.begin_reconcile(key, plugin.name(), &plugin.digest);
+        let (call, request) = self.prepare_call(work, plugin, object, deleting.is_some());
+        let calling = Instant::now();
+        let (answer, mut call) = self
+            .engine
+            .reconcile(&plugin.compiled, call, request, deleting.is_some())
+            .await;
+        let called = calling.elapsed();
+        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
+        self.stats.add_counts(key, call.counts);
+        if let Some(metrics) = &call.metrics {
+            metrics.called(called, call.cpu);
+            metrics.used(call.bytes(), call.memory);
+        }
+        let trap = answer.as_ref().err().cloned();
+        let result = self.interpret_answer(plugin, key, &call, answer);
+        self.record_call_result(plugin, object, &result, trap.as_ref());
+        let failed = matches!(result, GuestResult::Failure(_));
+        let outcome = self
+            .apply_result(key, plugin, object, result, deleting, &call)
+            .await;
+        if let Some(recorded) = recorded {
+            self.keep_recording(plugin, recorded, outcome.result());
+        }
+        self.stats.end_call(key, failed, called, started.elapsed());
+        ReconcileOutcome {
+            next: match outcome.next {
+                // No watch reports changes of RBAC.
+                Next::Park if call.forbidden => self.requeue_waiting(),
+                next => next,
+            },
+            reads: Some(call.reads),
+            // After a failure the streams of the reconcile before stay: their next event may be what ends the failure.
+            follows: (!failed).then_some(call.follows),
+        }
+    }
+
+    /// The context and the request of a call. If the object is recorded, the recording begins here.
+    fn prepare_call(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        cleanup: bool,
+    ) -> (Call, reconciler::Request) {
+        let key = &work.key;
         let causes: Vec<String> = work.causes.iter().map(|c| c.word().to_owned()).collect();
         let request = reconciler::Request {
             object: object.json.to_vec(),
@@ -58,127 +103,136 @@ impl Controller {
             object: object.clone(),
             attempt: work.attempt,
             causes: request.causes.clone(),
-            cleanup: deleting.is_some(),
+            cleanup,
             terms: plugin.terms.clone(),
             version: plugin.version.clone(),
             digest: plugin.digest.clone(),
         });
-        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconcile");
+        debug!(object = %key, plugin = &**plugin.name(), reconcile = %id, attempt = work.attempt, causes = request.causes.join(","), "reconciling");
         Span::current().record("reconcile", tracing::field::display(id));
-        let calling = Instant::now();
-        let (answer, mut call) = self
-            .engine
-            .reconcile(&plugin.compiled, call, request, deleting.is_some())
-            .await;
-        let called = calling.elapsed();
-        let recorded = std::mem::take(&mut call.tape).finish(&answer, call.cpu);
-        self.ledger.count(key, call.counts);
-        let metrics = call.metrics.clone();
-        if let Some(metrics) = &metrics {
-            metrics.called(called, call.cpu);
-            metrics.used(call.bytes(), call.memory);
-        }
-        let trap = answer.as_ref().err().cloned();
-        let result = match answer {
-            Ok(Ok(outcome)) => self.bounded(plugin, key, Answer::Outcome(outcome)),
-            Ok(Err(failure)) => self.bounded(plugin, key, Answer::Failure(failure)),
-            Err(trap) => {
-                warn!(object = %key, plugin = &**plugin.name(), reconcile = %id, digest = &plugin.digest[..12], "{trap}");
-                if let Some(metrics) = &metrics {
-                    metrics.trapped(trap.kind());
-                    if let Some(limit) = trap.limit() {
-                        metrics.exceeded(limit);
-                    }
-                }
-                Answer::Failure(trapped(&trap))
-            }
+        (call, request)
+    }
+
+    /// The result of a call: an outcome or failure within its limits, or the failure that stands for a trap.
+    fn interpret_answer(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        call: &Call,
+        answer: Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
+    ) -> GuestResult {
+        let trap = match answer {
+            Ok(Ok(outcome)) => return self.enforce_limits(plugin, key, GuestResult::Outcome(outcome)),
+            Ok(Err(failure)) => return self.enforce_limits(plugin, key, GuestResult::Failure(failure)),
+            Err(trap) => trap,
         };
-        self.judge(plugin, object, &result, trap.as_ref());
+        warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, digest = &plugin.digest[..12], error = %trap, "component call failed");
+        if let Some(metrics) = &call.metrics {
+            metrics.trapped(trap.kind());
+            if let Some(limit) = trap.limit() {
+                metrics.exceeded(limit);
+            }
+        }
+        GuestResult::Failure(failure_of_trap(&trap))
+    }
+
+    /// Releases objects that are no longer held, then writes the status or finishes the deletion.
+    async fn apply_result(
+        &self,
+        key: &ObjectRef,
+        plugin: &Arc<Plugin>,
+        object: &Arc<Object>,
+        result: GuestResult,
+        deleting: Option<&str>,
+        call: &Call,
+    ) -> ReconcileOutcome {
         let object = call.checkpointed.as_ref().unwrap_or(object);
-        let failed = matches!(result, Answer::Failure(_));
-        let end = match (&result, deleting) {
-            (Answer::Outcome(_), None) => self.let_go(key, object, &call.holds).await,
-            _ => Ok(()),
-        };
-        let end = match end {
-            Ok(()) => {
-                let result = self.looping(plugin, key, &call.wrote, result);
-                self.conclude(key, plugin, object, result, deleting, &call).await
-            }
-            Err(end) => end,
-        };
-        if let Some(recorded) = recorded {
-            let bad = matches!(end.ended(), Ended::Error | Ended::TerminalError);
-            self.services.tapes.keep(recorded, bad);
-            // Unloaded meanwhile: nobody else would forget it.
-            let serves = self.registry.serving();
-            if serves.iter().all(|serves| serves.name() != plugin.name()) {
-                self.services.tapes.forget(plugin.name());
-            }
+        if let (GuestResult::Outcome(_), None) = (&result, deleting)
+            && let Err(outcome) = self.update_holds(key, object, &call.holds).await
+        {
+            return outcome;
         }
-        self.ledger.ended(key, failed, called, started.elapsed());
-        End {
-            next: match end.next {
-                // Nobody tells when RBAC changes.
-                Next::Park if call.forbidden => self.look_again(),
-                next => next,
-            },
-            reads: Some(call.reads),
-            // A failure lets go of nothing: what it is about may well be what comes next in the stream.
-            follows: (!failed).then_some(call.follows),
+        let result = self.report_hot_loop(plugin, key, &call.wrote, result);
+        self.finish_call(key, plugin, object, result, deleting, call)
+            .await
+    }
+
+    /// Keeps the recording of a call, unless its plugin was unloaded meanwhile: its recordings are already forgotten.
+    fn keep_recording(&self, plugin: &Plugin, recorded: Finished, result: ReconcileResult) {
+        let failed = matches!(result, ReconcileResult::Error | ReconcileResult::TerminalError);
+        self.services.tapes.keep(recorded, failed);
+        let serving = self.registry.serving();
+        if serving.iter().all(|other| other.name() != plugin.name()) {
+            self.services.tapes.forget(plugin.name());
         }
     }
 
-    /// A build that does worse than another goes back to that, at once.
-    fn judge(&self, plugin: &Arc<Plugin>, object: &Object, result: &Answer, trap: Option<&Trap>) {
-        let ending = match (trap, result) {
-            // As likely the world's fault as the plugin's.
-            (Some(Trap::Wall(_)), _) => Ending::Failed,
-            (Some(_), _) => Ending::Trapped,
-            (None, Answer::Failure(failure)) => match failure.resolution {
-                reconciler::Resolution::Yield | reconciler::Resolution::Throttled(_) => Ending::Fine,
-                _ => Ending::Failed,
+    /// Records the result of a call for the health of its build, and rolls the build back at once if it does worse than
+    /// another.
+    fn record_call_result(
+        &self,
+        plugin: &Arc<Plugin>,
+        object: &Object,
+        result: &GuestResult,
+        trap: Option<&Trap>,
+    ) {
+        let result = match (trap, result) {
+            // A slow upstream is as likely the cause as the plugin.
+            (Some(Trap::Timeout(_)), _) => CallResult::Failed,
+            (Some(_), _) => CallResult::Trapped,
+            (None, GuestResult::Failure(failure)) => match failure.resolution {
+                reconciler::Resolution::Wait | reconciler::Resolution::Throttled(_) => CallResult::Succeeded,
+                _ => CallResult::Failed,
             },
-            (None, Answer::Outcome(_)) => Ending::Fine,
+            (None, GuestResult::Outcome(_)) => CallResult::Succeeded,
         };
-        let said = trap.map(ToString::to_string).unwrap_or_default();
-        let (back, news) = self
-            .registry
-            .ended(plugin, &object.uid, ending, &said, Instant::now());
-        if let Some(back) = &back {
-            let what = if back.canary { "canary" } else { "build" };
+        let message = trap.map(ToString::to_string).unwrap_or_default();
+        let (rollback, trapping_changed) =
+            self.registry
+                .record_call(plugin, &object.uid, result, &message, Instant::now());
+        if let Some(rollback) = &rollback {
             warn!(
                 plugin = &**plugin.name(),
-                digest = &back.bad.digest[..12],
-                "{what} taken back, {} serves: {}",
-                &back.now.digest[..12],
-                back.why
+                digest = &rollback.bad.digest[..12],
+                running = &rollback.now.digest[..12],
+                canary = rollback.canary,
+                reason = %rollback.why,
+                "build rolled back"
             );
-            let before = if back.canary { &back.now } else { &back.bad };
-            swapped(
+            let before = if rollback.canary {
+                &rollback.now
+            } else {
+                &rollback.bad
+            };
+            activate(
                 &self.services,
                 self.settings.workers,
-                Some(&back.now),
+                Some(&rollback.now),
                 Some(before),
             );
-            self.hooks.swapped();
+            self.hooks.on_activate();
         }
-        if back.is_some() || news {
+        if rollback.is_some() || trapping_changed {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
             self.services.router.add(&key, Priority::Normal, Cause::Traffic);
         }
     }
 
-    /// Whether the plugin's service account may see the object at all.
-    async fn visible(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>) -> Result<(), End> {
-        // Granted when it was loaded, and no more.
-        if key.gvk.is_secret() && !plugin.terms.grants.reads_secrets() {
+    /// Checks that the plugin's service account may read the object. If it may not, the status says so.
+    async fn check_access(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+    ) -> Result<(), ReconcileOutcome> {
+        // It was granted when the build was loaded, and has been revoked since.
+        if key.gvk.is_secret() && !plugin.terms.grants.can_read_secrets() {
             return Err(self
-                .denied(
+                .report_denied(
                     plugin,
                     key,
                     object,
-                    "it may not read Secrets: `secretsAreReadable` is missing".into(),
+                    "it may not read Secrets: `readSecrets` is missing".into(),
                 )
                 .await);
         }
@@ -189,17 +243,23 @@ impl Controller {
         match self.services.reviewer.may(account, read).await {
             Ok(()) => Ok(()),
             Err(Refusal::Unknown(e)) => {
-                complain!(e, object = %key, plugin = &**plugin.name(), "RBAC was not asked: {e}");
-                self.ledger.failed(key, "AccessUnknown", &e.to_string());
-                Err(End::retry())
+                complain!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
+                self.stats.record_error(key, "AccessReviewFailed", &e.to_string());
+                Err(ReconcileOutcome::retry())
             }
-            Err(Refusal::Forbidden(message)) => Err(self.denied(plugin, key, object, message).await),
+            Err(Refusal::Forbidden(message)) => Err(self.report_denied(plugin, key, object, message).await),
         }
     }
 
-    /// The plugin may not see the object: that is said, and it is looked at again.
-    async fn denied(&self, plugin: &Plugin, key: &ObjectRef, object: &Arc<Object>, message: String) -> End {
-        self.ledger.failed(key, "Denied", &message);
+    /// Writes a status that says that the plugin may not read the object, and requeues it: RBAC may change.
+    async fn report_denied(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        message: String,
+    ) -> ReconcileOutcome {
+        self.stats.record_error(key, "Denied", &message);
         let failure = reconciler::Failure {
             resolution: reconciler::Resolution::Denied(message.clone()),
             reason: "Denied".into(),
@@ -207,10 +267,10 @@ impl Controller {
             conditions: Vec::new(),
             status: None,
         };
-        let answer = Answer::Failure(failure);
+        let answer = GuestResult::Failure(failure);
         match self.write_status(plugin.name(), key, object, &answer).await {
-            Ok(_) => End {
-                next: self.look_again(),
+            Ok(_) => ReconcileOutcome {
+                next: self.requeue_waiting(),
                 reads: None,
                 follows: None,
             },
@@ -218,16 +278,16 @@ impl Controller {
         }
     }
 
-    /// Says so where an object keeps changing what it reads.
-    fn looping(
+    /// Adds the condition `HotLoop` where another writer reverts what the object's reconciles write.
+    fn report_hot_loop(
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
         wrote: &BTreeSet<ObjectRef>,
-        mut result: Answer,
-    ) -> Answer {
+        mut result: GuestResult,
+    ) -> GuestResult {
         let now = self.services.router.now();
-        let Some(with) = self.loops.lock().expect("lock").ended(key, wrote, now) else {
+        let Some(with) = self.loops.lock().ended(key, wrote, now) else {
             return result;
         };
         self.services.metrics.plugin(plugin.name()).hot_loop();
@@ -235,45 +295,46 @@ impl Controller {
             "{with} is changed back each time it is written: another controller, or another object, writes the \
              same fields. This object is reconciled ever more slowly until that ends"
         );
-        hot(&mut result, "KeepsChanging", &note);
+        add_hot_loop(&mut result, "ConflictingWriter", &note);
         result
     }
 
-    async fn conclude(
+    /// Writes the status of a result, or removes the finalizer when a cleanup is complete.
+    async fn finish_call(
         &self,
         key: &ObjectRef,
         plugin: &Arc<Plugin>,
         object: &Arc<Object>,
-        mut result: Answer,
+        mut result: GuestResult,
         deleting: Option<&str>,
         call: &Call,
-    ) -> End {
-        if let (Some(finalizer), Answer::Outcome(outcome)) = (deleting, &result)
-            && outcome.next == reconciler::Next::Settled
+    ) -> ReconcileOutcome {
+        if let (Some(finalizer), GuestResult::Outcome(outcome)) = (deleting, &result)
+            && outcome.next == reconciler::Next::AwaitChange
         {
-            return self.release(key, object, finalizer).await;
+            return self.remove_finalizer(key, object, finalizer).await;
         }
         if deleting.is_some() {
-            result = self.still_there(object, result);
+            result = self.describe_deletion(object, result);
         }
-        let next = self.next(plugin, &result);
-        if let Answer::Failure(failure) = &result {
-            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution(&failure.resolution), "{}: {}", failure.reason, failure.message);
-            // Waiting is no error.
-            if !matches!(failure.resolution, reconciler::Resolution::Yield) {
-                self.ledger.failed(key, &failure.reason, &failure.message);
+        let next = self.choose_requeue(plugin, &result);
+        if let GuestResult::Failure(failure) = &result {
+            info!(object = %key, plugin = &**plugin.name(), reconcile = %call.id, resolution = resolution_name(&failure.resolution), reason = failure.reason, error = failure.message, "reconcile failed");
+            // `yield` means waiting, which is no error.
+            if !matches!(failure.resolution, reconciler::Resolution::Wait) {
+                self.stats.record_error(key, &failure.reason, &failure.message);
             }
         }
-        if self.hurries(key, &next) {
+        if self.is_tight_loop(key, &next) {
             let note = "Each reconcile writes something and asks for the next one at once: they come once a second \
                         until that ends";
-            hot(&mut result, "Hurries", note);
+            add_hot_loop(&mut result, "TightRequeueLoop", note);
         }
         match self.write_status(plugin.name(), key, object, &result).await {
             Ok(sent) => {
                 let wrote = sent || !call.wrote.is_empty() || call.checkpointed.is_some();
-                End {
-                    next: self.unhurried(plugin, key, next, wrote),
+                ReconcileOutcome {
+                    next: self.throttle_requeue(plugin, key, next, wrote),
                     reads: None,
                     follows: None,
                 }
@@ -283,29 +344,29 @@ impl Controller {
     }
 }
 
-/// Says that the object is slowed down.
-fn hot(result: &mut Answer, reason: &str, note: &str) {
+/// Adds the condition `HotLoop`.
+fn add_hot_loop(result: &mut GuestResult, reason: &str, note: &str) {
     let conditions = match result {
-        Answer::Outcome(outcome) => &mut outcome.conditions,
-        Answer::Failure(failure) => &mut failure.conditions,
+        GuestResult::Outcome(outcome) => &mut outcome.conditions,
+        GuestResult::Failure(failure) => &mut failure.conditions,
     };
     conditions.push(conditions::condition("HotLoop", true, reason, note));
 }
 
-fn resolution(resolution: &reconciler::Resolution) -> &'static str {
+fn resolution_name(resolution: &reconciler::Resolution) -> &'static str {
     match resolution {
         reconciler::Resolution::Retry => "retry",
-        reconciler::Resolution::Yield => "yield",
-        reconciler::Resolution::Parked => "parked",
+        reconciler::Resolution::Wait => "wait",
+        reconciler::Resolution::Terminal => "terminal",
         reconciler::Resolution::Throttled(_) => "throttled",
         reconciler::Resolution::Denied(_) => "denied",
     }
 }
 
-/// A trap is the plugin's fault, and the person who looks at the object is told so.
-fn trapped(trap: &Trap) -> reconciler::Failure {
+/// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
+fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
-        Trap::Cpu(_) | Trap::Wall(_) => "PluginTimeout",
+        Trap::CpuTime(_) | Trap::Timeout(_) => "PluginTimeout",
         Trap::Memory(_) | Trap::Tables(_) => "PluginOutOfMemory",
         Trap::Bytes(_) | Trap::Other(_) => "PluginTrapped",
     };

@@ -1,4 +1,4 @@
-//! From what a component says to the status an object gets: the conditions' bookkeeping, and the patch.
+//! Composition of an object's status from a component's result: conditions, transition times and the merge patch.
 //!
 //! Follows `metav1.Condition` and kstatus: `Ready`, and `Reconciling`/`Stalled` only while they are True.
 
@@ -6,65 +6,69 @@ use serde_json::{Map, Value, json};
 
 use crate::contract::bindings::{
     reconciler::{Failure, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
-/// The API server's limit of a condition's message.
-const MESSAGE: usize = 32_768;
+/// The API server's limit for the message of a condition.
+const MAX_MESSAGE_BYTES: usize = 32_768;
 
-/// Fields of a status that are the host's: a component's are ignored.
-const OWN: [&str; 2] = ["conditions", "observedGeneration"];
+/// Status fields that the host writes. Those of a component are ignored.
+const HOST_FIELDS: [&str; 2] = ["conditions", "observedGeneration"];
 
-/// When and about which generation a status speaks.
+/// Time and generation of a status.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment<'a> {
+pub struct StatusContext<'a> {
     /// `metadata.generation` of the object that was reconciled.
     pub generation: i64,
-    /// Now, RFC 3339.
+    /// Current time (RFC 3339).
     pub now: &'a str,
 }
 
-/// A condition that is True or False.
+/// Creates a condition that is True or False.
 pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condition {
     Condition {
         type_: kind.into(),
-        status: if status { TriState::Yes } else { TriState::No },
+        status: if status {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        },
         reason: reason.into(),
         message: message.into(),
     }
 }
 
-/// The status after a reconcile that did what it could: exactly its conditions, Ready=True unless it says otherwise.
-pub fn after_outcome(
+/// The status after an outcome: exactly its conditions, and Ready=True unless it sets Ready.
+pub fn status_after_outcome(
     old: Option<&Value>,
     outcome: &Outcome,
     fields: Option<&Value>,
-    moment: Moment,
+    moment: StatusContext,
 ) -> Value {
     let mut conditions = outcome.conditions.clone();
     if !conditions.iter().any(|c| c.type_ == "Ready") {
         conditions.push(condition("Ready", true, "Ready", ""));
     }
-    assemble(old, &conditions, &[], fields, moment)
+    assemble_status(old, &conditions, &[], fields, moment)
 }
 
-/// The status after a failure: Ready=False with its reason; conditions it doesn't name stay.
-pub fn after_failure(
+/// The status after a failure: Ready=False with its reason. Conditions that it doesn't set stay.
+pub fn status_after_failure(
     old: Option<&Value>,
     failure: &Failure,
     fields: Option<&Value>,
-    moment: Moment,
+    moment: StatusContext,
 ) -> Value {
     let mut conditions = failure.conditions.clone();
     conditions.retain(|c| !matches!(&*c.type_, "Ready" | "Stalled" | "Reconciling"));
     conditions.push(condition("Ready", false, &failure.reason, &failure.message));
-    let parked = matches!(failure.resolution, Resolution::Parked | Resolution::Denied(_));
+    let parked = matches!(failure.resolution, Resolution::Terminal | Resolution::Denied(_));
     if parked {
         conditions.push(condition("Stalled", true, &failure.reason, &failure.message));
     } else {
         conditions.push(condition("Reconciling", true, &failure.reason, &failure.message));
     }
-    // Only what it says and what it doesn't mention; of the two abnormal ones only that which applies.
+    // Old conditions stay, except those that describe this one failure.
     let kept = old.and_then(|o| o.get("conditions")).and_then(Value::as_array);
     let mut stay: Vec<Value> = kept.into_iter().flatten().cloned().collect();
     stay.retain(|c| {
@@ -73,25 +77,25 @@ pub fn after_failure(
             Some("Stalled" | "Reconciling" | "Paused" | "DeletionBlocked" | "HotLoop")
         )
     });
-    assemble(old, &conditions, &stay, fields, moment)
+    assemble_status(old, &conditions, &stay, fields, moment)
 }
 
-fn assemble(
+fn assemble_status(
     old: Option<&Value>,
     conditions: &[Condition],
     stay: &[Value],
     fields: Option<&Value>,
-    moment: Moment,
+    moment: StatusContext,
 ) -> Value {
     let before = old.and_then(Value::as_object);
     let mut status: Map<String, Value> = match fields.and_then(Value::as_object) {
         Some(fields) => fields.clone(),
         None => before.cloned().unwrap_or_default(),
     };
-    for own in OWN {
+    for own in HOST_FIELDS {
         status.remove(own);
     }
-    status.values_mut().for_each(without_nulls);
+    status.values_mut().for_each(remove_nulls);
     status.retain(|_, value| !value.is_null());
     let old_conditions = before.and_then(|b| b.get("conditions")).and_then(Value::as_array);
     let mut list: Vec<Value> = Vec::new();
@@ -103,14 +107,14 @@ fn assemble(
             .into_iter()
             .flatten()
             .find(|o| o["type"] == c.type_);
-        list.push(stamped(c, known, moment));
+        list.push(render_condition(c, known, moment));
     }
     for c in stay {
         if !list.iter().any(|l| l["type"] == c["type"]) {
             list.push(c.clone());
         }
     }
-    // Ready first, where people look; the others in order, so that nothing moves without a reason.
+    // Ready comes first, the others are sorted, so that the order never changes.
     list.sort_by_key(|c| (c["type"] != "Ready", c["type"].as_str().unwrap_or("").to_owned()));
     status.insert("conditions".into(), Value::Array(list));
     if moment.generation > 0 {
@@ -119,46 +123,47 @@ fn assemble(
     Value::Object(status)
 }
 
-/// A merge patch can't write a null, so one that a component gives would differ for ever.
-fn without_nulls(value: &mut Value) {
+/// Removes nulls, which a merge patch can't write: the status would differ from the desired one forever.
+fn remove_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, field| !field.is_null());
-            fields.values_mut().for_each(without_nulls);
+            fields.values_mut().for_each(remove_nulls);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
         _ => {}
     }
 }
 
-/// As Kubernetes has it: the transition time moves when the status does, and only then.
-fn stamped(c: &Condition, old: Option<&Value>, moment: Moment) -> Value {
+/// A condition in JSON. As in Kubernetes the transition time changes with the status only.
+fn render_condition(c: &Condition, old: Option<&Value>, moment: StatusContext) -> Value {
     let status = match c.status {
-        TriState::Yes => "True",
-        TriState::No => "False",
-        TriState::Unknown => "Unknown",
+        ConditionStatus::True => "True",
+        ConditionStatus::False => "False",
+        ConditionStatus::Unknown => "Unknown",
     };
     let since = old
         .filter(|o| o["status"] == status)
         .and_then(|o| o["lastTransitionTime"].as_str())
         .unwrap_or(moment.now);
-    let message: String = if c.message.len() <= MESSAGE {
+    let message: String = if c.message.len() <= MAX_MESSAGE_BYTES {
         c.message.clone()
     } else {
-        c.message.chars().take(MESSAGE / 4).collect()
+        c.message.chars().take(MAX_MESSAGE_BYTES / 4).collect()
     };
     json!({
         "type": c.type_,
         "status": status,
-        "reason": reason(&c.reason),
+        "reason": valid_reason(&c.reason),
         "message": message,
         "lastTransitionTime": since,
         "observedGeneration": moment.generation,
     })
 }
 
-/// The API server takes `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$` and refuses the whole status otherwise.
-fn reason(text: &str) -> &str {
+/// Replaces an invalid reason. The API server requires `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$` and refuses the whole
+/// status otherwise.
+fn valid_reason(text: &str) -> &str {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
     let valid = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(inner)
@@ -167,14 +172,16 @@ fn reason(text: &str) -> &str {
     if valid { text } else { "Unspecified" }
 }
 
-/// The phase of an object in one word, for kinds that have it, from its conditions.
-pub fn phase(status: &Value, deleting: bool) -> &'static str {
+/// The phase of an object, computed from its conditions, for kinds that have one.
+pub fn compute_phase(status: &Value, deleting: bool) -> &'static str {
     let conditions = status["conditions"].as_array();
     let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
-    match deleting {
-        true => "Terminating",
-        false if conditions.is_some_and(|all| all.iter().any(ready)) => "Ready",
-        false => "Progressing",
+    if deleting {
+        "Terminating"
+    } else if conditions.is_some_and(|all| all.iter().any(ready)) {
+        "Ready"
+    } else {
+        "Progressing"
     }
 }
 
@@ -182,10 +189,10 @@ pub fn phase(status: &Value, deleting: bool) -> &'static str {
 pub fn merge_patch(old: Option<&Value>, new: &Value) -> Option<Value> {
     let empty = Value::Object(Map::new());
     let old = old.unwrap_or(&empty);
-    (old != new).then(|| difference(old, new))
+    (old != new).then(|| diff_values(old, new))
 }
 
-fn difference(old: &Value, new: &Value) -> Value {
+fn diff_values(old: &Value, new: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (old, new) else {
         return new.clone();
     };
@@ -197,7 +204,7 @@ fn difference(old: &Value, new: &Value) -> Value {
         match old.get(key) {
             Some(before) if before == value => {}
             Some(before @ Value::Object(_)) if value.is_object() => {
-                drop(patch.insert(key.clone(), difference(before, value)))
+                drop(patch.insert(key.clone(), diff_values(before, value)))
             }
             _ => drop(patch.insert(key.clone(), value.clone())),
         }
@@ -212,7 +219,7 @@ mod tests {
     use super::*;
     use crate::contract::bindings::reconciler::Next;
 
-    const MOMENT: Moment = Moment {
+    const MOMENT: StatusContext = StatusContext {
         generation: 3,
         now: "2026-01-02T03:04:05Z",
     };
@@ -221,7 +228,7 @@ mod tests {
         Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         }
     }
 
@@ -241,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn ready_unless_said_otherwise() {
-        let status = after_outcome(
+    fn outcome_without_ready_condition_is_ready() {
+        let status = status_after_outcome(
             None,
             &outcome(vec![condition("Synced", true, "Yes", "")]),
             None,
@@ -254,32 +261,32 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_with_the_status_only() {
-        let first = after_outcome(None, &outcome(vec![]), None, MOMENT);
-        let later = Moment {
+    fn transition_time_changes_with_the_status_only() {
+        let first = status_after_outcome(None, &outcome(vec![]), None, MOMENT);
+        let later = StatusContext {
             generation: 4,
             now: "2027-01-01T00:00:00Z",
         };
-        let second = after_outcome(Some(&first), &outcome(vec![]), None, later);
+        let second = status_after_outcome(Some(&first), &outcome(vec![]), None, later);
         assert_eq!(find(&second, "Ready")["lastTransitionTime"], MOMENT.now);
         assert_eq!(find(&second, "Ready")["observedGeneration"], 4);
-        let third = after_failure(Some(&second), &failure(Resolution::Retry), None, later);
+        let third = status_after_failure(Some(&second), &failure(Resolution::Retry), None, later);
         assert_eq!(find(&third, "Ready")["lastTransitionTime"], later.now);
         assert_eq!(find(&third, "Reconciling")["status"], "True");
     }
 
     #[test]
-    fn an_outcome_replaces_conditions_a_failure_keeps_them() {
-        let first = after_outcome(
+    fn outcome_replaces_conditions_and_failure_keeps_them() {
+        let first = status_after_outcome(
             None,
             &outcome(vec![condition("Synced", true, "Yes", "")]),
             None,
             MOMENT,
         );
-        let failed = after_failure(Some(&first), &failure(Resolution::Parked), None, MOMENT);
+        let failed = status_after_failure(Some(&first), &failure(Resolution::Terminal), None, MOMENT);
         assert_eq!(find(&failed, "Synced")["status"], "True");
         assert_eq!(find(&failed, "Stalled")["reason"], "TeamNotReady");
-        let well = after_outcome(Some(&failed), &outcome(vec![]), None, MOMENT);
+        let well = status_after_outcome(Some(&failed), &outcome(vec![]), None, MOMENT);
         assert_eq!(
             (find(&well, "Synced"), find(&well, "Stalled")),
             (&Value::Null, &Value::Null)
@@ -287,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_hosts_cannot_be_forged() {
+    fn host_fields_from_a_component_are_ignored() {
         let forged = json!({"conditions": [{"type": "Ready"}], "observedGeneration": 99, "id": 1});
-        let status = after_outcome(
+        let status = status_after_outcome(
             None,
             &outcome(vec![condition("X", true, "not a reason!", "")]),
             Some(&forged),
@@ -303,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_nothing() {
+    fn nulls_from_a_component_are_removed() {
         let fields = json!({"a": null, "b": {"c": null, "d": 1}});
-        let status = after_outcome(None, &outcome(vec![]), Some(&fields), MOMENT);
+        let status = status_after_outcome(None, &outcome(vec![]), Some(&fields), MOMENT);
         assert_eq!((status.get("a"), &status["b"]), (None, &json!({"d": 1})));
     }
 
@@ -354,7 +361,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_patch_makes_old_into_new(old in object(), new in object()) {
+        fn merge_patch_applied_to_old_gives_new(old in object(), new in object()) {
             match merge_patch(Some(&old), &new) {
                 None => prop_assert_eq!(&old, &new),
                 Some(patch) => {

@@ -1,10 +1,10 @@
-//! An object that is being deleted: its cleanup, the ways around it, and what it says until it is gone.
+//! Deletion of an object: its cleanup, the annotations that skip it, and the status until it is gone.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE};
+use super::{Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler,
     kube::{key::ObjectRef, object::Object, scope::Form},
@@ -14,41 +14,47 @@ use crate::{
 };
 
 impl Controller {
-    /// Cleans up behind an object and lets it go.
-    pub(super) async fn delete(
+    /// Calls the component's cleanup, or removes the finalizer without it where an annotation says so.
+    pub(super) async fn delete_object(
         &self,
         work: &Work<ObjectRef, Cause>,
         plugin: &Arc<Plugin>,
         object: &Arc<Object>,
         finalizer: &str,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let key = &work.key;
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let orphaned = object.annotation(DELETION_POLICY) == Some("Orphan");
         if !forced && !orphaned {
-            return self.call(work, plugin, object, Some(finalizer)).await;
+            return self.call_component(work, plugin, object, Some(finalizer)).await;
         }
         let (reason, note) = if forced {
             (
                 "ForceDeleted",
-                format!("Let go without cleanup, as {FORCE_DELETE} asks"),
+                format!("Finalizer removed without cleanup, because of {FORCE_DELETE}"),
             )
         } else {
             (
                 "Orphaned",
-                format!("Let go without cleanup, as {DELETION_POLICY}=Orphan asks"),
+                format!("Finalizer removed without cleanup, because of {DELETION_POLICY}=Orphan"),
             )
         };
-        self.event(plugin, key, object, forced, reason, &note).await;
-        self.release(key, object, finalizer).await
+        self.record_event(plugin, key, object, forced, reason, &note)
+            .await;
+        self.remove_finalizer(key, object, finalizer).await
     }
 
-    /// Takes our finalizer off, so that the object can go; and what it holds can, too.
-    pub(super) async fn release(&self, key: &ObjectRef, object: &Arc<Object>, finalizer: &str) -> End {
-        if let Err(end) = self.let_go(key, object, &BTreeSet::new()).await {
+    /// Releases the objects that an object holds, and removes the plugin's finalizer, so that it can be deleted.
+    pub(super) async fn remove_finalizer(
+        &self,
+        key: &ObjectRef,
+        object: &Arc<Object>,
+        finalizer: &str,
+    ) -> ReconcileOutcome {
+        if let Err(end) = self.update_holds(key, object, &BTreeSet::new()).await {
             return end;
         }
-        // Letting go has written to it.
+        // The release may have written to the object.
         let newest = self.services.store.get(key, Form::Whole);
         let object = &newest
             .filter(|o| o.uid == object.uid)
@@ -61,20 +67,20 @@ impl Controller {
             .collect();
         match self.set_finalizers(key, object, &left).await {
             Ok(_) => {
-                info!(object = %key, "cleaned up");
-                End::settled()
+                info!(object = %key, "cleanup finished");
+                ReconcileOutcome::settled()
             }
             Err(end) => end,
         }
     }
 
-    /// What a deletion that is not done says: why, and after the deadline also what can be done.
-    pub(super) fn still_there(&self, object: &Object, result: Answer) -> Answer {
+    /// The failure that describes a deletion in progress: its reason, and the remedies after the deadline.
+    pub(super) fn describe_deletion(&self, object: &Object, result: GuestResult) -> GuestResult {
         let (mut failure, next) = match result {
-            Answer::Failure(failure) => (failure, None),
-            Answer::Outcome(outcome) => {
+            GuestResult::Failure(failure) => (failure, None),
+            GuestResult::Outcome(outcome) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Terminating".into(),
                     message: "Cleanup in progress".into(),
                     conditions: outcome.conditions,
@@ -100,6 +106,6 @@ impl Controller {
             let blocked = conditions::condition("DeletionBlocked", true, &failure.reason, &failure.message);
             failure.conditions.push(blocked);
         }
-        Answer::Failure(failure)
+        GuestResult::Failure(failure)
     }
 }

@@ -1,10 +1,10 @@
-//! Held objects: letting go what is not held any more, and an object's wait for those who hold it.
+//! Held objects: release of those that are no longer held, and the wait of a deleted object for its holders.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use tracing::info;
 
-use super::{Answer, Controller, End, FORCE_DELETE, JITTER, jittered};
+use super::{Controller, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     client::api::{ApiError, complain},
     contract::bindings::reconciler,
@@ -20,13 +20,13 @@ use crate::{
 };
 
 impl Controller {
-    /// From now on an object holds exactly these.
-    pub(super) async fn let_go(
+    /// Makes an object hold exactly these objects, and releases the others.
+    pub(super) async fn update_holds(
         &self,
         key: &ObjectRef,
         object: &Object,
         held: &BTreeSet<ObjectRef>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReconcileOutcome> {
         let newest = self.services.store.get(key, Form::Metadata);
         let before = holds(
             newest
@@ -38,84 +38,92 @@ impl Controller {
             return Ok(());
         }
         let known = (object.uid.clone(), &before | held);
-        self.note(key, |notes| notes.holding = Some(Box::new(known)));
+        self.update_state(key, |state| state.held_objects = Some(Box::new(known)));
         if before == *held {
             return Ok(());
         }
         let stale: BTreeSet<_> = before.difference(held).cloned().collect();
-        self.unmark(key, &object.uid, &stale).await?;
+        self.remove_hold_marks(key, &object.uid, &stale).await?;
         let written = self.services.effects.set_holds(key, &object.uid, held).await;
-        self.ledger.count(key, super::api_writes(1));
+        self.stats.add_counts(key, super::count_writes(1));
         match written {
             Ok(()) => {
                 let known = (!held.is_empty()).then(|| Box::new((object.uid.clone(), held.clone())));
-                self.note(key, |notes| notes.holding = known);
+                self.update_state(key, |state| state.held_objects = known);
                 Ok(())
             }
             Err(e) if e.code() == 404 => Ok(()),
             Err(e) => {
-                complain!(e, object = %key, "what it holds is not written: {e}");
-                Err(End::retry())
+                complain!(e, object = %key, error = %e, "recording held objects failed");
+                Err(ReconcileOutcome::retry())
             }
         }
     }
 
-    /// An object is gone, and what it held goes free.
-    pub(super) async fn dropped(&self, key: &ObjectRef) -> Result<(), End> {
+    /// Releases what an object held that is gone.
+    pub(super) async fn release_held(&self, key: &ObjectRef) -> Result<(), ReconcileOutcome> {
         let known = {
-            let notes = self.notes.lock().expect("lock");
-            notes.get(key).and_then(|n| n.holding.clone())
+            let states = self.states.lock();
+            states.get(key).and_then(|s| s.held_objects.clone())
         };
         match known {
-            Some(known) => self.unmark(key, &known.0, &known.1).await,
+            Some(known) => self.remove_hold_marks(key, &known.0, &known.1).await,
             None => Ok(()),
         }
     }
 
-    async fn unmark(&self, holder: &ObjectRef, uid: &str, held: &BTreeSet<ObjectRef>) -> Result<(), End> {
+    async fn remove_hold_marks(
+        &self,
+        holder: &ObjectRef,
+        uid: &str,
+        held: &BTreeSet<ObjectRef>,
+    ) -> Result<(), ReconcileOutcome> {
         for object in held {
             match self.services.effects.mark(object, holder, uid, false).await {
                 Ok(sent) => {
-                    self.ledger.count(holder, super::api_writes(u64::from(sent)));
-                    info!(object = %object, holder = %holder, "let go");
+                    self.stats
+                        .add_counts(holder, super::count_writes(u64::from(sent)));
+                    info!(object = %object, holder = %holder, "hold released");
                 }
                 Err(e) => {
-                    complain!(e, object = %object, holder = %holder, "not let go: {e}");
-                    return Err(End::retry());
+                    complain!(e, object = %object, holder = %holder, error = %e, "releasing hold failed");
+                    return Err(ReconcileOutcome::retry());
                 }
             }
         }
         Ok(())
     }
 
-    /// An object of a kind that no plugin reconciles: it is here because it is held and being deleted.
-    pub(super) async fn others(&self, key: &ObjectRef) -> End {
+    /// Reconciles an object of a kind without a plugin: it is queued because it is held and being deleted.
+    pub(super) async fn reconcile_unowned(&self, key: &ObjectRef) -> ReconcileOutcome {
         let Some(object) = self.services.store.get(key, Form::Metadata) else {
-            return End::settled();
+            return ReconcileOutcome::settled();
         };
         if !object.deleting() || !references::held(&object) {
-            return End::settled();
+            return ReconcileOutcome::settled();
         }
-        self.held(key, &object, None).await.unwrap_or_else(End::settled)
+        self.wait_for_holders(key, &object, None)
+            .await
+            .unwrap_or_else(ReconcileOutcome::settled)
     }
 
-    /// An object that is being deleted and held: frees it of holders that are gone (or of all, where that is
-    /// forced), and says who is left. None when nobody is.
-    pub(super) async fn held(
+    /// Removes the holders of a deleted object that are gone, or all where that is forced, and reports the others.
+    /// Returns none when there are no others.
+    pub(super) async fn wait_for_holders(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
         plugin: Option<&Arc<Plugin>>,
-    ) -> Option<End> {
+    ) -> Option<ReconcileOutcome> {
         let forced = object.annotation(FORCE_DELETE) == Some("true");
         let mut left: Vec<Holder> = Vec::new();
         for holder in holders(object) {
-            match self.freed(key, &holder, forced).await {
+            match self.remove_stale_hold(key, &holder, forced).await {
                 Ok(true) => {}
                 Ok(false) => left.push(holder),
                 Err(e) => {
-                    complain!(e, object = %key, holder = %holder, "can't tell whether it is still held: {e}");
-                    return Some(End::retry());
+                    complain!(e, object = %key, holder = %holder, error = %e, "reading holder failed");
+                    return Some(ReconcileOutcome::retry());
                 }
             }
         }
@@ -130,14 +138,14 @@ impl Controller {
         match plugin {
             Some(plugin) => {
                 let failure = reconciler::Failure {
-                    resolution: reconciler::Resolution::Yield,
+                    resolution: reconciler::Resolution::Wait,
                     reason: "Held".into(),
                     message: note.clone(),
                     conditions: vec![conditions::condition("DeletionBlocked", true, "Held", &note)],
                     status: None,
                 };
                 if let Err(end) = self
-                    .write_status(plugin.name(), key, object, &Answer::Failure(failure))
+                    .write_status(plugin.name(), key, object, &GuestResult::Failure(failure))
                     .await
                 {
                     return Some(end);
@@ -160,16 +168,21 @@ impl Controller {
                     .await;
             }
         }
-        let again = self.services.router.now() + jittered(self.settings.yield_every, JITTER);
-        Some(End::wait(again, Cause::Retry))
+        let again = self.services.router.now() + add_jitter(self.settings.wait_interval, JITTER_PERCENT);
+        Some(ReconcileOutcome::wait(again, Cause::Retry))
     }
 
-    /// Takes the mark of a holder that is gone off an object. Gives whether it is off.
-    async fn freed(&self, key: &ObjectRef, holder: &Holder, forced: bool) -> Result<bool, ApiError> {
+    /// Removes the finalizer of a holder that is gone. Returns true if it has been removed.
+    async fn remove_stale_hold(
+        &self,
+        key: &ObjectRef,
+        holder: &Holder,
+        forced: bool,
+    ) -> Result<bool, ApiError> {
         let effects = &self.services.effects;
         if !forced {
             let there = match &holder.object {
-                // Nobody can say whose mark it is: only force takes it off.
+                // The holder of this finalizer is unknown: only force removes it.
                 None => true,
                 Some(object) => effects.exists(object, &holder.uid).await?,
             };
@@ -179,7 +192,7 @@ impl Controller {
         }
         let by = holder.object.as_ref().unwrap_or(key);
         effects.mark(key, by, &holder.uid, false).await?;
-        info!(object = %key, holder = %holder, forced, "let go");
+        info!(object = %key, holder = %holder, forced, "hold released");
         Ok(true)
     }
 }

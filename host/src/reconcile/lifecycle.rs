@@ -1,16 +1,13 @@
-//! Life-cycle hooks: what a build does once per leader term, before its first reconcile.
+//! Life-cycle hooks, which a build runs once per leader term before its first reconcile.
 //!
-//! First `initialize`, then `upgrade` for every stored object of its kinds. Until all of that has succeeded the
-//! plugin's objects wait in the queue. That it is done is remembered here, not in the objects: an object is
-//! written only when `upgrade` gives something.
+//! First `initialize` is called, then `upgrade` for every stored object of its kinds. Until all have succeeded the
+//! plugin's objects wait in the queue. Success is remembered in memory, not in the objects: an object is only written
+//! when `upgrade` returns a changed one.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::{
     sync::Notify,
@@ -27,36 +24,37 @@ use crate::{
         object::Object,
         scope::Form,
     },
-    plugin::{self, Plugin, Registry},
+    plugin::{self, HookState, Plugin, Registry},
     sandbox::{
         capabilities::{Call, Services, Subject},
         engine::Engine,
     },
     schedule::{dispatcher::Cause, queue::Priority},
+    settings::Backoff,
 };
 
-/// Objects upgraded at the same time.
-const CONCURRENCY: usize = 8;
+/// Limit of concurrent `upgrade` calls per plugin.
+const MAX_CONCURRENT_UPGRADES: usize = 8;
 
 /// Runs the hooks of all plugins.
-pub struct Hooks {
+pub struct HookRunner {
     services: Arc<Services>,
     registry: Arc<Registry>,
     engine: Arc<Engine>,
-    /// First and longest delay between failing attempts.
-    backoff: (Duration, Duration),
-    /// By plugin, the build and the term for which all is done.
+    /// Delays between failing attempts.
+    backoff: Backoff,
+    /// By plugin, the digest of the build and the term for which all hooks have succeeded.
     done: Mutex<HashMap<Arc<str>, (String, u64)>>,
-    swapped: Notify,
+    activated: Notify,
 }
 
-impl Hooks {
-    /// Nothing is done yet.
+impl HookRunner {
+    /// Creates a runner; no hooks have run yet.
     pub fn new(
         services: Arc<Services>,
         registry: Arc<Registry>,
         engine: Arc<Engine>,
-        backoff: (Duration, Duration),
+        backoff: Backoff,
     ) -> Self {
         Self {
             services,
@@ -64,47 +62,48 @@ impl Hooks {
             engine,
             backoff,
             done: Mutex::default(),
-            swapped: Notify::new(),
+            activated: Notify::new(),
         }
     }
 
-    /// Whether a build may reconcile in this term.
-    pub fn done(&self, plugin: &Plugin) -> bool {
+    /// True when the hooks of a build have succeeded in this term, or it has none.
+    pub fn has_run(&self, plugin: &Plugin) -> bool {
         if !plugin.lifecycle {
             return true;
         }
         let Some(term) = self.services.gate.term() else {
             return false;
         };
-        let done = self.done.lock().expect("lock");
+        let done = self.done.lock();
         done.get(plugin.name())
             .is_some_and(|(digest, of)| *digest == plugin.digest && *of == term)
     }
 
-    /// Calls everything once for these objects, in a plan. The error says what failed: the plugin's objects would wait.
-    pub async fn once(&self, plugin: &Arc<Plugin>, of: impl Fn(&ObjectRef) -> bool) -> Result<(), String> {
-        if self.done(plugin) {
+    /// Calls all hooks once for the objects selected by `of`, in a plan. The error names the hook that failed.
+    pub async fn run_once(
+        &self,
+        plugin: &Arc<Plugin>,
+        of: impl Fn(&ObjectRef) -> bool,
+    ) -> Result<(), String> {
+        if self.has_run(plugin) {
             return Ok(());
         }
         let initialized = self.initialize(plugin).await;
         initialized.map_err(|why| format!("initialize: {why}"))?;
-        for key in self.stored(plugin).await?.into_iter().filter(of) {
-            let upgraded = self.upgrade(plugin, &key).await;
+        for key in self.list_objects(plugin).await?.into_iter().filter(of) {
+            let upgraded = self.upgrade_object(plugin, &key).await;
             upgraded.map_err(|why| format!("upgrade of {key}: {why}"))?;
         }
         if let Some(term) = self.services.gate.term() {
             let done = (plugin.digest.clone(), term);
-            self.done
-                .lock()
-                .expect("lock")
-                .insert(plugin.name().clone(), done);
+            self.done.lock().insert(plugin.name().clone(), done);
         }
         Ok(())
     }
 
-    /// Other builds serve: looks at them.
-    pub fn swapped(&self) {
-        self.swapped.notify_one();
+    /// Has the builds that serve now examined: one of them is new.
+    pub fn on_activate(&self) {
+        self.activated.notify_one();
     }
 
     /// Runs hooks while this host leads, until it is drained.
@@ -116,9 +115,9 @@ impl Hooks {
             let drained = loop {
                 for plugin in self.registry.serving() {
                     let name = plugin.name();
-                    let waits = plugin.suspended || !self.done(&plugin);
+                    let waits = plugin.suspended || !self.has_run(&plugin);
                     self.services.router.hold(name, waits);
-                    // The same build with another configuration is another try.
+                    // Hooks that fail are restarted for the same build with another configuration.
                     if known
                         .get(name)
                         .is_some_and(|(tried, _)| Arc::ptr_eq(tried, &plugin))
@@ -128,66 +127,72 @@ impl Hooks {
                     if let Some((_, superseded)) = known.remove(name) {
                         superseded.abort();
                     }
-                    if !plugin.suspended && !self.done(&plugin) {
-                        let task = running.spawn(self.clone().prepare(plugin.clone(), term));
+                    if !plugin.suspended && !self.has_run(&plugin) {
+                        let task = running.spawn(self.clone().run_for_build(plugin.clone(), term));
                         known.insert(name.clone(), (plugin.clone(), task));
                     }
                 }
                 tokio::select! {
-                    () = self.swapped.notified() => {}
+                    () = self.activated.notified() => {}
                     () = gate.ended(term) => break false,
                     () = gate.drained() => break true,
                 }
             };
-            // In a drain a call in flight has its time to end; without the lead it is dropped.
+            // In a drain calls in flight may end; without leadership they are dropped.
             while drained && running.join_next().await.is_some() {}
         }
     }
 
-    async fn prepare(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
+    async fn run_for_build(self: Arc<Self>, plugin: Arc<Plugin>, term: u64) {
         let name = plugin.name();
-        self.tell(&plugin, "pending".into());
-        if self.services.gate.during(term, self.call_all(&plugin)).await != Ok(true) {
+        self.set_state(&plugin, HookState::Pending);
+        if self
+            .services
+            .gate
+            .during(term, self.run_until_done(&plugin))
+            .await
+            != Ok(true)
+        {
             return;
         }
         info!(
             plugin = &**name,
             digest = &plugin.digest[..12],
-            "life-cycle hooks done"
+            "lifecycle hooks finished"
         );
         let done = (plugin.digest.clone(), term);
-        self.done.lock().expect("lock").insert(name.clone(), done);
-        self.tell(&plugin, "done".into());
+        self.done.lock().insert(name.clone(), done);
+        self.set_state(&plugin, HookState::Done);
         self.services.router.hold(name, false);
     }
 
-    /// Calls everything until it has succeeded; `false` when the host is drained before.
-    async fn call_all(&self, plugin: &Arc<Plugin>) -> bool {
-        let mut pause = self.backoff.0;
+    /// Calls all hooks until they have succeeded. Returns `false` when the host is drained before.
+    async fn run_until_done(&self, plugin: &Arc<Plugin>) -> bool {
+        let mut pause = self.backoff.initial;
         while let Err(why) = self.initialize(plugin).await {
             if !self
-                .failed(plugin, &mut pause, format!("initialize: {why}"))
+                .back_off(plugin, &mut pause, format!("initialize: {why}"))
                 .await
             {
                 return false;
             }
         }
-        let mut pause = self.backoff.0;
+        let mut pause = self.backoff.initial;
         let mut left = loop {
-            match self.stored(plugin).await {
+            match self.list_objects(plugin).await {
                 Ok(stored) => break stored,
                 Err(why) => {
-                    if !self.failed(plugin, &mut pause, why).await {
+                    if !self.back_off(plugin, &mut pause, why).await {
                         return false;
                     }
                 }
             }
         };
-        let mut pause = self.backoff.0;
+        let mut pause = self.backoff.initial;
         loop {
             let mut upgrading = stream::iter(std::mem::take(&mut left))
-                .map(|key| async move { (self.upgrade(plugin, &key).await, key) })
-                .buffer_unordered(CONCURRENCY);
+                .map(|key| async move { (self.upgrade_object(plugin, &key).await, key) })
+                .buffer_unordered(MAX_CONCURRENT_UPGRADES);
             let mut first = None;
             while let Some((result, key)) = upgrading.next().await {
                 if self.services.gate.draining() {
@@ -199,41 +204,42 @@ impl Hooks {
                 }
             }
             let Some(why) = first else { return true };
-            if !self.failed(plugin, &mut pause, why).await {
+            if !self.back_off(plugin, &mut pause, why).await {
                 return false;
             }
         }
     }
 
-    /// Makes known how far a plugin is.
-    fn tell(&self, plugin: &Plugin, hooks: String) {
-        self.registry.hooks(plugin.name(), hooks);
+    /// Records the progress and queues the `Plugin` object, to have it in the status.
+    fn set_state(&self, plugin: &Plugin, hooks: HookState) {
+        self.registry.set_hook_state(plugin.name(), hooks);
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
         self.services.router.add(&key, Priority::Normal, Cause::Traffic);
     }
 
-    /// Makes a failure known and waits; `false` when the host is drained.
-    async fn failed(&self, plugin: &Plugin, pause: &mut Duration, why: String) -> bool {
+    /// Records a failure and waits for the next attempt. Returns `false` when the host is drained.
+    async fn back_off(&self, plugin: &Plugin, pause: &mut Duration, why: String) -> bool {
         warn!(
             plugin = &**plugin.name(),
             digest = &plugin.digest[..12],
-            "its objects wait: {why}"
+            error = %why,
+            "lifecycle hooks failed"
         );
-        self.tell(plugin, why);
+        self.set_state(plugin, HookState::Failed(why));
         let wait = *pause;
-        *pause = (wait * 2).min(self.backoff.1).min(LONGEST);
+        *pause = (wait * 2).min(self.backoff.max).min(MAX_RETRY_DELAY);
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
             () = self.services.gate.drained() => false,
         }
     }
 
-    /// All objects of the plugin's kinds, once they are all known.
-    async fn stored(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
+    /// All objects of the plugin's kinds, once their informers are synced.
+    async fn list_objects(&self, plugin: &Plugin) -> Result<Vec<ObjectRef>, String> {
         let services = &self.services;
         let mut stored = Vec::new();
         for scope in plugin.kinds.iter().flat_map(|k| k.scopes(&services.reach)) {
-            let serving = services.informers.synced(&scope, PATIENCE).await?;
+            let serving = services.informers.synced(&scope, SYNC_TIMEOUT).await?;
             let query = Query {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
@@ -246,13 +252,13 @@ impl Hooks {
     }
 
     async fn initialize(&self, plugin: &Plugin) -> Result<(), String> {
-        let subject = of_plugin(plugin, self.services.clone())?;
+        let subject = plugin_subject(plugin, self.services.clone())?;
         let call = Call::hook(plugin.terms.clone(), subject);
-        said(self.engine.initialize(&plugin.compiled, call).await)
+        flatten_result(self.engine.initialize(&plugin.compiled, call).await)
     }
 
-    /// Upgrades one object, in the newest version there is.
-    async fn upgrade(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
+    /// Upgrades one object in its newest version. A conflict (HTTP 409) is retried with a fresh read.
+    async fn upgrade_object(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), String> {
         let effects = &self.services.effects;
         let account = plugin.terms.grants.service_account();
         if let Some(account) = account {
@@ -269,18 +275,18 @@ impl Hooks {
             };
             let call = Call::hook(plugin.terms.clone(), subject);
             let upgraded = self.engine.upgrade(&plugin.compiled, call, object.json.to_vec());
-            let Some(upgraded) = said(upgraded.await)? else {
+            let Some(upgraded) = flatten_result(upgraded.await)? else {
                 return Ok(());
             };
             let upgraded: Value =
                 serde_json::from_slice(&upgraded).map_err(|e| format!("it gave no JSON: {e}"))?;
-            let Some(patch) = metadata_patch(&object.value(), &upgraded)? else {
+            let Some(patch) = diff_metadata(&object.value(), &upgraded)? else {
                 return Ok(());
             };
             match effects.patch_metadata(account, key, &object, patch).await {
                 Ok(_) => return Ok(()),
                 Err(e) if e.code() == 404 => return Ok(()),
-                // Somebody changed it meanwhile: what that made of it is upgraded.
+                // Another writer was faster: its version is upgraded instead.
                 Err(ApiError::Status { code: 409, .. }) => {
                     stored = effects.read(account, key, key).await.map_err(|e| e.to_string())?;
                 }
@@ -291,14 +297,14 @@ impl Hooks {
     }
 }
 
-/// Failing hooks are tried this often at least.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Limit of the delay between attempts, which the host's own backoff may exceed.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// How long a list may take before it is complained of.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Limit of the time for the initial list of a kind, after which the attempt fails.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a call that is about no object is about: the plugin itself, which is no object of the API server.
-fn of_plugin(plugin: &Plugin, services: Arc<Services>) -> Result<Subject, String> {
+/// The subject of a call without an object: the plugin itself, which need not be an object of the API server.
+fn plugin_subject(plugin: &Plugin, services: Arc<Services>) -> Result<Subject, String> {
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
     let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;
@@ -309,8 +315,8 @@ fn of_plugin(plugin: &Plugin, services: Arc<Services>) -> Result<Subject, String
     })
 }
 
-/// What came of a call, for people.
-fn said<T>(result: Result<Result<T, Error>, Trap>) -> Result<T, String> {
+/// Joins the trap and the error of a call into one message.
+fn flatten_result<T>(result: Result<Result<T, Error>, Trap>) -> Result<T, String> {
     match result {
         Ok(Ok(value)) => Ok(value),
         Err(trap) => Err(trap.to_string()),
@@ -322,15 +328,15 @@ fn said<T>(result: Result<Result<T, Error>, Trap>) -> Result<T, String> {
             Error::Throttled(ms) => format!("throttled for {ms} ms"),
             Error::Unavailable(why) => format!("unavailable: {why}"),
             Error::NotReady(other) => format!("{} {} is not ready", other.ref_.gvk.kind, other.ref_.name),
-            Error::Budget(why) => format!("budget: {why}"),
+            Error::LimitExceeded(why) => format!("limit exceeded: {why}"),
             Error::Unsupported(why) => format!("unsupported: {why}"),
         }),
     }
 }
 
-/// The merge patch of labels and annotations from one object to the other; none when they are the same. The
-/// error names the field that may not differ.
-fn metadata_patch(old: &Value, new: &Value) -> Result<Option<Value>, String> {
+/// The merge patch of labels and annotations from one object to the other; none when they are equal. The error names
+/// another field that differs.
+fn diff_metadata(old: &Value, new: &Value) -> Result<Option<Value>, String> {
     let bare = |object: &Value| {
         let mut object = object.clone();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -339,7 +345,7 @@ fn metadata_patch(old: &Value, new: &Value) -> Result<Option<Value>, String> {
         }
         object
     };
-    if let Some(field) = difference("", &bare(old), &bare(new)) {
+    if let Some(field) = find_difference("", &bare(old), &bare(new)) {
         return Err(format!(
             "it changes {field}; only metadata.labels and metadata.annotations may differ"
         ));
@@ -365,8 +371,8 @@ fn metadata_patch(old: &Value, new: &Value) -> Result<Option<Value>, String> {
     Ok((!patch.is_empty()).then_some(patch.into()))
 }
 
-/// The path of the first field that differs.
-fn difference(path: &str, old: &Value, new: &Value) -> Option<String> {
+/// Path of the first field that differs.
+fn find_difference(path: &str, old: &Value, new: &Value) -> Option<String> {
     if let (Value::Object(old), Value::Object(new)) = (old, new) {
         let names = old.keys().chain(new.keys().filter(|k| !old.contains_key(*k)));
         return names.into_iter().find_map(|name| {
@@ -376,7 +382,7 @@ fn difference(path: &str, old: &Value, new: &Value) -> Option<String> {
                 format!("{path}.{name}")
             };
             match (old.get(name), new.get(name)) {
-                (Some(old), Some(new)) => difference(&path, old, new),
+                (Some(old), Some(new)) => find_difference(&path, old, new),
                 _ => Some(path),
             }
         });
@@ -395,15 +401,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_annotations_may_differ_and_nothing_else() {
+    fn diff_metadata_with_other_changes_names_the_field() {
         let old = json!({"kind": "A", "metadata": {"name": "a", "labels": {"x": "1", "y": "2"}}, "spec": {"n": [1]}});
         let with = |pointer: &str, value: Value| {
             let mut new = old.clone();
             let (parent, name) = pointer.rsplit_once('/').expect("a path");
             new.pointer_mut(parent).expect("its parent")[name] = value;
-            metadata_patch(&old, &new)
+            diff_metadata(&old, &new)
         };
-        assert_eq!(metadata_patch(&old, &old), Ok(None));
+        assert_eq!(diff_metadata(&old, &old), Ok(None));
         assert_eq!(
             with("/metadata/labels", json!({"y": "3", "z": "4"})),
             Ok(Some(json!({"labels": {"x": null, "y": "3", "z": "4"}})))
@@ -424,9 +430,9 @@ mod tests {
                 "metadata.labels.n is not a text",
             ),
         ] {
-            let said = with(pointer, value).expect_err(field);
-            assert!(said.contains(field), "{said}");
+            let error = with(pointer, value).expect_err(field);
+            assert!(error.contains(field), "{error}");
         }
-        assert!(metadata_patch(&old, &json!([])).is_err());
+        assert!(diff_metadata(&old, &json!([])).is_err());
     }
 }

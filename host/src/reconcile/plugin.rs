@@ -1,5 +1,5 @@
-//! Plugins, of which the host itself writes the status: what loads them ([`crate::rollout`]) does so on hosts that
-//! stand by, too, and knows how it is with them.
+//! Reconciler of `Plugin` objects: their status, and their deletion. Loading is not part of it: [`crate::rollout`] does
+//! that on standbys, too.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -7,16 +7,18 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Answer, Controller, DELETION_POLICY, End, FORCE_DELETE, JITTER, jittered};
+use super::{
+    Controller, DELETION_POLICY, FORCE_DELETE, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter,
+};
 use crate::{
     cache::store::Query,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
-        types::{Condition, TriState},
+        types::{Condition, ConditionStatus},
     },
     kube::{key::ObjectRef, object::Object, scope::Form},
     plugin::{
-        Plugin, Report, Summary, of_object,
+        HookState, LoadState, Plugin, Report, SlotId, Summary,
         spec::{Build, CanaryStatus, PluginStatus, RolledBack},
     },
     reconcile::conditions::condition,
@@ -27,51 +29,59 @@ use crate::{
     },
 };
 
-/// The lane of Plugins, and the name they are reconciled under.
-pub const LANE: &str = "plugins";
-/// Plugins looked at at the same time.
-pub const CONCURRENCY: u32 = 2;
-/// Keeps a Plugin from going while objects need it for their cleanup.
-pub const FINALIZER: &str = "ostler.dev/plugin";
+/// Queue lane of `Plugin` objects, and the field manager of their status.
+pub const LANE_NAME: &str = "plugins";
+/// Number of `Plugin` objects reconciled concurrently.
+pub const MAX_CONCURRENT: u32 = 2;
+/// Finalizer that keeps a `Plugin` object while objects need the plugin for their cleanup.
+pub const PLUGIN_FINALIZER: &str = "ostler.dev/plugin";
 
-/// What is being loaded gets this long before its status says so.
-const SHORTLY: Duration = Duration::from_millis(500);
-/// How often the status is brought up to date with what nobody tells: while there is a canary, and else.
-const EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(300));
-/// How long the objects of a Plugin that goes may take to be listed.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Objects named of those that are left.
-const NAMED: usize = 3;
+/// Time that loading may take before the status says `Loading`.
+const LOADING_GRACE: Duration = Duration::from_millis(500);
+/// Interval of status updates while there is a canary, a trap or a load: their numbers change without an event.
+const ACTIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of status updates otherwise.
+const IDLE_INTERVAL: Duration = Duration::from_secs(300);
+/// Limit of the time for the list of a kind whose plugin is being deleted.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the remaining objects that the status names.
+const MAX_NAMED_OBJECTS: usize = 3;
 
 impl Controller {
-    /// Writes the status of a Plugin. None when it is gone.
-    pub(super) async fn plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<End> {
+    /// Reconciles a `Plugin` object. Returns none when it is gone.
+    pub(super) async fn reconcile_plugin(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         let Some(object) = self.services.store.get(key, Form::Whole) else {
-            return self.gone(key).await;
+            return self.forget_object(key).await;
         };
-        let by: Arc<str> = LANE.into();
+        let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
-        let id = of_object(&key.name);
+        let id = SlotId::object(&*key.name);
         let report = self.registry.report(&id).unwrap_or_default();
-        let serving = self.registry.serves(&id);
+        let serving = self.registry.serving_in(&id);
         if object.deleting() {
-            return Some(self.retire(key, &object, &report, serving.as_deref()).await);
+            return Some(
+                self.delete_plugin(key, &object, &report, serving.as_deref())
+                    .await,
+            );
         }
         let dealt = report.generation == object.generation;
         if !dealt {
-            // It may have come in the answer to a write, of which no watch tells.
-            self.registry.look_again();
+            // The object may come from the response to a write, which is not delivered to the informer's listeners.
+            self.registry.request_rescan();
         }
         if !dealt && !work.causes.contains(&Cause::Retry) {
-            // It is being loaded, which takes no time as a rule.
-            return Some(End::wait(self.services.router.now() + SHORTLY, Cause::Retry));
+            // Loading usually takes less than the grace time.
+            return Some(ReconcileOutcome::wait(
+                self.services.router.now() + LOADING_GRACE,
+                Cause::Retry,
+            ));
         }
-        let cleans = serving.as_ref().is_some_and(|p| cleans_up(p));
-        let ours = object.finalizers.iter().any(|f| **f == *FINALIZER);
+        let cleans = serving.as_ref().is_some_and(|p| has_finalizers(p));
+        let ours = object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER);
         let object = if cleans && !ours {
             let mut finalizers = object.finalizers.to_vec();
-            finalizers.push(FINALIZER.into());
+            finalizers.push(PLUGIN_FINALIZER.into());
             match self.set_finalizers(key, &object, &finalizers).await {
                 Ok(object) => object,
                 Err(end) => return Some(end),
@@ -79,44 +89,47 @@ impl Controller {
         } else {
             object
         };
-        self.ledger.reconciled(key, &by, &report.digest);
-        let answer = answer(&report, serving.as_deref(), dealt);
-        // What is being loaded has not failed.
+        self.stats.begin_reconcile(key, &by, &report.digest);
+        let answer = compose_result(&report, serving.as_deref(), dealt);
+        // `yield` means that it is being loaded, which is no error.
         let failure = match &answer {
-            Answer::Failure(failure) if !matches!(failure.resolution, Resolution::Yield) => Some(failure),
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
             _ => None,
         };
         if let Some(failure) = failure {
-            self.ledger.failed(key, &failure.reason, &failure.message);
+            self.stats.record_error(key, &failure.reason, &failure.message);
         }
         let failed = failure.is_some();
         let written = self.write_status(&by, key, &object, &answer).await;
-        self.ledger.finished(key, failed, started.elapsed());
-        let watched = report.canary.is_some() || report.trapping > 0 || !dealt;
-        let every = if watched { EVERY.0 } else { EVERY.1 };
+        self.stats.end_reconcile(key, failed, started.elapsed());
+        let is_active = report.canary.is_some() || report.trapping > 0 || !dealt;
+        let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
         Some(match written {
-            Ok(_) => End {
-                next: Next::At(self.services.router.now() + jittered(every, JITTER), Cause::Poll),
-                ..End::settled()
+            Ok(_) => ReconcileOutcome {
+                next: Next::At(
+                    self.services.router.now() + add_jitter(interval, JITTER_PERCENT),
+                    Cause::Poll,
+                ),
+                ..ReconcileOutcome::settled()
             },
             Err(end) => end,
         })
     }
 
-    /// A Plugin that is deleted stays until nothing needs it for its cleanup any more.
-    async fn retire(
+    /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
+    async fn delete_plugin(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
         report: &Report,
         serving: Option<&Plugin>,
-    ) -> End {
-        if !object.finalizers.iter().any(|f| **f == *FINALIZER) {
-            return End::settled();
+    ) -> ReconcileOutcome {
+        if !object.finalizers.iter().any(|f| **f == *PLUGIN_FINALIZER) {
+            return ReconcileOutcome::settled();
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
-            warn!(object = %key, "let go as {FORCE_DELETE} asks: what it has not cleaned up stays");
-            return self.release(key, object, FINALIZER).await;
+            warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
+            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         let Some(plugin) = serving else {
             let note = format!(
@@ -124,22 +137,30 @@ impl Controller {
                  {FORCE_DELETE}=true to let it go and its objects' finalizers where they are",
                 report.reason, report.message
             );
-            return self.remains(key, object, report, None, note, Vec::new()).await;
+            return self
+                .report_remaining(key, object, report, None, note, Vec::new())
+                .await;
         };
-        let (left, reads) = match self.left(plugin).await {
+        let (left, reads) = match self.list_finalized(plugin).await {
             Ok(found) => found,
             Err(why) => {
                 let note = format!("Its objects can't be listed: {why}");
-                return self.remains(key, object, report, serving, note, Vec::new()).await;
+                return self
+                    .report_remaining(key, object, report, serving, note, Vec::new())
+                    .await;
             }
         };
         if left.is_empty() {
-            return self.release(key, object, FINALIZER).await;
+            return self.remove_finalizer(key, object, PLUGIN_FINALIZER).await;
         }
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
-            return self.orphan(plugin, left).await;
+            return self.orphan_objects(plugin, left).await;
         }
-        let named: Vec<String> = left.iter().take(NAMED).map(|(k, _)| k.to_string()).collect();
+        let named: Vec<String> = left
+            .iter()
+            .take(MAX_NAMED_OBJECTS)
+            .map(|(k, _)| k.to_string())
+            .collect();
         let more = match left.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -150,11 +171,12 @@ impl Controller {
             left.len(),
             named.join(", ")
         );
-        self.remains(key, object, report, serving, note, reads).await
+        self.report_remaining(key, object, report, serving, note, reads)
+            .await
     }
 
-    /// The objects that have the plugin's finalizer, and the lists that were read for that.
-    async fn left(
+    /// The objects with the plugin's finalizer, and the lists that were read to find them.
+    async fn list_finalized(
         &self,
         plugin: &Plugin,
     ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
@@ -164,9 +186,9 @@ impl Controller {
             let Some(finalizer) = kind.finalizer.as_deref() else {
                 continue;
             };
-            // All of the kind: what a selector leaves out may have been reconciled before its labels changed.
+            // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
             for scope in services.reach.everywhere(&kind.gvk, None, Form::Whole) {
-                let serving = services.informers.synced(&scope, PATIENCE).await?;
+                let serving = services.informers.synced(&scope, SYNC_TIMEOUT).await?;
                 let query = Query {
                     namespace: &scope.namespace,
                     ..Query::default()
@@ -187,8 +209,8 @@ impl Controller {
         Ok((left, reads))
     }
 
-    /// Says why a Plugin is still there.
-    async fn remains(
+    /// Writes a status that says why a deleted `Plugin` object remains.
+    async fn report_remaining(
         &self,
         key: &ObjectRef,
         object: &Arc<Object>,
@@ -196,22 +218,22 @@ impl Controller {
         serving: Option<&Plugin>,
         note: String,
         reads: Vec<Dependency>,
-    ) -> End {
+    ) -> ReconcileOutcome {
         let mut failure = Failure {
-            resolution: Resolution::Yield,
+            resolution: Resolution::Wait,
             reason: "ObjectsRemain".into(),
             message: note,
             conditions: Vec::new(),
-            status: Some(fields(report, serving)),
+            status: Some(render_fields(report, serving, true)),
         };
-        failure.conditions.extend(aspects(report, serving, true));
+        failure.conditions.extend(build_conditions(report, serving, true));
         match self
-            .write_status(&LANE.into(), key, object, &Answer::Failure(failure))
+            .write_status(&LANE_NAME.into(), key, object, &GuestResult::Failure(failure))
             .await
         {
-            Ok(_) => End {
+            Ok(_) => ReconcileOutcome {
                 next: Next::Yield(
-                    self.services.router.now() + jittered(EVERY.0, JITTER),
+                    self.services.router.now() + add_jitter(ACTIVE_INTERVAL, JITTER_PERCENT),
                     Cause::Retry,
                 ),
                 reads: Some(reads),
@@ -221,8 +243,9 @@ impl Controller {
         }
     }
 
-    /// Lets all objects of a plugin go without cleanup. None is reconciled meanwhile, which would put it back.
-    async fn orphan(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> End {
+    /// Removes the plugin's finalizers from all objects without cleanup. The plugin's lane is held meanwhile, since a
+    /// reconcile would add them again.
+    async fn orphan_objects(&self, plugin: &Plugin, left: Vec<(ObjectRef, Arc<Object>)>) -> ReconcileOutcome {
         self.services.router.hold(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = plugin
@@ -241,35 +264,35 @@ impl Controller {
             {
                 return end;
             }
-            info!(object = %held, plugin = &**plugin.name(), "let go without cleanup, as {DELETION_POLICY}=Orphan asks");
+            info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
-        // Looked at again: what was being reconciled when it was held may have got the finalizer after the list.
-        End::wait(self.services.router.now() + SHORTLY, Cause::Retry)
+        // A reconcile that was running when the lane was held may have added a finalizer after the list.
+        ReconcileOutcome::wait(self.services.router.now() + LOADING_GRACE, Cause::Retry)
     }
 }
 
-fn cleans_up(plugin: &Plugin) -> bool {
+fn has_finalizers(plugin: &Plugin) -> bool {
     plugin.kinds.iter().any(|k| k.finalizer.is_some())
 }
 
-fn unknown(kind: &str, reason: &str, message: &str) -> Condition {
+fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
     Condition {
-        status: TriState::Unknown,
+        status: ConditionStatus::Unknown,
         ..condition(kind, false, reason, message)
     }
 }
 
-/// What there is to say of a plugin.
-fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
-    let conditions = aspects(report, serving, dealt);
-    let status = Some(fields(report, serving));
-    match trouble(report, &conditions, dealt) {
-        None => Answer::Outcome(Outcome {
+/// The result from which the status of a `Plugin` object is written.
+fn compose_result(report: &Report, serving: Option<&Plugin>, dealt: bool) -> GuestResult {
+    let conditions = build_conditions(report, serving, dealt);
+    let status = Some(render_fields(report, serving, dealt));
+    match find_problem(report, &conditions, dealt) {
+        None => GuestResult::Outcome(Outcome {
             conditions,
             status,
-            next: Then::Settled,
+            next: Then::AwaitChange,
         }),
-        Some((reason, message, resolution)) => Answer::Failure(Failure {
+        Some((reason, message, resolution)) => GuestResult::Failure(Failure {
             resolution,
             reason,
             message,
@@ -279,40 +302,43 @@ fn answer(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Answer {
     }
 }
 
-/// Loaded, Granted and Healthy.
-fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
+/// The conditions Loaded, Granted and Healthy.
+fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
-        _ if !dealt => unknown("Loaded", "Loading", "It is being loaded"),
-        "loading" => unknown("Loaded", "Loading", "It is being loaded"),
-        "failed" => condition("Loaded", false, &report.reason, &report.message),
-        "kept" => {
+        _ if !dealt => unknown_condition("Loaded", "Loading", "It is being loaded"),
+        LoadState::Loading => unknown_condition("Loaded", "Loading", "It is being loaded"),
+        LoadState::Failed => condition("Loaded", false, &report.reason, &report.message),
+        LoadState::Refused => {
             let short = report.digest.get(..12).unwrap_or_default();
             let note = format!("{}. {} ({short}) serves on", report.message, report.version);
             condition("Loaded", false, &report.reason, &note)
         }
-        _ => {
-            let notes = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
-            condition("Loaded", true, "Loaded", &notes)
+        LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
+            let states = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
+            condition("Loaded", true, "Loaded", &states)
         }
     };
     let Some(plugin) = serving else {
         let note = "Nothing serves";
-        return vec![loaded, unknown("Healthy", "NotLoaded", note)];
+        return vec![loaded, unknown_condition("Healthy", "NotLoaded", note)];
     };
-    let missing = summary(plugin).missing;
-    let granted = match missing.is_empty() {
-        true => condition("Granted", true, "AllGranted", ""),
-        false => {
-            let note = format!(
-                "It asks for what spec.grants does not grant: {}",
-                missing.join("; ")
-            );
-            condition("Granted", false, "GrantsMissing", &note)
+    let missing = summarize_grants(plugin).missing;
+    let granted = if missing.is_empty() {
+        condition("Granted", true, "AllGranted", "")
+    } else {
+        let note = format!(
+            "It asks for what spec.grants does not grant: {}",
+            missing.join("; ")
+        );
+        condition("Granted", false, "GrantsMissing", &note)
+    };
+    let healthy = match &report.hooks {
+        _ if report.state == LoadState::Suspended => {
+            unknown_condition("Healthy", "Suspended", "Its objects wait")
         }
-    };
-    let healthy = match &*report.hooks {
-        _ if report.state == "suspended" => unknown("Healthy", "Suspended", "Its objects wait"),
-        _ if report.state == "rolled-back" => condition("Healthy", false, "RolledBack", &report.message),
+        _ if report.state == LoadState::RolledBack => {
+            condition("Healthy", false, "RolledBack", &report.message)
+        }
         _ if report.trapping > 0 => {
             let note = format!(
                 "{} objects trapped at their last call: {}",
@@ -320,37 +346,37 @@ fn aspects(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condit
             );
             condition("Healthy", false, "Trapping", &note)
         }
-        "" | "done" => condition("Healthy", true, "Serving", ""),
-        "pending" => unknown(
+        HookState::None | HookState::Done => condition("Healthy", true, "Serving", ""),
+        HookState::Pending => unknown_condition(
             "Healthy",
             "HooksPending",
             "Its life-cycle hooks run, and its objects wait",
         ),
-        hooks => condition("Healthy", false, "HooksFailing", hooks),
+        HookState::Failed(why) => condition("Healthy", false, "HooksFailed", why),
     };
     vec![loaded, granted, healthy]
 }
 
-/// Why it is not Ready: in a word, for people, and whether waiting helps.
-fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
+/// Reason and message why it is not Ready, and the resolution; none when it is Ready.
+fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
-        let bad = |c: &&Condition| c.type_ == kind && c.status != TriState::Yes;
+        let bad = |c: &&Condition| c.type_ == kind && c.status != ConditionStatus::True;
         aspects.iter().find(bad)
     };
     let waits = |c: &Condition| match c.status {
-        TriState::Unknown => Resolution::Yield,
+        ConditionStatus::Unknown => Resolution::Wait,
         _ if report.passing || !dealt => Resolution::Retry,
-        _ => Resolution::Parked,
+        _ => Resolution::Terminal,
     };
     if let Some(c) = of("Loaded").or_else(|| of("Healthy")) {
         return Some((c.reason.clone(), c.message.clone(), waits(c)));
     }
     let canary = report.canary.as_ref()?;
-    let (reason, resolution) = match &*canary.state {
-        "RolledBack" => ("CanaryRolledBack", Resolution::Parked),
-        "Refused" => ("CanaryRefused", Resolution::Parked),
-        "Loading" => ("CanaryLoading", Resolution::Yield),
-        _ => return None,
+    let (reason, resolution) = match canary.state {
+        LoadState::RolledBack => ("CanaryRolledBack", Resolution::Terminal),
+        LoadState::Refused | LoadState::Failed => ("CanaryRefused", Resolution::Terminal),
+        LoadState::Loading => ("CanaryLoading", Resolution::Wait),
+        LoadState::Serving | LoadState::Suspended => return None,
     };
     Some((
         reason.into(),
@@ -359,25 +385,26 @@ fn trouble(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(Strin
     ))
 }
 
-fn summary(plugin: &Plugin) -> Summary {
+fn summarize_grants(plugin: &Plugin) -> Summary {
     let grants = &plugin.terms.grants;
     Summary::new(grants.asks(), grants.granted())
 }
 
 /// The status without its conditions, as JSON.
-fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
-    let summary = serving.map(summary).unwrap_or_default();
+fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
+    let summary = serving.map(summarize_grants).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-    let used = serving.map(|p| p.terms.grants.used()).unwrap_or_default();
+    let used = serving.map(|p| p.terms.grants.used_entries()).unwrap_or_default();
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
+        state: Some(if dealt { report.state } else { LoadState::Loading }),
         running: serving.map(|p| Build {
             version: p.version.clone(),
             digest: p.digest.clone(),
-            short: short(&p.digest),
+            short_digest: short(&p.digest),
             source: p.source.clone(),
         }),
-        last_good: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
+        last_good_digest: Some(report.last_good.clone()).filter(|d| !d.is_empty()),
         rolled_back: (!report.bad.is_empty()).then(|| RolledBack {
             digest: report.bad.clone(),
             message: report.message.clone(),
@@ -389,7 +416,7 @@ fn fields(report: &Report, serving: Option<&Plugin>) -> Vec<u8> {
         canary: report.canary.as_ref().map(|c| CanaryStatus {
             version: c.version.clone(),
             digest: c.digest.clone(),
-            state: c.state.clone(),
+            state: c.state,
             message: c.message.clone(),
             objects: c.objects.clone(),
             reconciled: c.reconciled,
@@ -408,7 +435,7 @@ mod tests {
     use super::*;
     use crate::plugin::CanaryReport;
 
-    fn report(state: &'static str) -> Report {
+    fn report(state: LoadState) -> Report {
         Report {
             state,
             digest: "0123456789abcdef".into(),
@@ -417,32 +444,32 @@ mod tests {
         }
     }
 
-    /// Whether it is Ready; if not, why.
-    fn ready(report: &Report) -> Result<(), (String, String)> {
+    /// Ok when it is Ready, the reason and message otherwise.
+    fn check_ready(report: &Report) -> Result<(), (String, String)> {
         let aspects = vec![condition("Loaded", true, "Loaded", "")];
         let aspects = match report.state {
-            "serving" => aspects,
-            _ => super::aspects(report, None, true),
+            LoadState::Serving => aspects,
+            _ => super::build_conditions(report, None, true),
         };
-        match trouble(report, &aspects, true) {
+        match find_problem(report, &aspects, true) {
             None => Ok(()),
             Some((reason, message, _)) => Err((reason, message)),
         }
     }
 
     #[test]
-    fn what_is_refused_is_said_and_that_the_old_one_serves_on() {
-        assert_eq!(ready(&report("serving")), Ok(()));
+    fn refused_build_is_not_ready_and_names_the_serving_one() {
+        assert_eq!(check_ready(&report(LoadState::Serving)), Ok(()));
         let refused = |state| Report {
-            reason: "ConfigInvalid".into(),
+            reason: "InvalidConfig".into(),
             message: "config.url: Required value".into(),
             ..report(state)
         };
-        let (reason, message) = ready(&refused("failed")).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        let (reason, message) = check_ready(&refused(LoadState::Failed)).unwrap_err();
+        assert_eq!(reason, "InvalidConfig");
         assert!(!message.contains("serves on"), "{message}");
-        let (reason, message) = ready(&refused("kept")).unwrap_err();
-        assert_eq!(reason, "ConfigInvalid");
+        let (reason, message) = check_ready(&refused(LoadState::Refused)).unwrap_err();
+        assert_eq!(reason, "InvalidConfig");
         assert!(
             message.contains("config.url") && message.contains("1.2.3 (0123456789ab) serves on"),
             "{message}"
@@ -450,22 +477,25 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_that_went_back_is_no_success() {
+    fn canary_that_does_not_serve_is_not_ready() {
         for (state, reason) in [
-            ("Serving", None),
-            ("RolledBack", Some("CanaryRolledBack")),
-            ("Refused", Some("CanaryRefused")),
+            (LoadState::Serving, None),
+            (LoadState::RolledBack, Some("CanaryRolledBack")),
+            (LoadState::Refused, Some("CanaryRefused")),
         ] {
             let canary = CanaryReport {
-                state: state.into(),
+                state,
                 message: "3 of its 10 objects fail".into(),
                 ..CanaryReport::default()
             };
             let report = Report {
                 canary: Some(canary),
-                ..report("serving")
+                ..report(LoadState::Serving)
             };
-            assert_eq!(ready(&report).err().map(|(reason, _)| reason).as_deref(), reason);
+            assert_eq!(
+                check_ready(&report).err().map(|(reason, _)| reason).as_deref(),
+                reason
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
-//! When an object is looked at again.
+//! Requeue of an object: after its component's request, with jitter, and throttled in a hot loop.
 
 use std::time::Duration;
 
-use super::{Answer, Controller};
+use super::{Controller, GuestResult};
 use crate::{
     contract::bindings::reconciler,
     kube::key::ObjectRef,
@@ -13,42 +13,42 @@ use crate::{
     },
 };
 
-/// Whoever wants to be called again at once is, but not without a breath.
-const SOONEST: Duration = Duration::from_millis(10);
-/// No interval is longer.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Per cent of an interval.
-pub(super) const JITTER: u32 = 10;
+/// Shortest delay of a requeue, also where a component asks for none.
+const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(10);
+/// Limit of an interval: a component or a file may ask for any number.
+const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Jitter of an interval, as a percentage of it.
+pub(super) const JITTER_PERCENT: u32 = 10;
 
 impl Controller {
-    /// Until when an object has to wait because it goes round in circles.
-    pub(super) fn slowed(&self, work: &Work<ObjectRef, Cause>) -> Option<Duration> {
+    /// Time until which an object is throttled because its reconciles form a hot loop.
+    pub(super) fn throttled_until(&self, work: &Work<ObjectRef, Cause>) -> Option<Duration> {
         let by = work.causes.iter().filter_map(|cause| match cause {
             Cause::Dependency(on) => Some(on),
             _ => None,
         });
         let asked = |cause: &Cause| matches!(cause, Cause::Change | Cause::Manual | Cause::PluginChange);
         let asked = work.causes.iter().any(asked);
-        let mut loops = self.loops.lock().expect("lock");
+        let mut loops = self.loops.lock();
         loops.woken(&work.key, by, asked, self.services.router.now())
     }
 
-    /// Whether an object that wants this next is slowed down because it hurries.
-    pub(super) fn hurries(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
-        self.after(next)
-            .is_some_and(|after| self.loops.lock().expect("lock").hurries(key, after))
+    /// True when an object with this requeue is throttled for requeuing itself in a tight loop.
+    pub(super) fn is_tight_loop(&self, key: &ObjectRef, next: &Next<Cause>) -> bool {
+        self.delay_until(next)
+            .is_some_and(|after| self.loops.lock().hurries(key, after))
     }
 
-    /// As it wants it, but not at once again and again.
-    pub(super) fn unhurried(
+    /// Delays a requeue that is part of a tight loop.
+    pub(super) fn throttle_requeue(
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
         mut next: Next<Cause>,
         wrote: bool,
     ) -> Next<Cause> {
-        let after = self.after(&next);
-        let (wait, news) = self.loops.lock().expect("lock").again(key, after, wrote);
+        let after = self.delay_until(&next);
+        let (wait, news) = self.loops.lock().again(key, after, wrote);
         if let Next::At(at, _) | Next::Yield(at, _) = &mut next {
             *at = self.services.router.now() + wait;
         }
@@ -58,32 +58,32 @@ impl Controller {
         next
     }
 
-    /// After how long an object comes again, whatever happens; none where something has to happen first.
-    fn after(&self, next: &Next<Cause>) -> Option<Duration> {
+    /// Delay of a requeue by time; none for one that depends on an event or a backoff.
+    fn delay_until(&self, next: &Next<Cause>) -> Option<Duration> {
         match next {
             Next::At(at, _) | Next::Yield(at, _) => Some(at.saturating_sub(self.services.router.now())),
             Next::Settled | Next::Retry(_) | Next::Park => None,
         }
     }
 
-    /// Nobody tells of what it waits for.
-    pub(super) fn look_again(&self) -> Next<Cause> {
-        let wait = jittered(self.settings.yield_every, JITTER);
+    /// Requeues an object that waits for something that has no watch.
+    pub(super) fn requeue_waiting(&self) -> Next<Cause> {
+        let wait = add_jitter(self.settings.wait_interval, JITTER_PERCENT);
         Next::Yield(self.services.router.now() + wait, Cause::Retry)
     }
 
-    /// As the component wants it.
-    pub(super) fn next(&self, plugin: &Plugin, result: &Answer) -> Next<Cause> {
-        let pace = plugin.terms.grants.pace();
-        let jitter = pace.jitter.map_or(JITTER, u32::from);
-        let interval = pace.poll.unwrap_or(self.settings.poll);
+    /// The requeue that the component asks for.
+    pub(super) fn choose_requeue(&self, plugin: &Plugin, result: &GuestResult) -> Next<Cause> {
+        let settings = plugin.terms.grants.reconcile();
+        let jitter = settings.jitter.map_or(JITTER_PERCENT, u32::from);
+        let interval = settings.interval.unwrap_or(self.settings.poll_interval);
         let router = &self.services.router;
-        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(SOONEST), cause);
+        let after = |wait: Duration, cause| Next::At(router.now() + wait.max(MIN_REQUEUE_DELAY), cause);
         match result {
-            Answer::Outcome(outcome) => match outcome.next {
-                reconciler::Next::Settled => Next::Settled,
+            GuestResult::Outcome(outcome) => match outcome.next {
+                reconciler::Next::AwaitChange => Next::Settled,
                 reconciler::Next::Poll(ms) => after(
-                    jittered(ms.map_or(interval, Duration::from_millis), jitter),
+                    add_jitter(ms.map_or(interval, Duration::from_millis), jitter),
                     Cause::Poll,
                 ),
                 reconciler::Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
@@ -94,15 +94,15 @@ impl Controller {
                     after(Duration::from_millis(at).saturating_sub(now), Cause::Timer)
                 }
             },
-            Answer::Failure(failure) => match failure.resolution {
+            GuestResult::Failure(failure) => match failure.resolution {
                 reconciler::Resolution::Retry => Next::Retry(Cause::Retry),
-                reconciler::Resolution::Yield => Next::Yield(
-                    router.now() + jittered(self.settings.yield_every, jitter),
+                reconciler::Resolution::Wait => Next::Yield(
+                    router.now() + add_jitter(self.settings.wait_interval, jitter),
                     Cause::Retry,
                 ),
-                reconciler::Resolution::Parked | reconciler::Resolution::Denied(_) => Next::Park,
+                reconciler::Resolution::Terminal | reconciler::Resolution::Denied(_) => Next::Park,
                 reconciler::Resolution::Throttled(ms) => Next::Yield(
-                    router.now() + Duration::from_millis(ms).max(SOONEST),
+                    router.now() + Duration::from_millis(ms).max(MIN_REQUEUE_DELAY),
                     Cause::Retry,
                 ),
             },
@@ -110,10 +110,9 @@ impl Controller {
     }
 }
 
-/// Up to so many per cent more, so that objects that were made together don't poll together for ever.
-pub(super) fn jittered(interval: Duration, percent: u32) -> Duration {
-    // What a component or a file says may be any number.
-    let interval = interval.min(LONGEST);
+/// Adds up to this percentage to an interval, so that objects that were created together don't poll together forever.
+pub(super) fn add_jitter(interval: Duration, percent: u32) -> Duration {
+    let interval = interval.min(MAX_INTERVAL);
     interval + interval * percent.min(100) / 100 * (crate::kube::time::unique() % 1000) as u32 / 1000
 }
 
@@ -122,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_is_an_interval() {
+    fn add_jitter_to_any_interval_stays_within_limits() {
         for interval in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
-            let jittered = jittered(interval, u32::MAX);
-            assert!(jittered >= interval.min(LONGEST) && jittered <= LONGEST * 2);
+            let jittered = add_jitter(interval, u32::MAX);
+            assert!(jittered >= interval.min(MAX_INTERVAL) && jittered <= MAX_INTERVAL * 2);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reconciles one by one, for who does not wait for what comes later: a plan.
+//! Single reconciles, for a plan.
 
 use super::Controller;
 use crate::{
@@ -10,35 +10,35 @@ use crate::{
     },
 };
 
-/// How one reconcile ended.
+/// Result of a single reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The object is not there any more.
+pub enum ReconcileStep {
+    /// The object is gone.
     Gone,
-    /// It did what it could.
+    /// The reconcile has succeeded.
     Done,
-    /// It waits for something.
+    /// The object waits for something.
     Waits,
-    /// It failed, and would be tried again.
+    /// The reconcile has failed, and would be retried.
     Fails,
-    /// It failed, and would not be tried again by itself.
+    /// The reconcile has failed, and would not be retried.
     Parked,
 }
 
 impl Controller {
-    /// Reconciles what was popped, for this once: it comes again when what it read changes, and not by itself. Gives
-    /// what it read.
-    pub async fn step(&self, work: &Work<ObjectRef, Cause>) -> (Step, Vec<Dependency>) {
+    /// Reconciles an object that was popped from the queue. It is queued again when a dependency changes, not after a
+    /// time. Returns its dependencies.
+    pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
         let router = &self.services.router;
-        let Some(end) = self.reconcile(work).await else {
+        let Some(end) = self.reconcile_object(work).await else {
             router.forget(&work.key);
-            return (Step::Gone, Vec::new());
+            return (ReconcileStep::Gone, Vec::new());
         };
         let step = match end.next {
-            Next::Settled | Next::At(..) => Step::Done,
-            Next::Yield(..) => Step::Waits,
-            Next::Retry(_) => Step::Fails,
-            Next::Park => Step::Parked,
+            Next::Settled | Next::At(..) => ReconcileStep::Done,
+            Next::Yield(..) => ReconcileStep::Waits,
+            Next::Retry(_) => ReconcileStep::Fails,
+            Next::Park => ReconcileStep::Parked,
         };
         router.done(&work.key, Next::Settled, end.reads.clone());
         (step, end.reads.unwrap_or_default())

@@ -1,16 +1,17 @@
-//! What happened to each object, counted: for `/objects`, `ostler status`, `ostler explain` and tests.
+//! Statistics of the reconciles of each object, for `/objects`, `ostler status`, `ostler explain` and tests.
 //!
-//! On the way of every reconcile, and one entry per object: only what can't be had elsewhere is kept. What an
-//! object says of itself is in the store.
+//! Every reconcile updates them, and there is an entry per object: only what is not available elsewhere is kept. The
+//! conditions of an object are read from the store.
 
 use crate::sandbox::capabilities::Counts;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     num::NonZero,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,28 +23,28 @@ use crate::{
     },
 };
 
-/// One object's facts.
+/// Statistics of one object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
-    /// Kind of the object.
+pub struct ObjectStats {
+    /// Its kind.
     pub kind: String,
     /// Its namespace; empty for cluster-scoped ones.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Whether it is Ready for its current generation.
+    /// True when it is Ready for its current generation.
     pub ready: bool,
     /// Reason of its Ready condition.
     pub reason: String,
     /// Message of its Ready condition.
     pub message: String,
-    /// Milliseconds from when the host first saw it until it was first Ready.
+    /// Milliseconds from when the host first received it until it was first Ready.
     pub ready_ms: Option<f64>,
-    /// Reconciles so far.
+    /// Number of reconciles.
     pub reconciles: u64,
-    /// Reconciles that ended in a failure or a trap.
+    /// Number of reconciles that ended in a failure or a trap.
     pub failures: u64,
-    /// Reconciles of it that began while another was running: must stay 0.
+    /// Number of reconciles that began while another one of it was running. It must stay 0.
     pub overlaps: u64,
     /// See [`Counts::api_writes`].
     pub api_writes: u64,
@@ -53,63 +54,63 @@ pub struct Facts {
     pub upstream_writes: u64,
     /// The plugin that reconciles it.
     pub plugin: String,
-    /// The build of the plugin that reconciled it last (SHA-256).
+    /// SHA-256 of the build that reconciled it last.
     pub plugin_digest: String,
-    /// When its last reconcile ended (RFC 3339).
+    /// End of its last reconcile (RFC 3339).
     pub last_reconcile: Option<String>,
-    /// How long that took, in milliseconds.
+    /// Duration of its last reconcile in milliseconds.
     pub last_ms: Option<f64>,
     /// Its last errors, newest last.
-    pub errors: Vec<ErrorFact>,
+    pub errors: Vec<RecordedError>,
 }
 
 /// An error of an object, once or several times in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorFact {
-    /// When it happened last (RFC 3339).
+pub struct RecordedError {
+    /// Time of the last occurrence (RFC 3339).
     pub at: String,
-    /// What it is, in a word.
+    /// Reason, as a CamelCase word.
     pub reason: String,
-    /// What it is, for people.
+    /// Message.
     pub message: String,
-    /// How often in a row.
+    /// Number of occurrences in a row.
     pub count: u32,
 }
 
-/// How many objects, and how many of them are Ready.
+/// Number of objects, and of those that are Ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Objects {
-    /// All of them.
+pub struct ObjectCounts {
+    /// Number of objects.
     pub total: usize,
-    /// Those that are Ready.
+    /// Number of those that are Ready.
     pub ready: usize,
 }
 
-/// Errors kept per object.
-const ERRORS: usize = 5;
-/// Bytes kept of an error's message.
-const MESSAGE: usize = 1024;
-/// Durations kept for percentiles.
-const SAMPLES: usize = 100_000;
+/// Limit of the errors kept per object.
+const MAX_ERRORS: usize = 5;
+/// Limit of the bytes kept of an error's message.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// Limit of the durations kept for percentiles.
+const MAX_SAMPLES: usize = 100_000;
 
-/// The facts of all objects.
-pub struct Ledger {
+/// Statistics of all objects.
+pub struct ReconcileStats {
     store: Arc<Store>,
     began: Instant,
     objects: Mutex<HashMap<ObjectRef, Entry>>,
-    /// The builds that reconciled something: most objects share one.
+    /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
-    /// Duration of the first reconciles, in microseconds: the guest's call and all of it.
+    /// Durations of the first reconciles in microseconds: of the component's call, and of the whole reconcile.
     overhead: Mutex<Vec<(u32, u32)>>,
 }
 
-/// What is kept per object: times as small numbers, for there are many entries.
+/// Entry of an object. Times are small numbers, since there are many entries.
 struct Entry {
-    /// In microseconds after the ledger was begun.
+    /// In microseconds after the stats was begun.
     seen: u64,
     /// Microseconds from then until it was first Ready.
     ready_after: Option<NonZero<u64>>,
-    /// Which version of the object `ready` is about.
+    /// `metadata.resourceVersion` of the object that `ready` belongs to.
     version: u64,
     ready: bool,
     running: bool,
@@ -119,14 +120,14 @@ struct Entry {
     api_writes: u32,
     upstream_reads: u32,
     upstream_writes: u32,
-    /// In microseconds.
+    /// Duration of the last reconcile in microseconds.
     took: u32,
-    /// In seconds since the epoch.
+    /// End of the last reconcile in seconds since the epoch.
     ended: Option<NonZero<u64>>,
     build: Option<Arc<Build>>,
-    // Most objects have none.
+    // Boxed because most objects have none.
     #[allow(clippy::box_collection)]
-    errors: Option<Box<VecDeque<Kept>>>,
+    errors: Option<Box<VecDeque<LoggedError>>>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -135,15 +136,15 @@ struct Build {
     digest: Box<str>,
 }
 
-struct Kept {
+struct LoggedError {
     at: SystemTime,
     reason: Box<str>,
     message: Box<str>,
     count: u32,
 }
 
-impl Ledger {
-    /// No facts yet; what objects say of themselves is in this store.
+impl ReconcileStats {
+    /// Creates empty statistics. The conditions of objects are read from this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self {
             store,
@@ -154,14 +155,14 @@ impl Ledger {
         }
     }
 
-    /// The host sees an object: its time to Ready counts from here.
-    pub fn seen(&self, key: &ObjectRef) {
-        self.with(key, |_| {});
+    /// Records that the host has received an object: its time to Ready starts here.
+    pub fn observe_object(&self, key: &ObjectRef) {
+        self.update_entry(key, |_| {});
     }
 
-    /// A reconcile begins, by this build of a plugin.
-    pub fn reconciled(&self, key: &ObjectRef, plugin: &Arc<str>, digest: &str) {
-        let same = self.with(key, |entry| {
+    /// Records the beginning of a reconcile by this build of a plugin.
+    pub fn begin_reconcile(&self, key: &ObjectRef, plugin: &Arc<str>, digest: &str) {
+        let same = self.update_entry(key, |entry| {
             entry.reconciles += 1;
             entry.overlaps += u32::from(entry.running);
             entry.running = true;
@@ -169,20 +170,20 @@ impl Ledger {
             build.is_some_and(|b| *b.digest == *digest && b.plugin == *plugin)
         });
         if !same {
-            let build = self.build(plugin, digest);
-            self.with(key, |entry| entry.build = Some(build));
+            let build = self.intern_build(plugin, digest);
+            self.update_entry(key, |entry| entry.build = Some(build));
         }
     }
 
-    fn build(&self, plugin: &Arc<str>, digest: &str) -> Arc<Build> {
-        let mut builds = self.builds.lock().expect("lock");
-        // Builds nobody was reconciled by lately are of no interest.
+    fn intern_build(&self, plugin: &Arc<str>, digest: &str) -> Arc<Build> {
+        let mut builds = self.builds.lock();
         if let Some(known) = builds
             .iter()
             .find(|b| *b.digest == *digest && b.plugin == *plugin)
         {
             return known.clone();
         }
+        // Builds that no entry refers to are dropped.
         builds.retain(|b| Arc::strong_count(b) > 1);
         let build = Arc::new(Build {
             plugin: plugin.clone(),
@@ -192,49 +193,49 @@ impl Ledger {
         build
     }
 
-    /// A reconcile has ended: what it cost, and how long the component's call and all of it took.
-    pub fn ended(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
-        self.finished(key, failed, whole);
-        let mut samples = self.overhead.lock().expect("lock");
-        if samples.len() < SAMPLES {
-            samples.push((micros(call), micros(whole)));
+    /// Records the end of a reconcile with the durations of the component's call and of the whole.
+    pub fn end_call(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
+        self.end_reconcile(key, failed, whole);
+        let mut samples = self.overhead.lock();
+        if samples.len() < MAX_SAMPLES {
+            samples.push((to_micros(call), to_micros(whole)));
         }
     }
 
-    /// The same of one without a component.
-    pub fn finished(&self, key: &ObjectRef, failed: bool, whole: Duration) {
-        self.with(key, |entry| {
+    /// Records the end of a reconcile without a component's call.
+    pub fn end_reconcile(&self, key: &ObjectRef, failed: bool, whole: Duration) {
+        self.update_entry(key, |entry| {
             entry.failures += u32::from(failed);
             entry.running = false;
-            entry.took = micros(whole);
+            entry.took = to_micros(whole);
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             entry.ended = NonZero::new(now.map_or(0, |d| d.as_secs()));
         });
     }
 
-    /// A reconcile was abandoned: it has not ended, and runs no more.
-    pub fn abandoned(&self, key: &ObjectRef) {
-        self.with(key, |entry| entry.running = false);
+    /// Records that a reconcile was abandoned without a result.
+    pub fn abandon_reconcile(&self, key: &ObjectRef) {
+        self.update_entry(key, |entry| entry.running = false);
     }
 
-    /// What a reconcile cost.
-    pub fn count(&self, key: &ObjectRef, counts: Counts) {
+    /// Adds the requests of a reconcile.
+    pub fn add_counts(&self, key: &ObjectRef, counts: Counts) {
         if counts == Counts::default() {
             return;
         }
         let add = |to: &mut u32, n: u64| *to = to.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        self.with(key, |entry| {
+        self.update_entry(key, |entry| {
             add(&mut entry.api_writes, counts.api_writes);
             add(&mut entry.upstream_reads, counts.upstream_reads);
             add(&mut entry.upstream_writes, counts.upstream_writes);
         });
     }
 
-    /// Something went wrong. The same again is counted.
-    pub fn failed(&self, key: &ObjectRef, reason: &str, message: &str) {
-        let message = cut(message);
+    /// Records an error. A repetition of the last one is counted.
+    pub fn record_error(&self, key: &ObjectRef, reason: &str, message: &str) {
+        let message = truncate_message(message);
         let at = SystemTime::now();
-        self.with(key, |entry| {
+        self.update_entry(key, |entry| {
             let errors = entry.errors.get_or_insert_default();
             if let Some(last) = errors.back_mut()
                 && *last.reason == *reason
@@ -244,10 +245,10 @@ impl Ledger {
                 last.count = last.count.saturating_add(1);
                 return;
             }
-            if errors.len() >= ERRORS {
+            if errors.len() >= MAX_ERRORS {
                 errors.pop_front();
             }
-            errors.push_back(Kept {
+            errors.push_back(LoggedError {
                 at,
                 reason: reason.into(),
                 message: message.into(),
@@ -256,13 +257,13 @@ impl Ledger {
         });
     }
 
-    /// What the object says of itself now. Looked at once per version.
-    pub fn looked(&self, key: &ObjectRef, object: &Object) {
-        let known = self.with(key, |entry| entry.version == object.resource_version);
+    /// Records whether an object is Ready. Its conditions are parsed once per version.
+    pub fn observe_status(&self, key: &ObjectRef, object: &Object) {
+        let known = self.update_entry(key, |entry| entry.version == object.resource_version);
         if !known {
             let ready = object.ready().ready;
-            let now = self.now();
-            self.with(key, |entry| {
+            let now = self.elapsed_micros();
+            self.update_entry(key, |entry| {
                 entry.version = object.resource_version;
                 entry.ready = ready;
                 if ready && entry.ready_after.is_none() {
@@ -272,19 +273,19 @@ impl Ledger {
         }
     }
 
-    /// The object is gone.
+    /// Removes the entry of an object that is gone.
     pub fn forget(&self, key: &ObjectRef) {
-        self.objects.lock().expect("lock").remove(key);
+        self.objects.lock().remove(key);
     }
 
-    /// How many reconciles have ended whose durations are kept.
-    pub fn reconciles(&self) -> usize {
-        self.overhead.lock().expect("lock").len()
+    /// Number of reconciles whose durations are kept.
+    pub fn count_reconciles(&self) -> usize {
+        self.overhead.lock().len()
     }
 
-    /// (call, whole) durations in microseconds of the first reconciles, without the very first `after`.
-    pub fn durations(&self, after: usize) -> Vec<(u64, u64)> {
-        let samples = self.overhead.lock().expect("lock");
+    /// Durations in microseconds of the component's call and of the whole reconcile, without the first `after` ones.
+    pub fn list_durations(&self, after: usize) -> Vec<(u64, u64)> {
+        let samples = self.overhead.lock();
         let after = samples.get(after..).unwrap_or_default();
         after
             .iter()
@@ -292,34 +293,36 @@ impl Ledger {
             .collect()
     }
 
-    /// The facts of all objects, in order of kind, namespace and name.
-    pub fn all(&self) -> Vec<Facts> {
-        self.keys().iter().filter_map(|key| self.of(key)).collect()
+    /// Statistics of all objects, in order of kind, namespace and name.
+    pub fn all_objects(&self) -> Vec<ObjectStats> {
+        self.keys().iter().filter_map(|key| self.object(key)).collect()
     }
 
-    /// The facts of one object.
-    pub fn of(&self, key: &ObjectRef) -> Option<Facts> {
-        // Parsed before the lock is taken: reconciles wait for that.
+    /// Statistics of one object.
+    pub fn object(&self, key: &ObjectRef) -> Option<ObjectStats> {
+        // The object is parsed before the lock is taken, which reconciles need.
         let object = self.store.get(key, Form::Whole);
         let readiness = object.map(|o| o.ready()).unwrap_or_default();
-        let objects = self.objects.lock().expect("lock");
-        objects.get(key).map(|entry| tell(key, entry, readiness))
+        let objects = self.objects.lock();
+        objects
+            .get(key)
+            .map(|entry| describe_object(key, entry, readiness))
     }
 
-    /// All objects, in order of kind, namespace and name.
+    /// The keys of all objects, in order of kind, namespace and name.
     pub fn keys(&self) -> Vec<ObjectRef> {
         let mut keys: Vec<_> = {
-            let objects = self.objects.lock().expect("lock");
+            let objects = self.objects.lock();
             objects.keys().cloned().collect()
         };
         keys.sort();
         keys
     }
 
-    /// How many objects there are of each kind.
-    pub fn by_kind(&self) -> BTreeMap<Gvk, Objects> {
-        let mut kinds: BTreeMap<Gvk, Objects> = BTreeMap::new();
-        for (key, ready) in self.readiness() {
+    /// Number of objects of each kind.
+    pub fn count_by_kind(&self) -> BTreeMap<Gvk, ObjectCounts> {
+        let mut kinds: BTreeMap<Gvk, ObjectCounts> = BTreeMap::new();
+        for (key, ready) in self.list_readiness() {
             let objects = kinds.entry(key.gvk.clone()).or_default();
             objects.total += 1;
             objects.ready += usize::from(ready);
@@ -327,19 +330,23 @@ impl Ledger {
         kinds
     }
 
-    /// The facts of objects that are not Ready, in order, so many at most.
-    pub fn not_ready(&self, limit: usize) -> Vec<Facts> {
-        let mut keys: Vec<_> = self.readiness().into_iter().filter(|(_, ready)| !ready).collect();
+    /// Statistics of objects that are not Ready, sorted, up to a limit.
+    pub fn list_not_ready(&self, limit: usize) -> Vec<ObjectStats> {
+        let mut keys: Vec<_> = self
+            .list_readiness()
+            .into_iter()
+            .filter(|(_, ready)| !ready)
+            .collect();
         keys.sort();
         keys.into_iter()
             .take(limit)
-            .filter_map(|(key, _)| self.of(&key))
+            .filter_map(|(key, _)| self.object(&key))
             .collect()
     }
 
-    /// The last errors of all objects, newest first, so many at most.
-    pub fn errors(&self, limit: usize) -> Vec<(ObjectRef, ErrorFact)> {
-        let objects = self.objects.lock().expect("lock");
+    /// The last error of each object, newest first, up to a limit.
+    pub fn list_errors(&self, limit: usize) -> Vec<(ObjectRef, RecordedError)> {
+        let objects = self.objects.lock();
         let mut last: Vec<_> = objects
             .iter()
             .filter_map(|(key, entry)| Some((key, entry.errors.as_ref()?.back()?)))
@@ -347,15 +354,15 @@ impl Ledger {
         last.sort_by(|a, b| b.1.at.cmp(&a.1.at).then_with(|| a.0.cmp(b.0)));
         last.truncate(limit);
         last.into_iter()
-            .map(|(key, kept)| (key.clone(), kept.tell()))
+            .map(|(key, kept)| (key.clone(), kept.describe()))
             .collect()
     }
 
-    /// Whether each object is Ready now. Only those that have changed since their last reconcile are parsed,
-    /// and none while reconciles wait for the lock.
-    fn readiness(&self) -> Vec<(ObjectRef, bool)> {
+    /// All objects, and whether they are Ready. Only those that have changed since their last reconcile are parsed, and
+    /// without the lock, which reconciles need.
+    fn list_readiness(&self) -> Vec<(ObjectRef, bool)> {
         let known: Vec<_> = {
-            let objects = self.objects.lock().expect("lock");
+            let objects = self.objects.lock();
             let known = |(key, entry): (&ObjectRef, &Entry)| (key.clone(), entry.version, entry.ready);
             objects.iter().map(known).collect()
         };
@@ -371,30 +378,30 @@ impl Ledger {
         known.into_iter().map(now).collect()
     }
 
-    fn with<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
-        let mut objects = self.objects.lock().expect("lock");
+    fn update_entry<T>(&self, key: &ObjectRef, change: impl FnOnce(&mut Entry) -> T) -> T {
+        let mut objects = self.objects.lock();
         if let Some(entry) = objects.get_mut(key) {
             return change(entry);
         }
         change(
             objects
                 .entry(key.clone())
-                .or_insert_with(|| Entry::new(self.now())),
+                .or_insert_with(|| Entry::new(self.elapsed_micros())),
         )
     }
 
-    /// Microseconds since it was begun.
-    fn now(&self) -> u64 {
+    /// Microseconds since the creation of the statistics.
+    fn elapsed_micros(&self) -> u64 {
         self.began.elapsed().as_micros() as u64
     }
 }
 
-fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
+fn describe_object(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> ObjectStats {
     let ms = |micros: f64| micros / 1000.0;
     let at =
         |seconds: NonZero<u64>| crate::kube::time::rfc3339(UNIX_EPOCH + Duration::from_secs(seconds.get()));
     let build = entry.build.as_ref();
-    Facts {
+    ObjectStats {
         kind: key.gvk.kind.to_string(),
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
@@ -416,7 +423,7 @@ fn tell(key: &ObjectRef, entry: &Entry, readiness: Readiness) -> Facts {
             .errors
             .iter()
             .flat_map(|e| e.iter())
-            .map(Kept::tell)
+            .map(LoggedError::describe)
             .collect(),
     }
 }
@@ -443,9 +450,9 @@ impl Entry {
     }
 }
 
-impl Kept {
-    fn tell(&self) -> ErrorFact {
-        ErrorFact {
+impl LoggedError {
+    fn describe(&self) -> RecordedError {
+        RecordedError {
             at: crate::kube::time::rfc3339(self.at),
             reason: self.reason.to_string(),
             message: self.message.to_string(),
@@ -454,12 +461,12 @@ impl Kept {
     }
 }
 
-fn micros(took: Duration) -> u32 {
+fn to_micros(took: Duration) -> u32 {
     u32::try_from(took.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn cut(message: &str) -> &str {
-    let mut end = message.len().min(MESSAGE);
+fn truncate_message(message: &str) -> &str {
+    let mut end = message.len().min(MAX_MESSAGE_BYTES);
     while !message.is_char_boundary(end) {
         end -= 1;
     }
@@ -480,44 +487,50 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_what_the_store_says() {
+    fn readiness_follows_the_object_in_the_store() {
         let store = Arc::new(Store::default());
-        let ledger = Ledger::new(store.clone());
+        let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
         store.open(&Reach::default().object(&key, Form::Whole));
         store.put(&key, first, Form::Whole, Origin::Watched);
-        ledger.reconciled(&key, &"p".into(), "digest");
-        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
-        assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 0 });
-        assert_eq!(ledger.not_ready(10).len(), 1);
-        // Somebody else's status write, not looked at yet.
+        stats.begin_reconcile(&key, &"p".into(), "digest");
+        stats.observe_status(&key, &store.get(&key, Form::Whole).expect("there"));
+        assert_eq!(
+            stats.count_by_kind()[&key.gvk],
+            ObjectCounts { total: 1, ready: 0 }
+        );
+        assert_eq!(stats.list_not_ready(10).len(), 1);
+        // Another writer's status, not observed by a reconcile yet.
         store.put(&key, object(2, "True").1, Form::Whole, Origin::Watched);
-        assert_eq!(ledger.by_kind()[&key.gvk], Objects { total: 1, ready: 1 });
-        let facts = ledger.of(&key).expect("facts");
+        assert_eq!(
+            stats.count_by_kind()[&key.gvk],
+            ObjectCounts { total: 1, ready: 1 }
+        );
+        let facts = stats.object(&key).expect("facts");
         assert!(facts.ready && facts.ready_ms.is_none());
-        ledger.looked(&key, &store.get(&key, Form::Whole).expect("there"));
-        assert!(ledger.of(&key).expect("facts").ready_ms.is_some());
+        stats.observe_status(&key, &store.get(&key, Form::Whole).expect("there"));
+        assert!(stats.object(&key).expect("facts").ready_ms.is_some());
         assert_eq!((&*facts.plugin, &*facts.plugin_digest), ("p", "digest"));
     }
 
     #[test]
-    fn the_last_errors_are_kept_and_the_same_again_is_counted() {
-        let ledger = Ledger::new(Arc::default());
+    fn errors_are_limited_and_repetitions_counted() {
+        let stats = ReconcileStats::new(Arc::default());
         let key = object(1, "False").0;
-        for i in 0..ERRORS + 2 {
+        for i in 0..MAX_ERRORS + 2 {
             for _ in 0..=i {
-                ledger.failed(&key, "Failed", &format!("attempt {i}"));
+                stats.record_error(&key, "Failed", &format!("attempt {i}"));
             }
         }
-        let errors = ledger.of(&key).expect("facts").errors;
-        assert_eq!(errors.len(), ERRORS);
+        let errors = stats.object(&key).expect("facts").errors;
+        assert_eq!(errors.len(), MAX_ERRORS);
         let last = errors.last().expect("the newest");
         assert_eq!((&*last.message, last.count), ("attempt 6", 7));
-        assert_eq!(ledger.errors(10)[0].1, *last);
+        assert_eq!(stats.list_errors(10)[0].1, *last);
     }
 
     #[test]
-    fn an_entry_is_small() {
+    fn entry_fits_in_80_bytes() {
         assert!(size_of::<Entry>() <= 80, "{} bytes", size_of::<Entry>());
     }
 }

@@ -1,11 +1,11 @@
-//! The status of an object, from what was said of it: written once, and only when it differs.
+//! Status writes: the status of an object is written once per result, and only when it differs.
 
 use std::{hash::Hash, sync::Arc};
 
 use serde_json::Value;
 use tracing::warn;
 
-use super::{Answer, Controller, End, Notes, api_writes};
+use super::{Controller, GuestResult, ObjectState, ReconcileOutcome, count_writes};
 use crate::{
     client::api::{ApiError, complain},
     contract::{
@@ -15,160 +15,201 @@ use crate::{
     kube::{hash::hash_to_u64, key::ObjectRef, object::Object},
     observe::metrics::Suppressed,
     plugin::Plugin,
-    reconcile::conditions::{self, Moment},
+    reconcile::conditions::{self, StatusContext},
     schedule::queue::Next,
 };
 
 impl Controller {
-    /// Writes what was said of an object. Gives whether something had to be sent.
+    /// Writes the status that follows from a result. Returns true if a request was sent.
     pub(super) async fn write_status(
         &self,
         by: &Arc<str>,
         key: &ObjectRef,
         object: &Arc<Object>,
-        result: &Answer,
-    ) -> Result<bool, End> {
-        let said = hash_to_u64(|hasher| result.hash(hasher));
-        let version =
-            |o: &Object| hash_to_u64(|hasher| (said, &o.uid, o.resource_version, o.generation).hash(hasher));
-        let suppressed = || {
-            let metrics = self.services.metrics.plugin(by);
-            metrics.suppressed(Suppressed::Status);
+        result: &GuestResult,
+    ) -> Result<bool, ReconcileOutcome> {
+        let result_hash = hash_to_u64(|hasher| result.hash(hasher));
+        let hash_version = |o: &Object| {
+            hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, o.generation).hash(hasher))
         };
-        if self.said(key) == Some(version(object)) {
-            suppressed();
+        if self.written_hash(key) == Some(hash_version(object)) {
+            self.count_suppressed(by);
             return Ok(false);
         }
         let whole = object.value();
         let old = whole.get("status");
         let now = crate::kube::time::now_rfc3339();
-        let moment = Moment {
+        let context = StatusContext {
             generation: object.generation,
             now: &now,
         };
-        let new =
-            match result {
-                Answer::Outcome(outcome) => fields(&outcome.status)
-                    .map(|f| conditions::after_outcome(old, outcome, f.as_ref(), moment)),
-                Answer::Failure(failure) => fields(&failure.status)
-                    .map(|f| conditions::after_failure(old, failure, f.as_ref(), moment)),
-            };
-        let mut new = new.unwrap_or_else(|why| {
-            let failure = nonsense(&why);
-            warn!(object = %key, plugin = &**by, "{}", failure.message);
-            self.ledger.failed(key, &failure.reason, &failure.message);
-            conditions::after_failure(old, &failure, None, moment)
-        });
-        let plugin = self.registry.of_kind(&key.gvk);
-        let phased = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
-        if phased {
-            new["phase"] = conditions::phase(&new, object.deleting()).into();
-        }
+        let new = self.compose_status(by, key, object, result, old, context);
         let patch = conditions::merge_patch(old, &new);
-        let Some(patch) = patch.filter(|_| !self.dropped_before(key, old, &new)) else {
-            self.ledger.looked(key, object);
-            self.note(key, |notes| notes.said = version(object));
-            suppressed();
+        let Some(patch) = patch.filter(|_| !self.was_dropped_before(key, old, &new)) else {
+            self.stats.observe_status(key, object);
+            self.update_state(key, |state| state.written = hash_version(object));
+            self.count_suppressed(by);
             return Ok(false);
         };
         let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
-        self.ledger.count(key, api_writes(1));
+        self.stats.add_counts(key, count_writes(1));
         match patched {
             Ok(object) => {
-                self.ledger.looked(key, &object);
-                // What is in the store may be newer than what was written.
-                let ours = self.kept_whole(key, &object, &new) && object.generation == moment.generation;
-                self.note(key, |notes| notes.said = if ours { version(&object) } else { 0 });
+                self.stats.observe_status(key, &object);
+                // The object in the store may be newer than the one whose status was written.
+                let is_ours =
+                    self.is_stored_completely(key, &object, &new) && object.generation == context.generation;
+                let written = if is_ours { hash_version(&object) } else { 0 };
+                self.update_state(key, |state| state.written = written);
                 Ok(true)
             }
-            Err(e) if e.code() == 404 => Err(self.missing()),
-            Err(ApiError::Deposed(_)) => Err(End::retry()),
-            // Another object has taken its name: the status was not for that one, and its turn comes.
             Err(ApiError::Status {
+                code: 422, message, ..
+            }) if !message.contains("uid") => Err(self
+                .report_refused_status(by, key, object, old, context, &message)
+                .await),
+            Err(e) => Err(self.explain_unwritten_status(by, key, &e)),
+        }
+    }
+
+    fn count_suppressed(&self, by: &Arc<str>) {
+        self.services.metrics.plugin(by).suppressed(Suppressed::Status);
+    }
+
+    /// The new status of an object: conditions, fields of the component, and the phase where the kind has one.
+    fn compose_status(
+        &self,
+        by: &Arc<str>,
+        key: &ObjectRef,
+        object: &Object,
+        result: &GuestResult,
+        old: Option<&Value>,
+        context: StatusContext,
+    ) -> Value {
+        let new = match result {
+            GuestResult::Outcome(outcome) => parse_fields(&outcome.status)
+                .map(|f| conditions::status_after_outcome(old, outcome, f.as_ref(), context)),
+            GuestResult::Failure(failure) => parse_fields(&failure.status)
+                .map(|f| conditions::status_after_failure(old, failure, f.as_ref(), context)),
+        };
+        let mut new = new.unwrap_or_else(|why| {
+            let failure = invalid_status(&why);
+            warn!(object = %key, plugin = &**by, error = failure.message, "invalid status");
+            self.stats.record_error(key, &failure.reason, &failure.message);
+            conditions::status_after_failure(old, &failure, None, context)
+        });
+        let plugin = self.registry.find_by_kind(&key.gvk);
+        let has_phase = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
+        if has_phase {
+            new["phase"] = conditions::compute_phase(&new, object.deleting()).into();
+        }
+        new
+    }
+
+    /// Writes a status that says that the API server has refused (HTTP 422) the component's. It would refuse that one
+    /// the next time, too, so the object is not requeued.
+    async fn report_refused_status(
+        &self,
+        by: &Arc<str>,
+        key: &ObjectRef,
+        object: &Object,
+        old: Option<&Value>,
+        context: StatusContext<'_>,
+        message: &str,
+    ) -> ReconcileOutcome {
+        warn!(object = %key, plugin = &**by, error = %message, "API server refused status");
+        let failure = invalid_status(message);
+        self.stats.record_error(key, &failure.reason, &failure.message);
+        let status = conditions::status_after_failure(old, &failure, None, context);
+        if let Some(patch) = conditions::merge_patch(old, &status) {
+            let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
+            self.stats.add_counts(key, count_writes(1));
+            if let Ok(object) = patched {
+                self.stats.observe_status(key, &object);
+            }
+        }
+        ReconcileOutcome {
+            next: Next::Park,
+            reads: None,
+            follows: None,
+        }
+    }
+
+    /// The outcome of a reconcile whose status could not be written.
+    fn explain_unwritten_status(&self, by: &Arc<str>, key: &ObjectRef, e: &ApiError) -> ReconcileOutcome {
+        match e {
+            e if e.code() == 404 => self.wait_for_watch(),
+            ApiError::Deposed(_) => ReconcileOutcome::retry(),
+            // Another object has taken its name (the uid differs): the status was not for that one, which is
+            // reconciled on its own.
+            ApiError::Status {
                 code: 409 | 422,
                 message,
                 ..
-            }) if message.contains("uid") => Err(End::retry()),
-            Err(ApiError::Status {
-                code: 422, message, ..
-            }) => {
-                // What the server won't take now it won't take the next time. That much is said in a
-                // status that it does take.
-                warn!(object = %key, plugin = &**by, "status refused: {message}");
-                let failure = nonsense(&message);
-                self.ledger.failed(key, &failure.reason, &failure.message);
-                let said = conditions::after_failure(old, &failure, None, moment);
-                if let Some(patch) = conditions::merge_patch(old, &said) {
-                    let patched = self.services.effects.patch_status(key, &object.uid, &patch).await;
-                    self.ledger.count(key, api_writes(1));
-                    if let Ok(object) = patched {
-                        self.ledger.looked(key, &object);
-                    }
-                }
-                Err(End {
-                    next: Next::Park,
-                    reads: None,
-                    follows: None,
-                })
-            }
-            Err(e) => {
-                complain!(e, object = %key, plugin = &**by, "status not written: {e}");
-                self.ledger.failed(key, "StatusNotWritten", &e.to_string());
-                Err(End::retry())
+            } if message.contains("uid") => ReconcileOutcome::retry(),
+            e => {
+                complain!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
+                self.stats.record_error(key, "StatusUpdateFailed", &e.to_string());
+                ReconcileOutcome::retry()
             }
         }
     }
 
-    /// What a component said, unless it is more than it may say: that goes neither into a log nor a status.
-    pub(super) fn bounded(&self, plugin: &Plugin, key: &ObjectRef, answer: Answer) -> Answer {
+    /// Replaces a result that exceeds a limit by a failure, so that its text reaches neither a log nor a status.
+    pub(super) fn enforce_limits(
+        &self,
+        plugin: &Plugin,
+        key: &ObjectRef,
+        answer: GuestResult,
+    ) -> GuestResult {
         let limits = &plugin.terms.limits;
-        let Some((limit, found)) = excess(&answer, limits) else {
+        let Some((limit, found)) = find_excess(&answer, limits) else {
             return answer;
         };
         let name = limit.name();
-        let failure = nonsense(&format!("{name} are {found}, {} at most", limits.shown(limit)));
-        warn!(object = %key, plugin = &**plugin.name(), "{}", failure.message);
+        let failure = invalid_status(&format!("{name} are {found}, {} at most", limits.shown(limit)));
+        warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
         self.services.metrics.plugin(plugin.name()).exceeded(limit);
-        Answer::Failure(failure)
+        GuestResult::Failure(failure)
     }
 
-    /// Whether just this status was written over just that one, and the server did not keep it all.
-    fn dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
-        let notes = self.notes.lock().expect("lock");
-        let before = notes.get(key).and_then(|n| n.dropped.as_deref());
+    /// True when this status was written over that one before, and the server dropped fields of it.
+    fn was_dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
+        let states = self.states.lock();
+        let before = states.get(key).and_then(|s| s.dropped.as_deref());
         before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
     }
 
-    /// See [`Notes::said`].
-    fn said(&self, key: &ObjectRef) -> Option<u64> {
-        self.notes.lock().expect("lock").get(key).map(|n| n.said)
+    /// See [`ObjectState::written`].
+    fn written_hash(&self, key: &ObjectRef) -> Option<u64> {
+        self.states.lock().get(key).map(|s| s.written)
     }
 
-    pub(super) fn note(&self, key: &ObjectRef, change: impl FnOnce(&mut Notes)) {
-        change(self.notes.lock().expect("lock").entry(key.clone()).or_default());
+    pub(super) fn update_state(&self, key: &ObjectRef, change: impl FnOnce(&mut ObjectState)) {
+        change(self.states.lock().entry(key.clone()).or_default());
     }
 
-    /// Whether the server has kept all of a status. A field that the CRD does not have is dropped: written again
-    /// each time, it would never be there.
-    fn kept_whole(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
+    /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
+    /// again each time would never end.
+    fn is_stored_completely(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
         let kept = object.value().get("status").cloned().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
             let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-            warn!(object = %key, fields = fields.join(","), "status fields are not kept by the API server: does the CRD have them?");
+            warn!(object = %key, fields = fields.join(","), "status fields pruned by the API server, missing in the CRD");
             Box::new((wanted.clone(), kept))
         });
         let whole = dropped.is_none();
-        self.note(key, |notes| notes.dropped = dropped);
+        self.update_state(key, |state| state.dropped = dropped);
         whole
     }
 }
 
-/// The limit that an answer exceeds, and by how much it would have to be.
-fn excess(answer: &Answer, limits: &Limits) -> Option<(Limit, usize)> {
+/// The limit that a result exceeds, and the value of it.
+fn find_excess(answer: &GuestResult, limits: &Limits) -> Option<(Limit, usize)> {
     let (conditions, status, own) = match answer {
-        Answer::Outcome(outcome) => (&outcome.conditions, &outcome.status, 0),
-        Answer::Failure(failure) => {
+        GuestResult::Outcome(outcome) => (&outcome.conditions, &outcome.status, 0),
+        GuestResult::Failure(failure) => {
             let denied = match &failure.resolution {
                 reconciler::Resolution::Denied(why) => why.len(),
                 _ => 0,
@@ -197,8 +238,8 @@ fn excess(answer: &Answer, limits: &Limits) -> Option<(Limit, usize)> {
     over.map(|(limit, found, _)| (limit, found))
 }
 
-/// The status fields a component gave, parsed.
-fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
+/// Parses the status fields of a component.
+fn parse_fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
     let Some(json) = json else { return Ok(None) };
     match serde_json::from_slice(json) {
         Ok(value @ Value::Object(_)) => Ok(Some(value)),
@@ -207,11 +248,11 @@ fn fields(json: &Option<Vec<u8>>) -> Result<Option<Value>, String> {
     }
 }
 
-/// What a component said makes no sense.
-fn nonsense(why: &str) -> reconciler::Failure {
+/// The failure that stands for a status that can't be written.
+fn invalid_status(why: &str) -> reconciler::Failure {
     reconciler::Failure {
-        resolution: reconciler::Resolution::Parked,
-        reason: "PluginStatusInvalid".into(),
+        resolution: reconciler::Resolution::Terminal,
+        reason: "InvalidStatus".into(),
         message: format!("The plugin's status can't be written: {why}"),
         conditions: Vec::new(),
         status: None,

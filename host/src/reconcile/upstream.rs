@@ -1,14 +1,14 @@
-//! Upstreams, which the host itself reconciles: their status says how it is with them.
+//! Reconciler of `Upstream` objects: their status shows whether the upstream works.
 //!
-//! Requests tell most of it; where they don't (a new Upstream, a changed one, one that is down or that nobody has
-//! used for long) it is connected to, and logged in to where there is a log-in.
+//! Requests of components show most of it. For an upstream without recent ones (new, changed, down or idle) the host
+//! makes a health check: it connects, and logs in where a login is configured.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{Answer, Controller, End, JITTER, jittered};
+use super::{Controller, GuestResult, JITTER_PERCENT, ReconcileOutcome, add_jitter};
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
@@ -17,97 +17,110 @@ use crate::{
     },
     sandbox::capabilities::http::Secrets,
     schedule::{dependencies::Dependency, dispatcher::Cause, queue::Next},
-    upstream::{Report, SendError, UpstreamObject},
+    settings::Backoff,
+    upstream::{HealthReport, SendError, UpstreamObject},
 };
 
-/// The lane of Upstreams, and the name they are reconciled under.
-pub const LANE: &str = "upstreams";
+/// Queue lane of `Upstream` objects, and the field manager of their status.
+pub const LANE_NAME: &str = "upstreams";
 
-/// Upstreams looked at at the same time: who waits for one that is down keeps no plugin waiting.
-pub const CONCURRENCY: u32 = 4;
+/// Number of `Upstream` objects reconciled concurrently: a health check of one that is down waits for its timeout.
+pub const MAX_CONCURRENT: u32 = 4;
 
-/// One that is not as it should be is looked at again after this long at first, and at last.
-const UNHEALTHY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// One of which nothing was heard for this long is looked at.
-const IDLE: Duration = Duration::from_secs(1800);
-/// How long the Secrets may take to be listed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Backoff between health checks of an upstream that does not work.
+const UNHEALTHY_BACKOFF: Backoff = Backoff {
+    initial: Duration::from_secs(2),
+    max: Duration::from_secs(60),
+};
+/// Time without requests after which an upstream is checked.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Limit of the time for the list of Secrets.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Controller {
-    /// Reconciles an Upstream. None when it is gone.
-    pub(super) async fn upstream(&self, key: &ObjectRef) -> Option<End> {
+    /// Reconciles an `Upstream` object. Returns none when it is gone.
+    pub(super) async fn reconcile_upstream(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
         let Some(object) = self.services.store.get(key, Form::Whole) else {
-            self.services.upstreams.forget(&key.namespace, &key.name);
-            return self.gone(key).await;
+            self.services.upstreams.remove_client(&key.namespace, &key.name);
+            return self.forget_object(key).await;
         };
         if object.deleting() {
-            return Some(self.others(key).await);
+            return Some(self.reconcile_unowned(key).await);
         }
-        let by: Arc<str> = LANE.into();
+        let by: Arc<str> = LANE_NAME.into();
         let started = Instant::now();
-        self.ledger.reconciled(key, &by, "");
-        debug!(object = %key, "how it is with the upstream");
-        let (report, again, reads) = self.look(key, &object).await;
-        let answer = match report.answer() {
-            Ok(outcome) => Answer::Outcome(outcome),
+        self.stats.begin_reconcile(key, &by, "");
+        debug!(object = %key, "checking upstream");
+        let (report, again, reads) = self.check_upstream(key, &object).await;
+        let answer = match report.to_outcome() {
+            Ok(outcome) => GuestResult::Outcome(outcome),
             Err(failure) => {
-                info!(object = %key, "{}: {}", failure.reason, failure.message);
-                self.ledger.failed(key, &failure.reason, &failure.message);
-                Answer::Failure(failure)
+                info!(object = %key, reason = failure.reason, error = failure.message, "upstream is not ready");
+                self.stats.record_error(key, &failure.reason, &failure.message);
+                GuestResult::Failure(failure)
             }
         };
-        let failed = matches!(answer, Answer::Failure(_));
+        let failed = matches!(answer, GuestResult::Failure(_));
         let written = self.write_status(&by, key, &object, &answer).await;
-        self.ledger.finished(key, failed, started.elapsed());
+        self.stats.end_reconcile(key, failed, started.elapsed());
         Some(match written {
             Ok(_) => {
-                let at = |wait| self.services.router.now() + jittered(wait, JITTER);
-                End {
+                let at = |wait| self.services.router.now() + add_jitter(wait, JITTER_PERCENT);
+                ReconcileOutcome {
                     next: again.map_or(Next::Settled, |wait| Next::At(at(wait), Cause::Poll)),
                     reads: Some(reads),
                     follows: None,
                 }
             }
-            Err(end) => End {
+            Err(end) => ReconcileOutcome {
                 reads: Some(reads),
                 ..end
             },
         })
     }
 
-    /// How it is with an Upstream, when to look again, and what that depends on.
-    async fn look(&self, key: &ObjectRef, object: &Object) -> (Report, Option<Duration>, Vec<Dependency>) {
+    /// Checks an upstream. Returns its health, the delay until the next check, and the objects that were read.
+    async fn check_upstream(
+        &self,
+        key: &ObjectRef,
+        object: &Object,
+    ) -> (HealthReport, Option<Duration>, Vec<Dependency>) {
         let services = &self.services;
         let mut reads = Vec::new();
-        let upstream = match UpstreamObject::parse(object) {
+        let upstream = match UpstreamObject::from_object(object) {
             Ok(upstream) => upstream,
-            Err(e) => return (Report::wrong(&SendError::Invalid(e)), None, reads),
+            Err(e) => return (HealthReport::from_error(&SendError::Invalid(e)), None, reads),
         };
-        for name in upstream.secrets() {
+        for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &key.namespace, &name);
             let read = Dependency::Object(secret, Form::Whole);
             let scope = read.scope(&services.reach);
-            // First the edge: a watch that is needed is not let go.
+            // The dependency is recorded before the read, so that no change is missed and the watch stays.
             services.router.reads(key, read.clone());
             reads.push(read);
-            if let Err(why) = services.informers.synced(&scope, PATIENCE).await {
+            if let Err(why) = services.informers.synced(&scope, SYNC_TIMEOUT).await {
                 let error =
                     SendError::NotFound(format!("Secret {}/{name} can't be read: {why}", key.namespace));
-                return (Report::wrong(&error), Some(UNHEALTHY.0), reads);
+                return (
+                    HealthReport::from_error(&error),
+                    Some(UNHEALTHY_BACKOFF.initial),
+                    reads,
+                );
             }
         }
-        if !upstream.speaks_http() {
-            // Nothing here keeps a connection of that kind: no condition claims one.
-            return (Report::default(), None, reads);
+        if !upstream.is_http() {
+            // The host has no client for that scheme, so there is no condition about a connection.
+            return (HealthReport::default(), None, reads);
         }
-        let client = match services.upstreams.client(&upstream, &Secrets(services)) {
+        let client = match services.upstreams.client_for(&upstream, &Secrets(services)) {
             Ok(client) => client,
-            Err(e) => return (Report::wrong(&e), None, reads),
+            Err(e) => return (HealthReport::from_error(&e), None, reads),
         };
-        if client.wants_probe(IDLE) {
-            client.probe().await;
+        if client.needs_health_check(IDLE_TIMEOUT) {
+            client.check_health().await;
         }
-        let again = client.next_look((UNHEALTHY.0, UNHEALTHY.1, IDLE));
-        (client.report(), Some(again), reads)
+        let again =
+            client.next_health_check((UNHEALTHY_BACKOFF.initial, UNHEALTHY_BACKOFF.max, IDLE_TIMEOUT));
+        (client.health_report(), Some(again), reads)
     }
 }

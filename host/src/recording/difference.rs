@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::recording::value::{Change, Shown};
+use crate::{
+    contract::host_calls::{EffectClass, HostCall},
+    recording::value::{Change, RecordedValue},
+};
 
 /// How a replay differs from what was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,9 +58,9 @@ impl Difference {
     /// Whether it is about what others see: writes, requests, the outcome. Log lines and the like are not.
     pub fn of_effects(&self) -> bool {
         match self {
-            Self::Arguments { function, .. } => !quiet(function),
+            Self::Arguments { function, .. } => !is_observation(function),
             Self::Additional { function, .. } | Self::Missing { function, .. } => {
-                !quiet(function) && !ambient(function)
+                !is_observation(function) && !is_ambient(function)
             }
             Self::Departed { .. } | Self::Outcome { .. } => true,
         }
@@ -115,35 +118,39 @@ impl fmt::Display for Paths<'_> {
     }
 }
 
-/// Gives nothing back and changes nothing that others work with.
-pub(super) fn quiet(function: &str) -> bool {
-    matches!(function, "log.write" | "metrics.counter" | "metrics.gauge")
+/// Returns the effect class of a function; none if this host does not know it, as in a recording of another version.
+fn effect(function: &str) -> Option<EffectClass> {
+    HostCall::from_name(function).map(HostCall::effect)
 }
 
-/// Gives nothing back, so that any number of them can be answered.
-pub(super) fn unanswered(function: &str) -> bool {
-    quiet(function) || matches!(function, "events.emit" | "memo.remove")
+/// Returns whether a call has no result and only people who observe the plugin see its effect.
+pub(super) fn is_observation(function: &str) -> bool {
+    effect(function) == Some(EffectClass::Observe)
 }
 
-/// Tells what is so at any time, however often it is asked.
-pub(super) fn ambient(function: &str) -> bool {
-    matches!(function, "clock.now" | "clock.remaining" | "config.get")
+/// Returns whether a call has no result, so that any number of them can be answered.
+pub(super) fn has_no_result(function: &str) -> bool {
+    matches!(effect(function), Some(EffectClass::Observe | EffectClass::Notify))
 }
 
-/// Whether a call with other arguments may be answered as recorded: it writes, and what it gives says little.
-pub(super) fn writes(function: &str, arguments: &Shown) -> bool {
-    let writing = |request: &Shown| {
-        let method = request.get("method").and_then(Shown::text);
-        method.is_some_and(|m| !matches!(m, "GET" | "HEAD" | "OPTIONS"))
+/// Returns whether the result is true at any time, so that any number of calls can be answered.
+pub(super) fn is_ambient(function: &str) -> bool {
+    effect(function) == Some(EffectClass::Ambient)
+}
+
+/// Returns whether a call with other arguments may be answered as recorded, since its result says little about them.
+pub(super) fn is_write(function: &str, arguments: &RecordedValue) -> bool {
+    let writes = |request: &RecordedValue| {
+        let method = request.get("method").and_then(RecordedValue::text);
+        method.is_some_and(|method| !matches!(method, "get" | "head" | "options"))
     };
-    match function {
-        "http.send" => arguments.get("request").is_some_and(writing),
-        "http.send-all" => match arguments.get("requests") {
-            Some(Shown::List(requests)) => requests.iter().all(writing),
+    match effect(function) {
+        Some(EffectClass::Request) => match (arguments.get("request"), arguments.get("requests")) {
+            (Some(request), _) => writes(request),
+            (None, Some(RecordedValue::List(requests))) => requests.iter().all(writes),
             _ => false,
         },
-        "kubernetes.apply" | "kubernetes.create" | "kubernetes.delete" | "references.hold"
-        | "messaging.publish" | "status.checkpoint" | "memo.put" => true,
-        other => unanswered(other),
+        Some(EffectClass::Write) => true,
+        _ => has_no_result(function),
     }
 }

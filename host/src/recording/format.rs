@@ -5,8 +5,11 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::value::Shown;
-use crate::contract::limits::{Limits, LimitsSpec};
+use super::value::RecordedValue;
+use crate::{
+    contract::limits::{Limits, LimitsSpec},
+    kube::renamed_fields::explain_unknown_field,
+};
 
 /// The version of the file's format.
 pub const API_VERSION: &str = "ostler.dev/v1alpha1";
@@ -14,7 +17,7 @@ pub const API_VERSION: &str = "ostler.dev/v1alpha1";
 pub const KIND: &str = "Recording";
 
 /// Why a recording has no values in it.
-pub const WITHHELD: &str = "the plugin may read Secrets (`secretsAreReadable`), so no value is on the tape";
+pub const WITHHELD: &str = "the plugin may read Secrets (`readSecrets`), so no value is on the tape";
 
 /// One reconcile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,10 +53,10 @@ pub struct Recording {
     pub limits: LimitsSpec,
     /// The plugin's configuration.
     #[serde(default)]
-    pub config: Shown,
+    pub config: RecordedValue,
     /// What the component was called with.
     #[serde(default)]
-    pub request: Shown,
+    pub request: RecordedValue,
     /// What a component that imports WASI was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasi: Option<Wasi>,
@@ -61,7 +64,7 @@ pub struct Recording {
     pub calls: Vec<Call>,
     /// `{"outcome": …}`, `{"failure": …}` or `{"trap": …}`.
     #[serde(default)]
-    pub end: Shown,
+    pub end: RecordedValue,
 }
 
 /// Name and time of a recording.
@@ -93,8 +96,8 @@ pub fn limits(limits: &Limits) -> LimitsSpec {
     LimitsSpec {
         memory: Some(limits.memory.into()),
         table_elements: Some(limits.table_elements),
-        cpu: Some(limits.cpu.into()),
-        wall: Some(limits.wall.into()),
+        cpu_time: Some(limits.cpu_time.into()),
+        timeout: Some(limits.timeout.into()),
         call_bytes: Some(limits.call_bytes.into()),
         ..LimitsSpec::default()
     }
@@ -113,10 +116,10 @@ pub struct Call {
     pub took_microseconds: Option<u64>,
     /// By name.
     #[serde(default)]
-    pub arguments: Shown,
+    pub arguments: RecordedValue,
     /// What it gave.
     #[serde(default)]
-    pub result: Shown,
+    pub result: RecordedValue,
 }
 
 /// What WASI told: randomness by its seed, clocks by each reading.
@@ -184,7 +187,8 @@ impl Recording {
                 header.api_version
             ));
         }
-        let recording: Self = serde_json::from_str(text).map_err(|e| format!("{file}: {e}"))?;
+        let recording: Self =
+            serde_json::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
         match &*recording.function {
             "reconcile" | "cleanup" => Ok(recording),
             other => Err(format!(
@@ -198,8 +202,8 @@ impl Recording {
         self.limits.check()?;
         let limits = self.limits.over(&Limits::default());
         Ok(Limits {
-            cpu: limits.cpu.min(TIME),
-            wall: limits.wall.min(TIME),
+            cpu_time: limits.cpu_time.min(TIME),
+            timeout: limits.timeout.min(TIME),
             ..limits
         })
     }
@@ -266,21 +270,24 @@ mod tests {
             Recording::parse(&text, "r.json")
         };
         let patient =
-            recording(r#"{"cpu": "1000h", "wall": "1000h", "memory": "64Mi"}"#).expect("a recording");
+            recording(r#"{"cpuTime": "1000h", "timeout": "1000h", "memory": "64Mi"}"#).expect("a recording");
         let limits = patient.limits().expect("limits");
-        assert_eq!((limits.cpu, limits.wall, limits.memory), (TIME, TIME, 64 << 20));
+        assert_eq!(
+            (limits.cpu_time, limits.timeout, limits.memory),
+            (TIME, TIME, 64 << 20)
+        );
         let greedy = recording(r#"{"memory": "64Gi"}"#).expect("a recording").limits();
         assert!(greedy.expect_err("too much").contains("limits.memory is 64Gi"));
         assert!(recording(r#"{"memory": "much"}"#).is_err());
         // What is written is what is read.
         let kept = super::limits(&Limits {
-            cpu: Duration::from_millis(1234),
+            cpu_time: Duration::from_millis(1234),
             ..Limits::default()
         });
         let text = serde_json::to_string(&kept).unwrap();
         let read: LimitsSpec = serde_json::from_str(&text).unwrap();
         assert_eq!(
-            read.over(&Limits::default()).cpu,
+            read.over(&Limits::default()).cpu_time,
             Duration::from_millis(1234),
             "{text}"
         );

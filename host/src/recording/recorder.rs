@@ -7,10 +7,10 @@ use std::{
 
 use super::{
     Sink,
-    codec::Taped,
+    codec::Recordable,
     format::{self, API_VERSION, KIND, Recording},
     trace::{self, Line},
-    value::Shown,
+    value::RecordedValue,
     wasi::Surroundings,
 };
 use crate::{
@@ -20,18 +20,18 @@ use crate::{
     },
     kube::{key::ObjectRef, object::Object},
     observe::telemetry::ReconcileId,
-    policy::plugin_policy::Terms,
+    policy::plugin_policy::PluginPolicy,
 };
 
 /// The arguments of a host call, by name.
-pub type Arguments = Vec<(&'static str, Box<dyn Taped>)>;
+pub type Arguments = Vec<(&'static str, Box<dyn Recordable>)>;
 
 /// The arguments as one record.
-pub fn shown(arguments: &Arguments) -> Shown {
+pub fn shown(arguments: &Arguments) -> RecordedValue {
     let named = arguments
         .iter()
-        .map(|(name, value)| (super::codec::camel(name), value.shown()));
-    Shown::Record(named.collect())
+        .map(|(name, value)| (super::codec::to_camel_case(name), value.to_recorded()));
+    RecordedValue::Record(named.collect())
 }
 
 /// What is reconciled, by whom and why.
@@ -49,7 +49,7 @@ pub struct About {
     /// Whether it is `cleanup` that is called.
     pub cleanup: bool,
     /// The plugin's name, configuration and limits.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<PluginPolicy>,
     /// Its version.
     pub version: String,
     /// SHA-256 of the component.
@@ -76,7 +76,7 @@ struct Entry {
     /// None: it never came back.
     took: Option<Duration>,
     arguments: Arguments,
-    result: Option<Box<dyn Taped>>,
+    result: Option<Box<dyn Recordable>>,
 }
 
 /// What a call costs besides its values.
@@ -153,7 +153,7 @@ impl Rolling {
     }
 
     /// It has come back.
-    pub fn leave<T: Taped + Clone>(&mut self, result: &T) {
+    pub fn leave<T: Recordable + Clone>(&mut self, result: &T) {
         let Some(mut entry) = self.open.take() else { return };
         entry.took = Some(self.started.elapsed().saturating_sub(entry.at));
         if self.sinks.iter().any(Sink::lines) {
@@ -169,20 +169,24 @@ impl Rolling {
                 },
                 result: match self.withheld {
                     true => String::new(),
-                    false => trace::result(&result.shown()),
+                    false => trace::result(&result.to_recorded()),
                 },
             };
             self.sinks.iter().for_each(|sink| sink.line(&line));
         }
-        let values: usize = entry.arguments.iter().map(|(_, value)| value.weight()).sum();
+        let values: usize = entry
+            .arguments
+            .iter()
+            .map(|(_, value)| value.estimate_bytes())
+            .sum();
         let weight = match self.withheld {
             true => ENTRY,
-            false => ENTRY + values + result.weight(),
+            false => ENTRY + values + result.estimate_bytes(),
         };
         self.cut |= self.weight + weight > self.limit;
         if !self.cut {
             self.weight += weight;
-            entry.result = (!self.withheld).then(|| Box::new(result.clone()) as Box<dyn Taped>);
+            entry.result = (!self.withheld).then(|| Box::new(result.clone()) as Box<dyn Recordable>);
             self.entries.push(entry);
         }
     }
@@ -302,8 +306,8 @@ impl Finished {
             attempt: self.about.attempt,
             causes: self.about.causes.clone(),
         };
-        let open = |shown: fn(&Self, Request) -> Shown| match self.withheld {
-            true => Shown::Null,
+        let open = |shown: fn(&Self, Request) -> RecordedValue| match self.withheld {
+            true => RecordedValue::Null,
             false => shown(self, request.clone()),
         };
         Recording {
@@ -327,8 +331,8 @@ impl Finished {
             cut: self.cut,
             withheld: self.withheld.then(|| format::WITHHELD.to_owned()),
             limits: format::limits(&terms.limits),
-            config: open(|f, _| f.about.terms.config.shown()),
-            request: open(|_, request| request.shown()),
+            config: open(|f, _| f.about.terms.config.to_recorded()),
+            request: open(|_, request| request.to_recorded()),
             wasi: self.wasi.clone().filter(|_| !self.withheld),
             calls: self.entries.iter().map(Entry::call).collect(),
             end: open(|f, _| end(&f.answer)),
@@ -343,7 +347,7 @@ impl Entry {
             at_microseconds: micros(self.at),
             took_microseconds: self.took.map(micros),
             arguments: shown(&self.arguments),
-            result: self.result.as_ref().map(|r| r.shown()).unwrap_or_default(),
+            result: self.result.as_ref().map(|r| r.to_recorded()).unwrap_or_default(),
         }
     }
 }
@@ -354,18 +358,18 @@ fn micros(duration: Duration) -> u64 {
 
 fn weight(answer: &Answer) -> usize {
     match answer {
-        Ok(Ok(outcome)) => outcome.weight(),
-        Ok(Err(failure)) => failure.weight(),
+        Ok(Ok(outcome)) => outcome.estimate_bytes(),
+        Ok(Err(failure)) => failure.estimate_bytes(),
         Err(_) => 0,
     }
 }
 
 /// What a call came to, as a tree.
-pub fn end(answer: &Answer) -> Shown {
-    Shown::Record(vec![match answer {
-        Ok(Ok(outcome)) => ("outcome".into(), outcome.shown()),
-        Ok(Err(failure)) => ("failure".into(), failure.shown()),
-        Err(trap) => ("trap".into(), Shown::Text(trap.to_string())),
+pub fn end(answer: &Answer) -> RecordedValue {
+    RecordedValue::Record(vec![match answer {
+        Ok(Ok(outcome)) => ("outcome".into(), outcome.to_recorded()),
+        Ok(Err(failure)) => ("failure".into(), failure.to_recorded()),
+        Err(trap) => ("trap".into(), RecordedValue::Text(trap.to_string())),
     }])
 }
 
@@ -374,7 +378,7 @@ fn ended(answer: &Answer, withheld: bool) -> String {
     let seconds = |ms: u64| format!("{:?}", Duration::from_millis(ms));
     match answer {
         Ok(Ok(outcome)) => match outcome.next {
-            Next::Settled => "settled".into(),
+            Next::AwaitChange => "awaits a change".into(),
             Next::Poll(None) => "polls".into(),
             Next::Poll(Some(ms)) => format!("polls every {}", seconds(ms)),
             Next::After(ms) => format!("comes back after {}", seconds(ms)),
@@ -389,8 +393,8 @@ fn ended(answer: &Answer, withheld: bool) -> String {
         Ok(Err(failure)) => {
             let resolution = match &failure.resolution {
                 Resolution::Retry => "retry".into(),
-                Resolution::Yield => "waits".into(),
-                Resolution::Parked => "parked".into(),
+                Resolution::Wait => "waits".into(),
+                Resolution::Terminal => "terminal".into(),
                 Resolution::Throttled(ms) => format!("throttled for {}", seconds(*ms)),
                 Resolution::Denied(_) => "denied".into(),
             };
@@ -411,7 +415,7 @@ pub(super) mod tests {
     /// A recording of an object of this name, of about this many bytes.
     pub fn finished(name: &str, bytes: usize) -> Finished {
         let mut rolling = rolling(name, 1 << 20, false, Vec::new());
-        rolling.enter("memo.get", || vec![("key", Box::new("k".to_owned()))]);
+        rolling.enter("cache.get", || vec![("key", Box::new("k".to_owned()))]);
         rolling.leave(&Some(vec![0u8; bytes]));
         rolling.finish(&settled(), Duration::ZERO)
     }
@@ -420,7 +424,7 @@ pub(super) mod tests {
         Ok(Ok(Outcome {
             conditions: Vec::new(),
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         }))
     }
 
@@ -435,9 +439,9 @@ pub(super) mod tests {
             attempt: 0,
             causes: vec!["change".into()],
             cleanup: false,
-            terms: Arc::new(Terms {
+            terms: Arc::new(PluginPolicy {
                 plugin: "thing".into(),
-                grants: Grants::default().of("thing"),
+                grants: Grants::default().grants_for("thing"),
                 config: b"{}".to_vec(),
                 limits: crate::contract::limits::Limits::default(),
             }),
@@ -450,15 +454,15 @@ pub(super) mod tests {
     #[test]
     fn what_passes_the_door_is_in_the_recording() {
         let mut rolling = rolling("a", 1 << 20, false, Vec::new());
-        rolling.enter("memo.put", || {
+        rolling.enter("cache.set", || {
             vec![
-                ("key", Box::new("k".to_owned()) as Box<dyn Taped>),
+                ("key", Box::new("k".to_owned()) as Box<dyn Recordable>),
                 ("value", Box::new(b"{\"z\":1}".to_vec())),
             ]
         });
         rolling.leave(&Ok::<(), crate::contract::bindings::types::Error>(()));
         rolling.enter("clock.now", Vec::new);
-        let finished = rolling.finish(&Err(Trap::Wall(Duration::from_secs(1))), Duration::ZERO);
+        let finished = rolling.finish(&Err(Trap::Timeout(Duration::from_secs(1))), Duration::ZERO);
         let recording = finished.recording();
         let text = recording.text();
         let again = Recording::parse(&text, "r.json").expect("it is read back");
@@ -468,11 +472,11 @@ pub(super) mod tests {
         };
         assert_eq!(
             (&*put.function, put.took_microseconds.is_some()),
-            ("memo.put", true)
+            ("cache.set", true)
         );
         assert_eq!(
             put.arguments.get("value"),
-            Some(&Shown::Bytes(b"{\"z\":1}".to_vec()))
+            Some(&RecordedValue::Bytes(b"{\"z\":1}".to_vec()))
         );
         assert_eq!((&*now.function, now.took_microseconds), ("clock.now", None));
         assert!(again.ended.contains("took longer"), "{}", again.ended);
@@ -482,7 +486,7 @@ pub(super) mod tests {
     fn a_tape_has_an_end() {
         let mut rolling = rolling("a", 10_000, false, Vec::new());
         for _ in 0..1000 {
-            rolling.enter("memo.get", || vec![("key", Box::new("k".to_owned()))]);
+            rolling.enter("cache.get", || vec![("key", Box::new("k".to_owned()))]);
             rolling.leave(&Some(vec![0u8; 1000]));
         }
         let finished = rolling.finish(&settled(), Duration::ZERO);

@@ -7,12 +7,12 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::difference::{Difference, ambient, unanswered, writes};
+use super::difference::{Difference, has_no_result, is_ambient, is_write};
 use crate::recording::{
-    codec::Taped,
+    codec::Recordable,
     format::{self, Recording},
     recorder::{self, Arguments},
-    value::{Shown, changes},
+    value::{RecordedValue, changes},
     wasi::Surroundings,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub differences: Vec<Difference>,
     pub stop: Option<Stop>,
     /// What ambient calls were last told.
-    told: HashMap<&'static str, Shown>,
+    told: HashMap<&'static str, RecordedValue>,
 }
 
 /// Why a replay did not run to its end.
@@ -69,8 +69,11 @@ impl Player {
     }
 
     /// Answers a call. Where there is no answer this never ends, and [`Player::stopped`] does.
-    pub async fn ask<T: Taped>(&self, function: &'static str, arguments: Arguments) -> T {
-        match self.answer(function, recorder::shown(&arguments)).map(T::read) {
+    pub async fn ask<T: Recordable>(&self, function: &'static str, arguments: Arguments) -> T {
+        match self
+            .answer(function, recorder::shown(&arguments))
+            .map(T::from_recorded)
+        {
             Some(Ok(answer)) => return answer,
             Some(Err(why)) => self.stop(Stop::Unreadable(why)),
             None => {}
@@ -88,7 +91,7 @@ impl Player {
         self.0.stopped.notify_one();
     }
 
-    fn answer(&self, function: &'static str, arguments: Shown) -> Option<Shown> {
+    fn answer(&self, function: &'static str, arguments: RecordedValue) -> Option<RecordedValue> {
         let answered = {
             let state = &mut *self.0.state.lock().expect("lock");
             state.answer(&self.0.recording, function, &arguments)
@@ -112,14 +115,19 @@ impl State {
         }
     }
 
-    fn answer(&mut self, tape: &Recording, function: &'static str, arguments: &Shown) -> Result<Shown, Stop> {
+    fn answer(
+        &mut self,
+        tape: &Recording,
+        function: &'static str,
+        arguments: &RecordedValue,
+    ) -> Result<RecordedValue, Stop> {
         loop {
             let number = self.next + 1;
             let recorded = tape.calls.get(self.next);
             let same = recorded.filter(|call| call.function == function);
             let differs = same.map(|call| changes(&call.arguments, arguments));
             if let (Some(call), Some(changes)) = (same, &differs)
-                && (changes.is_empty() || writes(function, arguments))
+                && (changes.is_empty() || is_write(function, arguments))
             {
                 if !changes.is_empty() {
                     self.differs(Difference::Arguments {
@@ -132,7 +140,7 @@ impl State {
                     return Err(Stop::Unanswered);
                 }
                 self.next += 1;
-                if ambient(function) {
+                if is_ambient(function) {
                     self.told.insert(function, call.result.clone());
                 }
                 return Ok(call.result.clone());
@@ -146,7 +154,9 @@ impl State {
                 return Ok(answer);
             }
             match recorded {
-                Some(call) if same.is_none() && (unanswered(&call.function) || ambient(&call.function)) => {
+                Some(call)
+                    if same.is_none() && (has_no_result(&call.function) || is_ambient(&call.function)) =>
+                {
                     let function = call.function.clone();
                     self.next += 1;
                     self.differs(Difference::Missing {
@@ -168,20 +178,22 @@ impl State {
     }
 
     /// The answer to a call that is not the tape's next, if it needs none or is always the same.
-    fn besides(&self, tape: &Recording, function: &'static str) -> Option<Shown> {
-        if unanswered(function) {
-            return Some(Shown::Null);
+    fn besides(&self, tape: &Recording, function: &'static str) -> Option<RecordedValue> {
+        if has_no_result(function) {
+            return Some(RecordedValue::Null);
         }
-        if !ambient(function) {
+        if !is_ambient(function) {
             return None;
         }
         let told = self.told.get(function).cloned();
         Some(told.unwrap_or_else(|| match function {
             "config.get" => tape.config.clone(),
-            "clock.now" => format::milliseconds(&tape.metadata.creation_timestamp).shown(),
+            "clock.now" => format::milliseconds(&tape.metadata.creation_timestamp).to_recorded(),
             _ => {
-                let wall = tape.limits().map(|limits| limits.wall).unwrap_or_default();
-                u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).shown()
+                let timeout = tape.limits().map(|limits| limits.timeout).unwrap_or_default();
+                u64::try_from(timeout.as_millis())
+                    .unwrap_or(u64::MAX)
+                    .to_recorded()
             }
         }))
     }
@@ -208,33 +220,33 @@ mod tests {
             "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "host": "0", "plugin": {"name": "p", "version": "1", "digest": "d"}, "object": "A/b",
             "function": "reconcile", "ended": "settled", "tookMicroseconds": 1, "cpuMicroseconds": 1,
-            "limits": {"memory": "1", "wall": "60s"},
+            "limits": {"memory": "1", "timeout": "60s"},
             "config": {"json": {}}, "calls": calls, "end": {"outcome": {}}
         });
         Recording::parse(&recording.to_string(), "r").expect("a recording")
     }
 
-    fn shown(value: serde_json::Value) -> Shown {
+    fn shown(value: serde_json::Value) -> RecordedValue {
         serde_json::from_value(value).expect("a tree")
     }
 
-    fn get(name: &str) -> (&'static str, Shown) {
+    fn get(name: &str) -> (&'static str, RecordedValue) {
         ("kubernetes.get", shown(json!({"ref": {"name": name}})))
     }
 
-    fn apply(value: &str) -> (&'static str, Shown) {
+    fn apply(value: &str) -> (&'static str, RecordedValue) {
         ("kubernetes.apply", shown(json!({"object": {"data": value}})))
     }
 
-    fn log(text: &str) -> (&'static str, Shown) {
+    fn log(text: &str) -> (&'static str, RecordedValue) {
         ("log.write", shown(json!({"message": text})))
     }
 
     /// Asks for these, one after the other; what each was answered, and what was different.
     fn play(
         tape: &Recording,
-        asked: &[(&'static str, Shown)],
-    ) -> (Vec<Result<Shown, Stop>>, Vec<Difference>) {
+        asked: &[(&'static str, RecordedValue)],
+    ) -> (Vec<Result<RecordedValue, Stop>>, Vec<Difference>) {
         let mut state = State::default();
         let answers = asked
             .iter()
@@ -354,7 +366,7 @@ mod tests {
     #[test]
     fn requests_that_read_must_be_the_same_and_those_that_write_may_differ() {
         let request = |method: &str, path: &str| json!({"request": {"method": method, "pathAndQuery": path}});
-        for (method, goes_on) in [("GET", false), ("HEAD", false), ("PUT", true), ("DELETE", true)] {
+        for (method, goes_on) in [("get", false), ("head", false), ("put", true), ("delete", true)] {
             let tape = tape(&[("http.send", request(method, "/a"), json!("answer"))]);
             let (answers, differences) = play(&tape, &[("http.send", shown(request(method, "/b")))]);
             assert_eq!(answers[0].is_ok(), goes_on, "{method}");
@@ -371,12 +383,12 @@ mod tests {
     }
 
     /// One of the functions that say which object or key they are about.
-    fn any_call() -> impl Strategy<Value = (&'static str, Shown)> {
+    fn any_call() -> impl Strategy<Value = (&'static str, RecordedValue)> {
         (0..6usize, 0..4u8).prop_map(|(function, n)| match function {
             0 => get(&n.to_string()),
             1 => apply(&n.to_string()),
             2 => log(&n.to_string()),
-            3 => ("memo.get", shown(json!({"key": n.to_string()}))),
+            3 => ("cache.get", shown(json!({"key": n.to_string()}))),
             4 => ("events.emit", shown(json!({"note": n.to_string()}))),
             _ => ("clock.now", shown(json!({}))),
         })

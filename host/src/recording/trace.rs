@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::value::Shown;
+use super::value::RecordedValue;
 
 /// In place of arguments that are not shown.
 pub const WITHHELD: &str = "(withheld: the plugin may read Secrets)";
@@ -73,12 +73,12 @@ pub enum Line {
 }
 
 /// Arguments in short: whom it is about, sizes, and options that are not the default.
-pub fn arguments(arguments: &Shown) -> String {
-    let Shown::Record(named) = arguments else {
+pub fn arguments(arguments: &RecordedValue) -> String {
+    let RecordedValue::Record(named) = arguments else {
         return String::new();
     };
     let parts = named.iter().map(|(name, value)| match (&**name, value) {
-        ("options", Shown::Record(options)) => {
+        ("options", RecordedValue::Record(options)) => {
             let set = options.iter().filter(|(_, value)| !nothing(value));
             set.map(|(name, value)| named_value(name, value))
                 .collect::<Vec<_>>()
@@ -93,12 +93,12 @@ pub fn arguments(arguments: &Shown) -> String {
 }
 
 /// A result in short: how it went, and how much came.
-pub fn result(result: &Shown) -> String {
+pub fn result(result: &RecordedValue) -> String {
     match result {
-        Shown::Null => String::new(),
-        Shown::Record(fields) => match fields.as_slice() {
+        RecordedValue::Null => String::new(),
+        RecordedValue::Record(fields) => match fields.as_slice() {
             [(word, value)] if word == "ok" => match value {
-                Shown::Null => "ok".into(),
+                RecordedValue::Null => "ok".into(),
                 value => short(value),
             },
             [(word, value)] if word == "error" => format!("error: {}", error(value)),
@@ -108,10 +108,10 @@ pub fn result(result: &Shown) -> String {
     }
 }
 
-fn error(error: &Shown) -> String {
+fn error(error: &RecordedValue) -> String {
     match error {
-        Shown::Record(fields) => match fields.as_slice() {
-            [(word, Shown::Text(why))] => format!("{word}: {}", cut(why)),
+        RecordedValue::Record(fields) => match fields.as_slice() {
+            [(word, RecordedValue::Text(why))] => format!("{word}: {}", cut(why)),
             [(word, value)] => format!("{word}: {}", short(value)),
             _ => short(error),
         },
@@ -120,49 +120,49 @@ fn error(error: &Shown) -> String {
 }
 
 /// Whether an option says nothing.
-fn nothing(value: &Shown) -> bool {
+fn nothing(value: &RecordedValue) -> bool {
     match value {
-        Shown::Null | Shown::Bool(false) => true,
-        Shown::Number(n) => n.as_u64() == Some(0),
-        Shown::Text(text) => text.is_empty(),
-        Shown::Bytes(bytes) => bytes.is_empty(),
-        Shown::List(items) => items.is_empty(),
-        Shown::Bool(true) | Shown::Record(_) => false,
+        RecordedValue::Null | RecordedValue::Bool(false) => true,
+        RecordedValue::Number(n) => n.as_u64() == Some(0),
+        RecordedValue::Text(text) => text.is_empty(),
+        RecordedValue::Bytes(bytes) => bytes.is_empty(),
+        RecordedValue::List(items) => items.is_empty(),
+        RecordedValue::Bool(true) | RecordedValue::Record(_) => false,
     }
 }
 
-fn named_value(name: &str, value: &Shown) -> String {
+fn named_value(name: &str, value: &RecordedValue) -> String {
     match value {
-        Shown::Bool(true) => name.to_owned(),
-        Shown::List(items) if items.iter().all(|i| i.text().is_some()) => {
-            let texts: Vec<_> = items.iter().filter_map(Shown::text).collect();
+        RecordedValue::Bool(true) => name.to_owned(),
+        RecordedValue::List(items) if items.iter().all(|i| i.text().is_some()) => {
+            let texts: Vec<_> = items.iter().filter_map(RecordedValue::text).collect();
             format!("{name}={}", cut(&texts.join(",")))
         }
-        Shown::Text(text) => format!("{name}={}", cut(text)),
+        RecordedValue::Text(text) => format!("{name}={}", cut(text)),
         other => format!("{name}={}", short(other)),
     }
 }
 
-fn short(value: &Shown) -> String {
-    let text = |record: &Shown, name: &str| {
+fn short(value: &RecordedValue) -> String {
+    let text = |record: &RecordedValue, name: &str| {
         record
             .get(name)
-            .and_then(Shown::text)
+            .and_then(RecordedValue::text)
             .unwrap_or_default()
             .to_owned()
     };
     match value {
-        Shown::Null => "none".into(),
-        Shown::Bool(b) => b.to_string(),
-        Shown::Number(n) => n.to_string(),
-        Shown::Text(text) => cut(text),
-        Shown::Bytes(bytes) => object(bytes),
-        Shown::List(items) => match items.as_slice() {
+        RecordedValue::Null => "none".into(),
+        RecordedValue::Bool(b) => b.to_string(),
+        RecordedValue::Number(n) => n.to_string(),
+        RecordedValue::Text(text) => cut(text),
+        RecordedValue::Bytes(bytes) => object(bytes),
+        RecordedValue::List(items) => match items.as_slice() {
             [] => String::new(),
             [one] => short(one),
             many => format!("{} of them", many.len()),
         },
-        Shown::Record(fields) => match fields.as_slice() {
+        RecordedValue::Record(fields) => match fields.as_slice() {
             [(word, _)] if word == "ok" || word == "error" => result(value),
             _ if value.get("gvk").is_some() => {
                 let kind = value.get("gvk").map(|gvk| text(gvk, "kind")).unwrap_or_default();
@@ -171,19 +171,23 @@ fn short(value: &Shown) -> String {
             _ if value.get("version").is_some() => text(value, "kind"),
             _ if value.get("upstream").is_some() => {
                 let upstream = value.get("upstream").map(|u| text(u, "name")).unwrap_or_default();
-                let mut parts = vec![text(value, "method"), upstream, cut(&text(value, "pathAndQuery"))];
-                if let Some(Shown::Bytes(body)) = value.get("body") {
+                let mut parts = vec![
+                    text(value, "method").to_uppercase(),
+                    upstream,
+                    cut(&text(value, "pathAndQuery")),
+                ];
+                if let Some(RecordedValue::Bytes(body)) = value.get("body") {
                     parts.push(size(body.len()));
                 }
                 parts.retain(|part| !part.is_empty());
                 parts.join(" ")
             }
             _ => match (value.get("status"), value.get("items"), value.get("events")) {
-                (Some(Shown::Number(status)), ..) => {
+                (Some(RecordedValue::Number(status)), ..) => {
                     let body = value.get("body").map(weight).unwrap_or_default();
                     format!("HTTP {status}, {}", size(body))
                 }
-                (_, Some(Shown::List(items)), _) => {
+                (_, Some(RecordedValue::List(items)), _) => {
                     let bytes: usize = items.iter().map(weight).sum();
                     let more = if value.get("continueToken").is_some_and(|t| !nothing(t)) {
                         ", more"
@@ -192,7 +196,7 @@ fn short(value: &Shown) -> String {
                     };
                     format!("{} objects, {}{more}", items.len(), size(bytes))
                 }
-                (_, _, Some(Shown::List(events))) => format!("{} events", events.len()),
+                (_, _, Some(RecordedValue::List(events))) => format!("{} events", events.len()),
                 _ => {
                     let set = fields.iter().filter(|(_, value)| !nothing(value));
                     let set: Vec<_> = set.map(|(name, value)| named_value(name, value)).collect();
@@ -203,9 +207,9 @@ fn short(value: &Shown) -> String {
     }
 }
 
-fn weight(value: &Shown) -> usize {
+fn weight(value: &RecordedValue) -> usize {
     match value {
-        Shown::Bytes(bytes) => bytes.len(),
+        RecordedValue::Bytes(bytes) => bytes.len(),
         _ => 0,
     }
 }
@@ -267,7 +271,7 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shown(json: &str) -> Shown {
+    fn shown(json: &str) -> RecordedValue {
         serde_json::from_str(json).expect("a tree")
     }
 

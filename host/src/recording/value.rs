@@ -12,7 +12,7 @@ use serde_json::{Number, Value, value::RawValue};
 
 /// A value of the contract. Bytes stay bytes, so that what is read is what was written.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Shown {
+pub enum RecordedValue {
     /// Nothing.
     #[default]
     Null,
@@ -25,17 +25,17 @@ pub enum Shown {
     /// Bytes: in a file `{"json": …}` where they are JSON, `{"text": …}` where they are UTF-8, or `{"base64": …}`.
     Bytes(Vec<u8>),
     /// Several values.
-    List(Vec<Shown>),
+    List(Vec<RecordedValue>),
     /// Named values, in order.
-    Record(Vec<(String, Shown)>),
+    Record(Vec<(String, RecordedValue)>),
 }
 
 /// The names of bytes in a file. No record of the contract has one field of such a name.
 const BYTES: [&str; 3] = ["json", "text", "base64"];
 
-impl Shown {
+impl RecordedValue {
     /// A field of a record.
-    pub fn get(&self, name: &str) -> Option<&Shown> {
+    pub fn get(&self, name: &str) -> Option<&RecordedValue> {
         match self {
             Self::Record(fields) => fields.iter().find(|(n, _)| n == name).map(|(_, value)| value),
             _ => None,
@@ -82,7 +82,7 @@ fn verbatim(bytes: &[u8]) -> Option<Box<RawValue>> {
     (raw.get().len() == text.len() && !text.contains(['\n', '\r'])).then_some(raw)
 }
 
-impl Serialize for Shown {
+impl Serialize for RecordedValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let [json, text, base64] = BYTES;
         match self {
@@ -105,43 +105,43 @@ impl Serialize for Shown {
     }
 }
 
-impl<'de> Deserialize<'de> for Shown {
+impl<'de> Deserialize<'de> for RecordedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Shown;
+            type Value = RecordedValue;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
-            fn visit_unit<E>(self) -> Result<Shown, E> {
-                Ok(Shown::Null)
+            fn visit_unit<E>(self) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Null)
             }
-            fn visit_bool<E>(self, b: bool) -> Result<Shown, E> {
-                Ok(Shown::Bool(b))
+            fn visit_bool<E>(self, b: bool) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Bool(b))
             }
-            fn visit_u64<E>(self, n: u64) -> Result<Shown, E> {
-                Ok(Shown::Number(n.into()))
+            fn visit_u64<E>(self, n: u64) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Number(n.into()))
             }
-            fn visit_i64<E>(self, n: i64) -> Result<Shown, E> {
-                Ok(Shown::Number(n.into()))
+            fn visit_i64<E>(self, n: i64) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Number(n.into()))
             }
-            fn visit_f64<E>(self, n: f64) -> Result<Shown, E> {
-                Ok(Number::from_f64(n).map_or(Shown::Null, Shown::Number))
+            fn visit_f64<E>(self, n: f64) -> Result<RecordedValue, E> {
+                Ok(Number::from_f64(n).map_or(RecordedValue::Null, RecordedValue::Number))
             }
-            fn visit_str<E>(self, text: &str) -> Result<Shown, E> {
-                Ok(Shown::Text(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Text(text.to_owned()))
             }
-            fn visit_string<E>(self, text: String) -> Result<Shown, E> {
-                Ok(Shown::Text(text))
+            fn visit_string<E>(self, text: String) -> Result<RecordedValue, E> {
+                Ok(RecordedValue::Text(text))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Shown, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RecordedValue, A::Error> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(Shown::List(list))
+                Ok(RecordedValue::List(list))
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shown, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RecordedValue, A::Error> {
                 let [json, text, base64] = BYTES;
                 let mut fields = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
@@ -156,13 +156,13 @@ impl<'de> Deserialize<'de> for Shown {
                             decoded.map_err(|e| A::Error::custom(format!("{base64}: {e}")))?
                         };
                         return match map.next_key::<String>()? {
-                            None => Ok(Shown::Bytes(bytes)),
+                            None => Ok(RecordedValue::Bytes(bytes)),
                             Some(other) => Err(A::Error::custom(format!("`{other}` beside `{name}`"))),
                         };
                     }
                     fields.push((name, map.next_value()?));
                 }
-                Ok(Shown::Record(fields))
+                Ok(RecordedValue::Record(fields))
             }
         }
         deserializer.deserialize_any(Reader)
@@ -189,29 +189,29 @@ const CHANGES: usize = 20;
 const SHOWN: usize = 400;
 
 /// Where two values differ, by path. Bytes that are JSON on both sides are compared by what they say.
-pub fn changes(recorded: &Shown, replayed: &Shown) -> Vec<Change> {
+pub fn changes(recorded: &RecordedValue, replayed: &RecordedValue) -> Vec<Change> {
     let mut found = Vec::new();
     compare("", Some(recorded), Some(replayed), &mut found);
     found
 }
 
-fn compare(path: &str, old: Option<&Shown>, new: Option<&Shown>, found: &mut Vec<Change>) {
+fn compare(path: &str, old: Option<&RecordedValue>, new: Option<&RecordedValue>, found: &mut Vec<Change>) {
     if old == new || found.len() >= CHANGES {
         return;
     }
     match (old, new) {
-        (Some(Shown::Record(a)), Some(Shown::Record(b))) => {
+        (Some(RecordedValue::Record(a)), Some(RecordedValue::Record(b))) => {
             for name in names(a.iter().map(|(n, _)| n), b.iter().map(|(n, _)| n)) {
                 let (old, new) = (old.and_then(|o| o.get(name)), new.and_then(|n| n.get(name)));
                 compare(&field(path, name), old, new, found);
             }
         }
-        (Some(Shown::List(a)), Some(Shown::List(b))) => {
+        (Some(RecordedValue::List(a)), Some(RecordedValue::List(b))) => {
             for i in 0..a.len().max(b.len()) {
                 compare(&format!("{path}[{i}]"), a.get(i), b.get(i), found);
             }
         }
-        (Some(Shown::Bytes(a)), Some(Shown::Bytes(b))) => {
+        (Some(RecordedValue::Bytes(a)), Some(RecordedValue::Bytes(b))) => {
             match (serde_json::from_slice(a), serde_json::from_slice(b)) {
                 (Ok(a), Ok(b)) => compare_json(path, Some(&a), Some(&b), found),
                 _ => found.push(Change::of(path, old, new)),
@@ -265,8 +265,8 @@ fn field(path: &str, name: &str) -> String {
 impl Change {
     /// Two values that differ. Where they read alike (the text `on`, and the JSON `"on"`) they are told as a file has
     /// them.
-    fn of(path: &str, old: Option<&Shown>, new: Option<&Shown>) -> Self {
-        let read = [old, new].map(|side| side.map(Shown::value));
+    fn of(path: &str, old: Option<&RecordedValue>, new: Option<&RecordedValue>) -> Self {
+        let read = [old, new].map(|side| side.map(RecordedValue::value));
         let [recorded, replayed] = match read[0] == read[1] {
             true => [old, new].map(|side| side.and_then(|s| serde_json::to_value(s).ok())),
             false => read,
@@ -298,41 +298,43 @@ mod tests {
 
     use super::*;
 
-    fn any_shown() -> impl Strategy<Value = Shown> {
+    fn any_shown() -> impl Strategy<Value = RecordedValue> {
         let leaf = prop_oneof![
-            Just(Shown::Null),
-            any::<bool>().prop_map(Shown::Bool),
-            any::<i64>().prop_map(|n| Shown::Number(n.into())),
-            any::<u64>().prop_map(|n| Shown::Number(n.into())),
-            ".*".prop_map(Shown::Text),
-            any::<Vec<u8>>().prop_map(Shown::Bytes),
-            ".*".prop_map(|text| Shown::Bytes(text.into())),
+            Just(RecordedValue::Null),
+            any::<bool>().prop_map(RecordedValue::Bool),
+            any::<i64>().prop_map(|n| RecordedValue::Number(n.into())),
+            any::<u64>().prop_map(|n| RecordedValue::Number(n.into())),
+            ".*".prop_map(RecordedValue::Text),
+            any::<Vec<u8>>().prop_map(RecordedValue::Bytes),
+            ".*".prop_map(|text| RecordedValue::Bytes(text.into())),
             // JSON as servers write it: in their own order, with spaces, with numbers as they like.
             r#"( ?\{"z": ?[0-9]{1,30}\.[0-9]0,"a":\["[a-z"]*"\]\}|null|[0-9]+|"\\u00e9")"#
-                .prop_map(|json| Shown::Bytes(json.into())),
+                .prop_map(|json| RecordedValue::Bytes(json.into())),
         ];
         leaf.prop_recursive(4, 32, 4, |inner| {
             prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Shown::List),
+                prop::collection::vec(inner.clone(), 0..4).prop_map(RecordedValue::List),
                 prop::collection::vec(("[a-z]{1,8}", inner), 0..4)
                     .prop_filter("not a name of bytes", |fields| {
                         fields.first().is_none_or(|(n, _)| !BYTES.contains(&&**n))
                     })
-                    .prop_map(Shown::Record),
+                    .prop_map(RecordedValue::Record),
             ]
         })
     }
 
     /// The same type with the same in it; JSON by what it says.
-    fn same(old: &Shown, new: &Shown) -> bool {
+    fn same(old: &RecordedValue, new: &RecordedValue) -> bool {
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         match (old, new) {
-            (Shown::Bytes(a), Shown::Bytes(b)) => a == b || (json(a).is_some() && json(a) == json(b)),
-            (Shown::List(a), Shown::List(b)) => {
+            (RecordedValue::Bytes(a), RecordedValue::Bytes(b)) => {
+                a == b || (json(a).is_some() && json(a) == json(b))
+            }
+            (RecordedValue::List(a), RecordedValue::List(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
             }
-            (Shown::Record(a), Shown::Record(b)) => {
-                let has = |one: &[(String, Shown)], other: &Shown| {
+            (RecordedValue::Record(a), RecordedValue::Record(b)) => {
+                let has = |one: &[(String, RecordedValue)], other: &RecordedValue| {
                     one.iter().all(|(name, _)| other.get(name).is_some())
                 };
                 has(a, new)
@@ -350,7 +352,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_back_to_the_byte(shown in any_shown()) {
             for text in [serde_json::to_string(&shown).unwrap(), serde_json::to_string_pretty(&shown).unwrap()] {
-                prop_assert_eq!(&serde_json::from_str::<Shown>(&text).unwrap(), &shown);
+                prop_assert_eq!(&serde_json::from_str::<RecordedValue>(&text).unwrap(), &shown);
             }
         }
 
@@ -365,10 +367,10 @@ mod tests {
         fn what_differs_is_told_so_that_it_can_be_seen(text in "[a-z0-9\"]{0,4}") {
             let encoded = BASE64_STANDARD.encode(&text);
             let ways = [
-                Shown::Text(text.clone()),
-                Shown::Bytes(text.clone().into()),
-                Shown::Bytes(Value::String(text.clone()).to_string().into()),
-                Shown::Text(format!("base64:{encoded}")),
+                RecordedValue::Text(text.clone()),
+                RecordedValue::Bytes(text.clone().into()),
+                RecordedValue::Bytes(Value::String(text.clone()).to_string().into()),
+                RecordedValue::Text(format!("base64:{encoded}")),
             ];
             for (i, old) in ways.iter().enumerate() {
                 for new in &ways[i + 1..] {
@@ -381,18 +383,18 @@ mod tests {
 
         #[test]
         fn any_text_is_read_or_refused(text in ".*") {
-            let _ = serde_json::from_str::<Shown>(&text);
+            let _ = serde_json::from_str::<RecordedValue>(&text);
         }
     }
 
     #[test]
     fn a_difference_is_told_by_its_path() {
         let record = |object: Value, fields: &[&str]| {
-            Shown::Record(vec![
-                ("object".into(), Shown::Bytes(object.to_string().into())),
+            RecordedValue::Record(vec![
+                ("object".into(), RecordedValue::Bytes(object.to_string().into())),
                 (
                     "fields".into(),
-                    Shown::List(fields.iter().map(|f| Shown::Text((*f).into())).collect()),
+                    RecordedValue::List(fields.iter().map(|f| RecordedValue::Text((*f).into())).collect()),
                 ),
             ])
         };
@@ -422,14 +424,15 @@ mod tests {
             ]
         );
         // Another order of the same is the same.
-        let [one, other] = [r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#].map(|t| Shown::Bytes(t.into()));
+        let [one, other] =
+            [r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#].map(|t| RecordedValue::Bytes(t.into()));
         assert_eq!(changes(&one, &other), []);
     }
 
     #[test]
     fn what_reads_alike_is_not_the_same() {
-        let bytes = |text: &[u8]| Shown::Bytes(text.to_vec());
-        let text = |text: &str| Shown::Text(text.into());
+        let bytes = |text: &[u8]| RecordedValue::Bytes(text.to_vec());
+        let text = |text: &str| RecordedValue::Text(text.into());
         for (old, new, recorded, replayed) in [
             // A body that is no JSON, and one that is.
             (
@@ -444,13 +447,18 @@ mod tests {
                 json!({"base64": "/w=="}),
                 json!({"text": "base64:/w=="}),
             ),
-            (Shown::Null, bytes(b"null"), json!(null), json!({"json": null})),
+            (
+                RecordedValue::Null,
+                bytes(b"null"),
+                json!(null),
+                json!({"json": null}),
+            ),
             (text("on"), bytes(b"on"), json!("on"), json!({"text": "on"})),
             // Told as they read where that tells them apart.
             (bytes(b"on"), bytes(b"\"off\""), json!("on"), json!("off")),
             (bytes(b"{\"a\":1}"), bytes(b"{"), json!({"a": 1}), json!("{")),
         ] {
-            let record = |value: &Shown| Shown::Record(vec![("body".into(), value.clone())]);
+            let record = |value: &RecordedValue| RecordedValue::Record(vec![("body".into(), value.clone())]);
             let change = Change {
                 path: "body".into(),
                 recorded: Some(recorded),
@@ -469,10 +477,13 @@ mod tests {
             (b"\xff", r#"{"base64":"/w=="}"#),
             (b"", r#"{"text":""}"#),
         ] {
-            assert_eq!(serde_json::to_string(&Shown::Bytes(bytes.into())).unwrap(), text);
+            assert_eq!(
+                serde_json::to_string(&RecordedValue::Bytes(bytes.into())).unwrap(),
+                text
+            );
         }
         for bad in [r#"{"base64":"/w"}"#, r#"{"text":"a","b":1}"#, r#"{"text":1}"#] {
-            assert!(serde_json::from_str::<Shown>(bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<RecordedValue>(bad).is_err(), "{bad}");
         }
     }
 }

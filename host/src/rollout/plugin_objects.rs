@@ -1,4 +1,4 @@
-//! `Plugin` objects: which there are, and the components they name.
+//! `Plugin` objects of the cluster: their informer, and the components they name in OCI registries.
 
 use std::{
     sync::{
@@ -22,61 +22,65 @@ use crate::{
         selector::Selector,
     },
     plugin::{
-        self, Refusal, Registry,
+        self, LoadError, Registry,
         spec::{Data, KeyName, Oci, PluginSpec, Verify},
     },
     reconcile,
     sandbox::capabilities::Services,
     schedule::{dispatcher::Cause, queue::Priority},
+    settings::Backoff,
     supply::{
-        oci::{self, Auth, Reference},
-        signature::{Policy, PublicKey},
+        oci::{self, Reference, RegistryAuth},
+        signature::{PublicKey, SignaturePolicy},
     },
 };
 
-/// How long a first list may take before the host goes on without.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is asked whether the kind is served, at first and at last.
-const ASKED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// Limit of the time for the first list, after which the reason is logged and listing is retried.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// Backoff between discovery requests while the API server does not serve the kind.
+const DISCOVERY_BACKOFF: Backoff = Backoff {
+    initial: Duration::from_millis(200),
+    max: Duration::from_secs(30),
+};
 
 /// The `Plugin` objects that this host follows.
-pub struct Objects {
+pub struct PluginObjects {
     services: Arc<Services>,
     selector: Option<Selector>,
-    registries: oci::Store,
+    registries: oci::ComponentStore,
     registry: Arc<Registry>,
-    /// Whether it is known which there are.
-    known: watch::Sender<bool>,
-    listed: AtomicBool,
+    /// True once the objects are listed, or it is known that they can't be.
+    is_listing_done: watch::Sender<bool>,
+    has_list: AtomicBool,
 }
 
-/// A `Plugin` object, read.
-pub struct Wanted {
-    /// Its name.
+/// A `Plugin` object, parsed.
+pub struct DesiredPlugin {
+    /// Name of the object and of the plugin.
     pub name: String,
-    /// Changes with its spec.
+    /// `metadata.generation`, which changes with the spec.
     pub generation: i64,
-    /// What it says.
+    /// Its spec.
     pub spec: PluginSpec,
 }
 
-impl Wanted {
-    /// Reads a stored object; the error names the field.
-    pub fn parse(key: &ObjectRef, object: &Object) -> Result<Self, Refusal> {
+impl DesiredPlugin {
+    /// Parses a stored object. The error names the field.
+    pub fn parse(key: &ObjectRef, object: &Object) -> Result<Self, LoadError> {
         Ok(Self {
             name: key.name.to_string(),
             generation: object.generation,
-            spec: PluginSpec::read(object)?,
+            spec: PluginSpec::parse(object)?,
         })
     }
 }
 
-impl Objects {
-    /// Those with these labels, all without. Container registries are asked through this store.
+impl PluginObjects {
+    /// Creates the set of the objects that a selector matches, or of all. Components are pulled through `registries`.
     pub fn new(
         services: Arc<Services>,
         selector: Option<Selector>,
-        registries: oci::Store,
+        registries: oci::ComponentStore,
         registry: Arc<Registry>,
     ) -> Self {
         Self {
@@ -84,12 +88,12 @@ impl Objects {
             selector,
             registries,
             registry,
-            known: watch::Sender::new(false),
-            listed: AtomicBool::new(false),
+            is_listing_done: watch::Sender::new(false),
+            has_list: AtomicBool::new(false),
         }
     }
 
-    /// All of them: the kind is cluster-scoped, and watched whole by a host that is confined, too.
+    /// The watch of the objects. The kind is cluster-scoped, so that a host confined to namespaces has the same one.
     fn scope(&self) -> Scope {
         Scope {
             gvk: plugin::kind(),
@@ -100,53 +104,58 @@ impl Objects {
         }
     }
 
-    /// Follows them from when their kind is served on. Where it isn't, or may not be read, there are none.
-    pub async fn follow(self: Arc<Self>) -> anyhow::Result<()> {
+    /// Watches the objects from when the API server serves their kind. While it does not, or forbids to list them, the
+    /// host goes on without any.
+    pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let services = &self.services;
-        let mut pause = ASKED.0;
+        let mut pause = DISCOVERY_BACKOFF.initial;
         while let Err(e) = services.effects.resource(&plugin::kind()).await {
-            debug!("Plugins are not followed yet: {e}");
-            let none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
-            self.known
-                .send_if_modified(|known| none && !std::mem::replace(known, true));
+            debug!(error = %e, "kind Plugin is not served yet");
+            let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
+            self.is_listing_done
+                .send_if_modified(|done| has_none && !std::mem::replace(done, true));
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(ASKED.1);
+            pause = (pause * 2).min(DISCOVERY_BACKOFF.max);
         }
-        let (lane, limit) = (reconcile::plugin::LANE.into(), reconcile::plugin::CONCURRENCY);
+        let (lane, limit) = (
+            reconcile::plugin::LANE_NAME.into(),
+            reconcile::plugin::MAX_CONCURRENT,
+        );
         services
             .router
             .assign(&lane, &[plugin::kind()], vec![self.scope()], limit);
-        while let Err(why) = services.informers.synced(&self.scope(), PATIENCE).await {
-            // May it not, or is it only that the server is slow? What a Plugin denies must not be done meanwhile.
+        while let Err(why) = services.informers.synced(&self.scope(), SYNC_TIMEOUT).await {
+            // HTTP 403 and 404 mean that there will be no list. Any other error is taken for a slow server, and no
+            // plugin is loaded meanwhile: an object may suspend it or narrow its grants.
             let page = services
                 .effects
                 .page(None, &plugin::kind(), "", None, 1, "")
                 .await;
             if page.is_err_and(|e| matches!(e.code(), 403 | 404)) {
-                warn!("Plugins can't be listed, and the plugin directory is followed without them: {why}");
-                self.known.send_replace(true);
+                warn!(error = %why, "listing Plugin objects denied, using the plugin directory only");
+                self.is_listing_done.send_replace(true);
             } else {
-                warn!("Plugins are not listed yet: {why}");
+                warn!(error = %why, "waiting for the list of Plugin objects");
             }
         }
-        self.listed.store(true, Ordering::Release);
-        self.known.send_replace(true);
+        self.has_list.store(true, Ordering::Release);
+        self.is_listing_done.send_replace(true);
         for (key, _) in self.list().unwrap_or_default() {
             self.services.router.add(&key, Priority::Low, Cause::Start);
         }
-        self.registry.look_again();
+        self.registry.request_rescan();
         std::future::pending().await
     }
 
-    /// Until it is known which there are.
-    pub async fn known(&self) {
-        // The sender is this object's own.
-        let _ = self.known.subscribe().wait_for(|known| *known).await;
+    /// Waits until the objects are listed, or it is known that they can't be.
+    pub async fn wait_listed(&self) {
+        // It can't fail: the sender lives as long as `self`.
+        let _ = self.is_listing_done.subscribe().wait_for(|done| *done).await;
     }
 
-    /// All of them, by name; none when they can't be told.
+    /// The objects, by name; none until they have been listed.
     pub fn list(&self) -> Option<Vec<(ObjectRef, Arc<Object>)>> {
-        if !self.listed.load(Ordering::Acquire) {
+        if !self.has_list.load(Ordering::Acquire) {
             return None;
         }
         let (serving, _) = self.services.informers.ensure(&self.scope());
@@ -155,24 +164,24 @@ impl Objects {
         Some(objects)
     }
 
-    /// There is something to say in the status of one.
-    pub fn news(&self, name: &str) {
+    /// Queues an object, to have its status written.
+    pub fn requeue_status(&self, name: &str) {
         let key = ObjectRef::new(plugin::kind(), "", name);
         self.services.router.add(&key, Priority::Normal, Cause::Traffic);
     }
 
-    /// Pulls a component; with it, what there is to say of its signatures.
+    /// Pulls a component. The second value is a remark about its signatures.
     pub async fn pull(
         &self,
         oci: &Oci,
         verify: Option<&Verify>,
-    ) -> Result<(Vec<u8>, Option<String>), Refusal> {
+    ) -> Result<(Vec<u8>, Option<String>), LoadError> {
         let reference: Reference = oci
             .reference
             .parse()
-            .map_err(|e| Refusal::new("SpecInvalid", format!("the reference {}: {e}", oci.reference)))?;
-        let auth = match &oci.pull_secret {
-            None => Auth::anonymous(),
+            .map_err(|e| LoadError::new("InvalidSpec", format!("the reference {}: {e}", oci.reference)))?;
+        let auth = match &oci.pull_secret_ref {
+            None => RegistryAuth::anonymous(),
             Some(secret) => {
                 let at = format!("Secret {}/{}", secret.namespace, secret.name);
                 let name = KeyName {
@@ -180,24 +189,24 @@ impl Objects {
                     name: secret.name.clone(),
                     key: ".dockerconfigjson".into(),
                 };
-                let json = self.secret("PullSecretInvalid", &name).await?;
-                Auth::from_docker_config(&json)
-                    .map_err(|e| Refusal::new("PullSecretInvalid", format!("{at}: {e}")))?
+                let json = self.read_secret("InvalidPullSecret", &name).await?;
+                RegistryAuth::from_docker_config(&json)
+                    .map_err(|e| LoadError::new("InvalidPullSecret", format!("{at}: {e}")))?
             }
         };
         let policy = match verify {
-            None => Policy::none(),
-            Some(verify) => self.policy(verify).await?,
+            None => SignaturePolicy::none(),
+            Some(verify) => self.load_policy(verify).await?,
         };
-        let pulled = self.registries.pull(&reference, &auth, &policy).await;
-        let pulled = pulled.map_err(|e| Refusal {
+        let pulled = self.registries.pull_component(&reference, &auth, &policy).await;
+        let pulled = pulled.map_err(|e| LoadError {
             reason: e.reason(),
             message: format!("{}: {e}", oci.reference),
-            // What is not there may come, and who may not read it may be let.
+            // An artifact or signature may be pushed later, and access may be granted.
             passing: e.is_transient()
                 || matches!(
                     e.reason(),
-                    "NotFound" | "Unauthorized" | "SignatureMissing" | "SignatureInvalid"
+                    "NotFound" | "Unauthorized" | "SignatureMissing" | "InvalidSignature"
                 ),
         })?;
         let signed = || {
@@ -205,14 +214,16 @@ impl Objects {
             (!signers.is_empty()).then(|| format!("signed by {}", signers.join(", ")))
         };
         let note = match &pulled.unsigned {
-            Some(problem) => Some(format!("not signed as spec.verify says: {problem}")),
+            Some(problem) => Some(format!("not signed as spec.verify requires: {problem}")),
             None => signed(),
         };
         Ok((pulled.wasm, note))
     }
 
-    async fn policy(&self, verify: &Verify) -> Result<Policy, Refusal> {
-        let invalid = |at: &str, e: &dyn std::fmt::Display| Refusal::new("KeyInvalid", format!("{at}: {e}"));
+    /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
+    async fn load_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
+        let invalid =
+            |at: &str, e: &dyn std::fmt::Display| LoadError::new("InvalidKey", format!("{at}: {e}"));
         let mut keys = Vec::new();
         for (i, pem) in verify.keys.iter().enumerate() {
             let at = format!("spec.verify.keys[{i}]");
@@ -220,13 +231,21 @@ impl Objects {
         }
         for (i, source) in verify.keys_from.iter().enumerate() {
             let at = format!("spec.verify.keysFrom[{i}]");
-            let pem = match (&source.config_map, &source.secret) {
-                (Some(name), None) => self.data("ConfigMap", "KeyInvalid", name).await?.into_bytes(),
-                (None, Some(name)) => self.secret("KeyInvalid", name).await?,
-                _ => return Err(invalid(&at, &"exactly one of configMap and secret is needed")),
+            let pem = match (&source.config_map_key_ref, &source.secret_key_ref) {
+                (Some(name), None) => self
+                    .read_data("ConfigMap", "InvalidKey", name)
+                    .await?
+                    .into_bytes(),
+                (None, Some(name)) => self.read_secret("InvalidKey", name).await?,
+                _ => {
+                    return Err(invalid(
+                        &at,
+                        &"exactly one of configMapKeyRef and secretKeyRef is needed",
+                    ));
+                }
             };
-            // Nobody watches what it is in: looked at again.
-            let passing = |refusal: Refusal| Refusal {
+            // The ConfigMap or Secret is not watched, so loading is retried.
+            let passing = |refusal: LoadError| LoadError {
                 passing: true,
                 ..refusal
             };
@@ -236,29 +255,31 @@ impl Objects {
         if keys.is_empty() {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
-        let policy = match verify.all {
-            true => Policy::all_of(keys),
-            false => Policy::any_of(keys),
+        let policy = if verify.require_all {
+            SignaturePolicy::all_of(keys)
+        } else {
+            SignaturePolicy::any_of(keys)
         };
-        Ok(match verify.required {
-            true => policy,
-            false => policy.optional(),
+        Ok(if verify.required {
+            policy
+        } else {
+            policy.permissive()
         })
     }
 
-    async fn secret(&self, reason: &'static str, name: &KeyName) -> Result<Vec<u8>, Refusal> {
-        let text = self.data("Secret", reason, name).await?;
-        BASE64_STANDARD.decode(text).map_err(|_| Refusal {
+    async fn read_secret(&self, reason: &'static str, name: &KeyName) -> Result<Vec<u8>, LoadError> {
+        let text = self.read_data("Secret", reason, name).await?;
+        BASE64_STANDARD.decode(text).map_err(|_| LoadError {
             reason,
             message: format!("Secret {}/{} is not base64", name.namespace, name.name),
             passing: true,
         })
     }
 
-    /// An entry of a ConfigMap or Secret, from the API server itself: what nobody else reads is not watched.
-    async fn data(&self, kind: &str, reason: &'static str, name: &KeyName) -> Result<String, Refusal> {
+    /// An entry of a ConfigMap or Secret, from the API server: a watch for one read would cost more.
+    async fn read_data(&self, kind: &str, reason: &'static str, name: &KeyName) -> Result<String, LoadError> {
         let at = format!("{kind} {}/{}", name.namespace, name.name);
-        let passing = |message: String| Refusal {
+        let passing = |message: String| LoadError {
             reason,
             message,
             passing: true,
@@ -266,7 +287,7 @@ impl Objects {
         let key = ObjectRef::new(Gvk::new("", "v1", kind), &name.namespace, &name.name);
         let bytes = self.services.effects.bytes(&key).await;
         let bytes = bytes.map_err(|e| passing(format!("{at}: {e}")))?;
-        // What went wrong is not quoted: it may be a Secret's.
+        // The parser's message is left out: it may quote the Secret.
         let read: Data = parse(&bytes).map_err(|_| passing(format!("{at} can't be read")))?;
         let value = read.data.get(&name.key).cloned();
         value.ok_or_else(|| passing(format!("{at} has no key `{}`", name.key)))

@@ -1,51 +1,118 @@
-//! A new build is tried with recordings before it serves.
+//! Preflight of a new build: recordings of the plugin are replayed with it before it may serve.
+//!
+//! It is the last check before [`Registry::serve`], which makes the build replace the one that serves.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tracing::{info, warn};
 
 use crate::{
-    plugin::{Plugin, Refusal, Registry},
-    recording::Tapes,
+    plugin::{LoadError, Plugin, PreflightDifference, PreflightReport, Registry, SlotId},
+    recording::{Tapes, recorder::Finished},
     replay,
     sandbox::engine::Engine,
 };
 
-/// How long a new build may be probed with recordings: a swap is to take 300 ms at most.
-const PROBING: Duration = Duration::from_millis(100);
+/// Limit of the time for replays: a replacement is to take 300 ms at most.
+const PREFLIGHT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Replays recordings of the build before with a build that is to replace it. One that traps where that did not is
-/// refused; other differences are told.
-pub(super) async fn probe(
+/// Replays recordings of the plugin with a build that is to replace the one that serves. A build that traps where that
+/// one did not is refused; other differences are logged and reported.
+pub(super) async fn preflight_replay(
     engine: &Arc<Engine>,
     tapes: &Tapes,
     registry: &Registry,
-    id: &str,
+    id: &SlotId,
     plugin: Plugin,
-) -> Result<Plugin, Refusal> {
-    let before = registry.serves(id);
-    if before.is_none_or(|before| before.digest == plugin.digest) || registry.taken_back(id, &plugin) {
+) -> Result<Plugin, LoadError> {
+    let before = registry.serving_in(id);
+    if before.is_none_or(|before| before.digest == plugin.digest) || registry.is_rolled_back(id, &plugin) {
         return Ok(plugin);
     }
     let recordings = tapes.of_plugin(plugin.name());
     if recordings.is_empty() {
         return Ok(plugin);
     }
-    let probe = replay::probe(engine, &plugin, &recordings, PROBING).await;
-    if let Some(trapped) = probe.trapped.first() {
+    let report = replay_all(engine, &plugin, &recordings, PREFLIGHT_TIMEOUT).await;
+    if let Some(trapped) = report.trapped.first() {
         let why = format!(
             "it traps where the build before did not: {} (recording {}): {}",
             trapped.object, trapped.recording, trapped.what
         );
-        return Err(Refusal::new("TrapsInReplay", why));
+        return Err(LoadError::new("PreflightFailed", why));
     }
     let (name, digest) = (&**plugin.name(), &plugin.digest[..12]);
-    match probe.differing.is_empty() {
-        true => info!(plugin = name, digest, "{probe}"),
-        false => warn!(plugin = name, digest, "other effects than before: {probe}"),
+    if report.differing.is_empty() {
+        info!(plugin = name, digest, result = %report, "preflight replay passed");
+    } else {
+        warn!(plugin = name, digest, result = %report, "preflight replay shows different effects");
     }
     Ok(Plugin {
-        probe: Some(probe),
+        preflight: Some(report),
         ..plugin
     })
+}
+
+/// Replays recordings until the time is over; the others are counted as skipped.
+async fn replay_all(
+    engine: &Engine,
+    plugin: &Plugin,
+    recordings: &[Arc<Finished>],
+    timeout: Duration,
+) -> PreflightReport {
+    let started = Instant::now();
+    let mut report = PreflightReport::default();
+    for (i, recording) in recordings.iter().enumerate() {
+        let left = timeout.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            report.skipped += recordings.len() - i;
+            break;
+        }
+        if is_comparable(plugin, recording) {
+            replay_one(engine, plugin, recording, left, &mut report).await;
+        } else {
+            report.skipped += 1;
+        }
+    }
+    report.milliseconds = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    report
+}
+
+/// False for a recording of a kind that the build does not reconcile, and for one with another configuration, which
+/// may rightly have other effects.
+fn is_comparable(plugin: &Plugin, recording: &Finished) -> bool {
+    plugin.kind(&recording.key().gvk).is_some() && recording.config() == plugin.terms.config
+}
+
+/// Replays one recording and adds the result to the report.
+async fn replay_one(
+    engine: &Engine,
+    plugin: &Plugin,
+    recording: &Finished,
+    timeout: Duration,
+    report: &mut PreflightReport,
+) {
+    let recording = Arc::new(recording.recording());
+    let replaying = replay::replay(engine, &plugin.compiled, recording.clone());
+    let Ok(Ok(replayed)) = tokio::time::timeout(timeout, replaying).await else {
+        report.skipped += 1;
+        return;
+    };
+    report.replayed += 1;
+    let describe = |what: String| PreflightDifference {
+        recording: recording.metadata.name.clone(),
+        object: recording.object.clone(),
+        what,
+    };
+    if replayed.trapped {
+        report.trapped.push(describe(replayed.ended));
+    } else {
+        match replayed.differences.iter().find(|d| d.of_effects()) {
+            Some(first) => report.differing.push(describe(first.to_string())),
+            None => report.same += 1,
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What a component can ask of the host. One file per WIT interface, each of the same shape:
 //! enter (budget), grant check, the call, the record.
 
+mod cache;
 mod clock;
 mod config;
 mod dispatch;
@@ -8,7 +9,6 @@ mod events;
 pub(crate) mod http;
 mod kubernetes;
 mod log;
-mod memo;
 mod messaging;
 mod metrics;
 mod references;
@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use dispatch::Door;
+pub use dispatch::HostCalls;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
 use crate::{
@@ -51,11 +51,11 @@ use crate::{
         metrics::{HostCall, Metrics, PluginMetrics},
         telemetry::ReconcileId,
     },
-    policy::{grants::Access, plugin_policy::Terms},
+    policy::{grants::Access, plugin_policy::PluginPolicy},
     recording::{Tape, Tapes},
-    sandbox::object_cache::Memo,
+    sandbox::object_cache::ObjectCache,
     schedule::{dependencies::Dependency, dispatcher::Router},
-    upstream::{Clients, StreamKey, Streams},
+    upstream::{ClientPool, EventStreams, StreamKey},
 };
 
 /// Counts of one reconcile, added to those of its object.
@@ -65,7 +65,7 @@ pub struct Counts {
     pub api_writes: u64,
     /// Requests to upstreams that only read (GET, HEAD).
     pub upstream_reads: u64,
-    /// All other requests to upstreams; log-ins are the host's own and not counted.
+    /// All other requests to upstreams; logins are the host's own and not counted.
     pub upstream_writes: u64,
 }
 
@@ -84,11 +84,11 @@ pub struct Services {
     /// Kubernetes Events.
     pub recorder: Recorder,
     /// Clients of upstreams.
-    pub upstreams: Clients,
+    pub upstreams: ClientPool,
     /// Event streams that are kept open.
-    pub streams: Arc<Streams>,
-    /// Scratch of each object.
-    pub memo: Memo,
+    pub streams: Arc<EventStreams>,
+    /// The caches of the objects.
+    pub object_cache: ObjectCache,
     /// Recordings, and who follows.
     pub tapes: Arc<Tapes>,
     /// What is counted.
@@ -126,7 +126,7 @@ impl fmt::Display for Named<'_> {
 
 /// One call into a component, seen from its capabilities.
 pub struct Call {
-    terms: Arc<Terms>,
+    terms: Arc<PluginPolicy>,
     subject: Option<Subject>,
     /// What is counted of the plugin; `describe` is not counted.
     pub metrics: Option<Arc<PluginMetrics>>,
@@ -166,7 +166,7 @@ pub struct Call {
 
 impl Call {
     /// A call on behalf of an object; without a subject every capability says denied.
-    pub fn new(terms: Arc<Terms>, subject: Option<Subject>) -> Self {
+    pub fn new(terms: Arc<PluginPolicy>, subject: Option<Subject>) -> Self {
         Self {
             metrics: subject.as_ref().map(|s| s.services.metrics.plugin(&terms.plugin)),
             terms,
@@ -192,7 +192,7 @@ impl Call {
     }
 
     /// A call of a life-cycle hook, about an object or the plugin itself.
-    pub fn hook(terms: Arc<Terms>, subject: Subject) -> Self {
+    pub fn hook(terms: Arc<PluginPolicy>, subject: Subject) -> Self {
         Self {
             hook: true,
             ..Self::new(terms, Some(subject))
@@ -218,7 +218,7 @@ impl Call {
     }
 
     fn left(&self) -> Duration {
-        self.terms.limits.wall.saturating_sub(self.started.elapsed())
+        self.terms.limits.timeout.saturating_sub(self.started.elapsed())
     }
 
     /// Counts a host call and gives what it works with.
@@ -244,14 +244,14 @@ impl Call {
             metrics.exceeded(limit);
         }
         let most = self.terms.limits.shown(limit);
-        Error::Budget(format!("more than {most} {what} (limit {})", limit.name()))
+        Error::LimitExceeded(format!("more than {most} {what} (limit {})", limit.name()))
     }
 
     /// Counts bytes the component hands over.
     fn takes(&mut self, bytes: usize) -> Result<(), Error> {
         self.bytes.0 = self.bytes.0.saturating_add(bytes);
-        match self.bytes.0 > self.terms.limits.bytes_out {
-            true => Err(self.exceeded(Limit::BytesOut, "bytes handed to the host in one reconcile")),
+        match self.bytes.0 > self.terms.limits.bytes_to_host {
+            true => Err(self.exceeded(Limit::BytesToHost, "bytes handed to the host in one reconcile")),
             false => Ok(()),
         }
     }
@@ -259,8 +259,8 @@ impl Call {
     /// Counts bytes that are given to the component.
     fn gives(&mut self, bytes: usize) -> Result<(), Error> {
         self.bytes.1 = self.bytes.1.saturating_add(bytes);
-        match self.bytes.1 > self.terms.limits.bytes_in {
-            true => Err(self.exceeded(Limit::BytesIn, "bytes given by the host in one reconcile")),
+        match self.bytes.1 > self.terms.limits.bytes_from_host {
+            true => Err(self.exceeded(Limit::BytesFromHost, "bytes given by the host in one reconcile")),
             false => Ok(()),
         }
     }
@@ -323,7 +323,7 @@ impl Call {
     fn allow(&self, access: &Access<'_>) -> Result<(), Error> {
         self.terms
             .grants
-            .check(access)
+            .check_access(access)
             .map_err(|e| Error::Denied(e.to_string()))
     }
 
@@ -372,12 +372,7 @@ impl Call {
 
     /// A reference as the contract has it, as the host has it.
     fn key(&self, r: &types::ObjectRef) -> Result<ObjectRef, Error> {
-        if let Some(cluster) = &r.cluster {
-            return Err(Error::Denied(format!(
-                "cluster `{cluster}` is not granted to plugin {}",
-                self.terms.plugin
-            )));
-        }
+        check_cluster(r.cluster.as_deref())?;
         let gvk = kind(&r.gvk)?;
         if r.name.is_empty() {
             return Err(Error::Invalid("name of the object reference is empty".into()));
@@ -394,6 +389,16 @@ impl Call {
             Some(subject) => subject.services.store.named(key),
             None => key,
         })
+    }
+}
+
+/// Fails for a reference to another cluster, which this host does not support yet.
+fn check_cluster(cluster: Option<&str>) -> Result<(), Error> {
+    match cluster {
+        None => Ok(()),
+        Some(cluster) => Err(Error::Unsupported(format!(
+            "references to other clusters yet: leave out the cluster `{cluster}`"
+        ))),
     }
 }
 

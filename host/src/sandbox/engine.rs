@@ -35,7 +35,7 @@ use crate::{
         bindings::{Plugin, PluginPre, reconciler, types},
         trap::Trap,
     },
-    sandbox::capabilities::{Call, Door},
+    sandbox::capabilities::{Call, HostCalls},
 };
 
 /// How often a running guest is looked at.
@@ -70,7 +70,7 @@ pub struct Compiled {
 /// What an instance's store carries.
 pub struct State {
     /// The host's side of this call.
-    pub door: Door,
+    pub door: HostCalls,
     allowance: Allowance,
     /// Made for components that import WASI; the others never ask.
     wasi: Option<WasiCtx>,
@@ -118,12 +118,12 @@ impl Engine {
             Ok(engine) => engine,
             Err(e) => {
                 // Some machines can't reserve that much address space; calls cost a little more there.
-                tracing::warn!("no instance pool: {e:#}");
+                tracing::warn!(error = format!("{e:#}"), "instance pool unavailable");
                 wasmtime::Engine::new(&config(None))?
             }
         };
         let mut linker = Linker::new(&engine);
-        Plugin::add_to_linker::<_, HasSelf<Door>>(&mut linker, |state: &mut State| &mut state.door)?;
+        Plugin::add_to_linker::<_, HasSelf<HostCalls>>(&mut linker, |state: &mut State| &mut state.door)?;
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = Arc::new(AtomicBool::new(false));
@@ -284,7 +284,7 @@ impl Engine {
         let mut store = Store::new(
             &self.engine,
             State {
-                door: Door(call),
+                door: HostCalls(call),
                 allowance: Allowance::new(&limits, meter.clone()),
                 wasi,
                 table: ResourceTable::new(),
@@ -292,7 +292,7 @@ impl Engine {
         );
         store.limiter_async(|state| &mut state.allowance);
         store.set_hostcall_fuel(limits.call_bytes);
-        let (metered, cpu) = (meter.clone(), limits.cpu);
+        let (metered, cpu) = (meter.clone(), limits.cpu_time);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             Ok(match metered.used() {
@@ -306,15 +306,15 @@ impl Engine {
             inner: body(self, compiled, &mut store),
             meter: meter.clone(),
         };
-        let result = match tokio::time::timeout(limits.wall, calling).await {
-            Err(_) => Err(Trap::Wall(limits.wall)),
+        let result = match tokio::time::timeout(limits.timeout, calling).await {
+            Err(_) => Err(Trap::Timeout(limits.timeout)),
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(explain(&e, &limits, meter.used())),
         };
         let large = store.data().allowance.large();
         let end = || store.into_data();
         let State {
-            door: Door(mut call),
+            door: HostCalls(mut call),
             allowance,
             ..
         } = match large {

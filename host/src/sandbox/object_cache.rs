@@ -1,4 +1,6 @@
-//! The scratch of each object: what `memo` of the contract keeps. Lives and dies with the object.
+//! The cache of each object, which plugins use through the interface `cache` of the contract.
+//!
+//! It lives as long as the object: another object of the same name has another uid and starts with an empty cache.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,57 +9,58 @@ use std::{
 
 use crate::kube::key::ObjectRef;
 
-/// The scratch of all objects.
+/// The caches of all objects.
 #[derive(Default)]
-pub struct Memo(Mutex<HashMap<ObjectRef, Scratch>>);
+pub struct ObjectCache(Mutex<HashMap<ObjectRef, Entry>>);
 
+/// The cache of one object.
 #[derive(Default)]
-struct Scratch {
-    /// Whose it is: another object of that name starts anew.
+struct Entry {
+    /// The uid of the object, which tells it from another object of the same name.
     uid: Box<str>,
     values: BTreeMap<String, Vec<u8>>,
 }
 
-impl Memo {
-    /// What an object keeps under a key.
+impl ObjectCache {
+    /// Returns the value of a key.
     pub fn get(&self, object: &ObjectRef, uid: &str, key: &str) -> Option<Vec<u8>> {
-        let memo = self.0.lock().expect("lock");
-        let scratch = memo.get(object).filter(|s| *s.uid == *uid)?;
-        scratch.values.get(key).cloned()
+        let entries = self.0.lock().expect("lock");
+        let entry = entries.get(object).filter(|entry| *entry.uid == *uid)?;
+        entry.values.get(key).cloned()
     }
 
-    /// Forgets everything.
+    /// Removes the caches of all objects.
     pub fn clear(&self) {
         self.0.lock().expect("lock").clear();
     }
 
-    /// Keeps a value; `false` when that would be more than `most` bytes of the object, keys included.
-    pub fn put(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>, most: usize) -> bool {
-        let mut memo = self.0.lock().expect("lock");
-        let scratch = memo.entry(object.clone()).or_default();
-        if *scratch.uid != *uid {
-            *scratch = Scratch {
+    /// Sets the value of a key. Returns false if the object would then cache more than `max_bytes`, keys included.
+    pub fn set(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>, max_bytes: usize) -> bool {
+        let mut entries = self.0.lock().expect("lock");
+        let entry = entries.entry(object.clone()).or_default();
+        if *entry.uid != *uid {
+            *entry = Entry {
                 uid: uid.into(),
                 values: BTreeMap::new(),
             };
         }
-        let others = scratch.values.iter().filter(|(k, _)| **k != key);
-        let kept: usize = others.map(|(k, v)| k.len() + v.len()).sum();
-        if kept + key.len() + value.len() > most {
+        let others = entry.values.iter().filter(|(k, _)| **k != key);
+        let other_bytes: usize = others.map(|(k, v)| k.len() + v.len()).sum();
+        if other_bytes + key.len() + value.len() > max_bytes {
             return false;
         }
-        scratch.values.insert(key, value);
+        entry.values.insert(key, value);
         true
     }
 
-    /// Forgets a key of an object.
-    pub fn remove(&self, object: &ObjectRef, key: &str) {
-        if let Some(scratch) = self.0.lock().expect("lock").get_mut(object) {
-            scratch.values.remove(key);
+    /// Removes a key of an object.
+    pub fn delete(&self, object: &ObjectRef, key: &str) {
+        if let Some(entry) = self.0.lock().expect("lock").get_mut(object) {
+            entry.values.remove(key);
         }
     }
 
-    /// Forgets an object.
+    /// Removes the cache of an object.
     pub fn forget(&self, object: &ObjectRef) {
         self.0.lock().expect("lock").remove(object);
     }
@@ -69,14 +72,14 @@ mod tests {
     use crate::kube::key::Gvk;
 
     #[test]
-    fn lives_with_the_object_and_has_a_limit() {
-        let memo = Memo::default();
+    fn cached_value_ends_with_object_and_is_limited() {
+        let cache = ObjectCache::default();
         let object = ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "n", "a");
-        assert!(memo.put(&object, "1", "k".into(), vec![1; 60_000], 64 << 10));
-        assert!(!memo.put(&object, "1", "l".into(), vec![1; 60_000], 64 << 10));
-        assert_eq!(memo.get(&object, "2", "k"), None, "another object of that name");
-        assert_eq!(memo.get(&object, "1", "k").map(|v| v.len()), Some(60_000));
-        memo.forget(&object);
-        assert_eq!(memo.get(&object, "1", "k"), None);
+        assert!(cache.set(&object, "1", "k".into(), vec![1; 60_000], 64 << 10));
+        assert!(!cache.set(&object, "1", "l".into(), vec![1; 60_000], 64 << 10));
+        assert_eq!(cache.get(&object, "2", "k"), None, "another object of that name");
+        assert_eq!(cache.get(&object, "1", "k").map(|v| v.len()), Some(60_000));
+        cache.forget(&object);
+        assert_eq!(cache.get(&object, "1", "k"), None);
     }
 }

@@ -256,7 +256,7 @@ impl Router {
         }
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
         // What the host says of an Upstream is no news to who uses it, but that it is back.
-        let told = intended || change.key.gvk != upstream::kind() || recovered(change);
+        let told = intended || change.key.gvk != upstream::upstream_gvk() || recovered(change);
         let dependants = match told {
             true => inner.graph.dependants(&change.key, old, new),
             false => Vec::new(),

@@ -1,12 +1,13 @@
-//! Components in OCI registries: pulled by digest, verified, kept on disk; and pushed.
+//! Components in OCI registries: pulled by digest, verified, cached on disk; and pushed.
 //!
-//! The distribution API is spoken here, on the HTTP client that is there anyway, and every answer is bounded while it
-//! is read. The crate `oci-client` reads manifests and tokens of any size into memory, and brings a second HTTP
-//! client; `oci-wasm` a fourth WIT parser.
+//! The distribution API is implemented here, on the host's HTTP client, with every response bounded while it is read.
+//! The crate `oci-client` reads manifests and tokens of any size into memory and brings a second HTTP client;
+//! `oci-wasm` brings a fourth WIT parser. `oci-spec` would replace the few types used here by as many lines of builders
+//! and conversions.
 //!
 //! ```text
-//! reference → digest → signatures → manifest → layer → component
-//!                          └─────── cache ───────┘
+//!  reference → digest → signatures → manifest → layer → component
+//!                           └─────── cache ───────┘
 //! ```
 
 mod auth;
@@ -22,112 +23,112 @@ use std::{collections::BTreeSet, future::Future, path::PathBuf, sync::Arc, time:
 use tracing::warn;
 
 pub use self::{
-    auth::{Auth, AuthError},
-    manifest::Shape,
-    push::Pushed,
+    auth::{AuthError, RegistryAuth},
+    manifest::ComponentInterfaces,
+    push::PushedComponent,
     reference::{Digest, Reference, ReferenceError},
-    registry::Progress,
+    registry::UploadProgress,
 };
-use self::{cache::Cache, registry::Registry};
-use crate::supply::signature::{Fingerprint, Found, Policy, SignatureError, Verdict};
+use self::{cache::DiskCache, registry::Registry};
+use crate::supply::signature::{Fingerprint, FoundSignatures, SignatureError, SignaturePolicy, Verification};
 
-/// What a pull may take.
+/// Limits of a pull.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// Bytes of a component.
+pub struct PullLimits {
+    /// Maximum size of a component in bytes.
     pub component_bytes: u64,
-    /// Bytes of the cache; what was used last stays.
+    /// Maximum size of the cache in bytes; the files used last are kept.
     pub cache_bytes: u64,
-    /// Time of a pull.
-    pub time: Duration,
+    /// Timeout of a pull.
+    pub timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for PullLimits {
     fn default() -> Self {
         Self {
             component_bytes: 64 << 20,
             cache_bytes: 1 << 30,
-            time: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
         }
     }
 }
 
-/// Pulls components and keeps them.
+/// A store of components: pulls them from registries and caches them.
 #[derive(Clone)]
-pub struct Store {
+pub struct ComponentStore {
     http: reqwest::Client,
-    cache: Option<Cache>,
-    limits: Limits,
-    tags: bool,
-    plain: BTreeSet<String>,
+    cache: Option<DiskCache>,
+    limits: PullLimits,
+    allow_tags: bool,
+    plain_http: BTreeSet<String>,
 }
 
-/// A component that was pulled, and what is known of it.
+/// A pulled component.
 #[derive(Clone, Debug)]
-pub struct Pulled {
+pub struct PulledComponent {
     /// The component.
     pub wasm: Vec<u8>,
-    /// The artifact's digest, which pins it.
+    /// The artifact's digest, which pins the component.
     pub digest: String,
-    /// Nothing had to be asked of the registry for it but its tag, perhaps.
+    /// The component came from the cache; at most the tag was resolved by the registry.
     pub cached: bool,
-    /// Why the registry could not be asked what a tag means now, and the cache answered.
+    /// The error of the registry, if a tag was resolved from the cache instead.
     pub offline: Option<String>,
-    /// The keys of the policy that have signed it.
+    /// The keys of the policy that have signed the component.
     pub signers: Vec<Fingerprint>,
-    /// Why the policy is not met, where that is not required.
+    /// The violation of a policy that is not required.
     pub unsigned: Option<SignatureError>,
 }
 
-/// Why a component could not be pulled, or pushed. Never has a credential in it, or anything else a server said but
-/// the codes of the distribution API.
+/// The error of a pull or push. It contains no credentials, and of the server's text only the error codes of the
+/// distribution API.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
-    /// A tag alone, which may be another component tomorrow.
+    /// The reference has only a tag, which may be another component tomorrow.
     #[error(
         "{reference} has no digest, and a tag may be another component tomorrow: {}",
-        pin(reference, found)
+        pin_hint(reference, found)
     )]
     DigestRequired {
         /// The reference.
         reference: String,
-        /// What it means now, if that could be found out.
+        /// The tag's current digest, if it could be resolved.
         found: Option<String>,
     },
-    /// The registry does not answer, or not as registries do.
+    /// The registry does not respond, or not as the distribution API requires.
     #[error("{0}")]
     PullFailed(String),
-    /// There is no such artifact.
+    /// The artifact does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The registry does not let us.
+    /// The registry denies access.
     #[error("{0}")]
     Unauthorized(String),
-    /// What came is not what was asked for.
+    /// The content does not have the requested digest.
     #[error("{what} has the digest {found}, not {wanted}: it was changed on the way, or in the registry")]
     DigestMismatch {
-        /// What came.
+        /// The content.
         what: String,
-        /// As it should be.
+        /// The requested digest.
         wanted: String,
-        /// As it is.
+        /// The digest of the content.
         found: String,
     },
-    /// Something else than a component.
+    /// The artifact is not a component.
     #[error("{0}")]
     NotAComponent(String),
-    /// More bytes than allowed.
+    /// The content exceeds a limit.
     #[error("{0}")]
     TooLarge(String),
-    /// The policy wants a signature, and there is none.
+    /// The policy requires a signature, and there is none.
     #[error("{0}")]
     SignatureMissing(SignatureError),
-    /// The policy wants another signature than there is.
+    /// The policy requires another signature than there is.
     #[error("{0}")]
     SignatureInvalid(SignatureError),
 }
 
-fn pin(reference: &str, found: &Option<String>) -> String {
+fn pin_hint(reference: &str, found: &Option<String>) -> String {
     match found {
         Some(digest) => format!("pin {reference}@{digest}"),
         None => "add @sha256:… (what `ostler plugin push` printed)".into(),
@@ -146,11 +147,11 @@ impl PullError {
             Self::NotAComponent(_) => "NotAComponent",
             Self::TooLarge(_) => "TooLarge",
             Self::SignatureMissing(_) => "SignatureMissing",
-            Self::SignatureInvalid(_) => "SignatureInvalid",
+            Self::SignatureInvalid(_) => "InvalidSignature",
         }
     }
 
-    /// Whether the same may go well a little later, without anybody doing anything about it.
+    /// A retry may succeed without any change.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::PullFailed(_))
     }
@@ -158,56 +159,60 @@ impl PullError {
 
 impl From<SignatureError> for PullError {
     fn from(error: SignatureError) -> Self {
-        match error.is_missing() {
-            true => Self::SignatureMissing(error),
-            false => Self::SignatureInvalid(error),
+        if error.is_missing() {
+            Self::SignatureMissing(error)
+        } else {
+            Self::SignatureInvalid(error)
         }
     }
 }
 
-impl Store {
-    /// A store that keeps what it pulls in this directory, which only this user may be able to write to; without one
-    /// nothing is kept.
-    pub fn new(directory: Option<PathBuf>, limits: Limits) -> Self {
+impl ComponentStore {
+    /// A store with a cache in this directory, which only this user must be able to write to; without one, nothing is
+    /// cached.
+    pub fn new(directory: Option<PathBuf>, limits: PullLimits) -> Self {
         Self {
-            http: registry::client(),
-            cache: directory.map(|directory| Cache::new(directory, limits.cache_bytes)),
+            http: registry::build_client(),
+            cache: directory.map(|directory| DiskCache::new(directory, limits.cache_bytes)),
             limits,
-            tags: false,
-            plain: BTreeSet::new(),
+            allow_tags: false,
+            plain_http: BTreeSet::new(),
         }
     }
 
-    /// Takes references without digest, too: for development.
+    /// Accepts references without a digest, for development.
     #[must_use]
     pub fn with_tags(self) -> Self {
-        Self { tags: true, ..self }
+        Self {
+            allow_tags: true,
+            ..self
+        }
     }
 
-    /// Speaks plain HTTP with these registries (`HOST:PORT`); it always does with those on this machine.
+    /// Uses plain HTTP for these registries (`HOST:PORT`); loopback addresses always use it.
     #[must_use]
     pub fn with_plain_http(mut self, registries: impl IntoIterator<Item = String>) -> Self {
-        self.plain.extend(registries);
+        self.plain_http.extend(registries);
         self
     }
 
-    /// Pulls a component, from the cache where that has it.
+    /// Pulls a component, from the cache if it is there.
     ///
-    /// What the policy asks for is found first: nothing else is read of what nobody vouches for. What is in the cache
-    /// is as good as what is in the registry, signatures included, because both are verified; so a host starts
-    /// while its registry is down.
-    pub async fn pull(
+    /// Signatures are verified first: nothing else is read of a component that is not trusted. Cached content is as
+    /// good as the registry's, signatures included, because both are verified; so a host starts while its registry is
+    /// down.
+    pub async fn pull_component(
         &self,
         reference: &Reference,
-        auth: &Auth,
-        policy: &Policy,
-    ) -> Result<Pulled, PullError> {
-        self.in_time(reference, async {
-            let registry = self.registry(reference, auth)?;
-            let (digest, offline) = self.resolve(&registry, reference).await?;
-            let verdict = self.vouch(&registry, &digest, policy).await?;
-            let (wasm, cached) = self.component(&registry, &digest).await?;
-            Ok(Pulled {
+        auth: &RegistryAuth,
+        policy: &SignaturePolicy,
+    ) -> Result<PulledComponent, PullError> {
+        self.run_with_timeout(reference, async {
+            let registry = self.open_registry(reference, auth)?;
+            let (digest, offline) = self.resolve_digest(&registry, reference).await?;
+            let verdict = self.verify_signatures(&registry, &digest, policy).await?;
+            let (wasm, cached) = self.fetch_component(&registry, &digest).await?;
+            Ok(PulledComponent {
                 wasm,
                 digest: digest.to_string(),
                 cached,
@@ -219,7 +224,7 @@ impl Store {
         .await
     }
 
-    async fn in_time<T>(
+    async fn run_with_timeout<T>(
         &self,
         reference: &Reference,
         work: impl Future<Output = Result<T, PullError>>,
@@ -228,19 +233,21 @@ impl Store {
             PullError::PullFailed(format!(
                 "{} took longer than {:?}",
                 reference.registry(),
-                self.limits.time
+                self.limits.timeout
             ))
         };
-        tokio::time::timeout(self.limits.time, work).await.map_err(late)?
+        tokio::time::timeout(self.limits.timeout, work)
+            .await
+            .map_err(late)?
     }
 
-    fn registry(&self, reference: &Reference, auth: &Auth) -> Result<Registry, PullError> {
-        let plain = reference.is_loopback() || self.plain.contains(reference.registry());
-        Registry::new(&self.http, reference, auth, plain)
+    fn open_registry(&self, reference: &Reference, auth: &RegistryAuth) -> Result<Registry, PullError> {
+        let plain_http = reference.is_loopback() || self.plain_http.contains(reference.registry());
+        Registry::new(&self.http, reference, auth, plain_http)
     }
 
-    /// The digest that is meant, and why the registry could not be asked for it.
-    async fn resolve(
+    /// The digest of a reference, and the registry's error if a tag was resolved from the cache.
+    async fn resolve_digest(
         &self,
         registry: &Registry,
         reference: &Reference,
@@ -250,12 +257,12 @@ impl Store {
         }
         let tag = reference.tag().unwrap_or("latest");
         let name = reference.to_string();
-        let found = match registry.manifest(tag).await {
-            Ok(Some(answer)) => Ok(Digest::of(&answer.bytes)),
-            Ok(None) => Err(registry.missing(&format!("tag {tag}"))),
+        let found = match registry.fetch_manifest(tag).await {
+            Ok(Some(answer)) => Ok(Digest::of_bytes(&answer.bytes)),
+            Ok(None) => Err(registry.not_found_error(&format!("tag {tag}"))),
             Err(e) => Err(e),
         };
-        if !self.tags {
+        if !self.allow_tags {
             return Err(PullError::DigestRequired {
                 reference: name,
                 found: found.ok().map(|digest| digest.to_string()),
@@ -263,136 +270,144 @@ impl Store {
         }
         match found {
             Ok(digest) => {
-                let kept = digest.clone();
-                self.keep(move |cache| cache.put_tag(&name, &kept)).await;
+                let resolved = digest.clone();
+                self.write_cache(move |cache| cache.write_tag(&name, &resolved))
+                    .await;
                 Ok((digest, None))
             }
             Err(e) if e.is_transient() => {
-                let kept = self.kept(move |cache| cache.tag(&name)).await;
+                let kept = self.read_cache(move |cache| cache.read_tag(&name)).await;
                 kept.map(|digest| (digest, Some(e.to_string()))).ok_or(e)
             }
             Err(e) => Err(e),
         }
     }
 
-    /// Whether the policy is met: by what the cache has, or else by what the registry has now.
-    async fn vouch(
+    /// Verifies the policy by the cached signatures, or else by those the registry has now.
+    async fn verify_signatures(
         &self,
         registry: &Registry,
         digest: &Digest,
-        policy: &Policy,
-    ) -> Result<Verdict, PullError> {
-        if !policy.asks() {
-            return Ok(Verdict::default());
+        policy: &SignaturePolicy,
+    ) -> Result<Verification, PullError> {
+        if !policy.needs_signatures() {
+            return Ok(Verification::default());
         }
         let of = digest.clone();
         let signatures = self
-            .kept(move |cache| cache.signatures(&of))
+            .read_cache(move |cache| cache.read_signatures(&of))
             .await
             .unwrap_or_default();
-        let mut found = Found {
+        let mut found = FoundSignatures {
             signatures,
             malformed: Vec::new(),
         };
-        let met = |found: &Found| {
-            let verdict = policy.verify(digest.as_str(), found).ok();
+        let met = |found: &FoundSignatures| {
+            let verdict = policy.verify_digest(digest.as_str(), found).ok();
             verdict.filter(|verdict| verdict.problem.is_none())
         };
         if let Some(verdict) = met(&found) {
             return Ok(verdict);
         }
         let asked = async {
-            // The older layout first: it takes one request less to find.
-            signatures::tagged(registry, digest, &mut found).await?;
+            // The older layout first: it takes one request less.
+            signatures::collect_tagged(registry, digest, &mut found).await?;
             match met(&found) {
                 Some(_) => Ok(()),
-                None => signatures::referring(registry, digest, &mut found).await,
+                None => signatures::collect_referrers(registry, digest, &mut found).await,
             }
         };
         match asked.await {
             Err(e) if e.is_transient() && !policy.required => {
                 let (digest, why) = (digest.to_string(), e.to_string());
-                return Ok(Verdict {
+                return Ok(Verification {
                     signers: Vec::new(),
                     problem: Some(SignatureError::Unknown { digest, why }),
                 });
             }
             asked => asked?,
         }
-        let verdict = policy.verify(digest.as_str(), &found)?;
+        let verdict = policy.verify_digest(digest.as_str(), &found)?;
         if verdict.problem.is_none() {
             let of = digest.clone();
-            self.keep(move |cache| cache.put_signatures(&of, &found.signatures))
+            self.write_cache(move |cache| cache.write_signatures(&of, &found.signatures))
                 .await;
         }
         Ok(verdict)
     }
 
-    /// The component of a digest, and whether all of it was in the cache.
-    async fn component(&self, registry: &Registry, digest: &Digest) -> Result<(Vec<u8>, bool), PullError> {
-        let (bytes, media_type, manifest_kept) = match self.kept_blob(digest, manifest::BYTES).await {
-            Some(bytes) => (bytes, None, true),
-            None => {
-                let answer = registry.manifest(digest.as_str()).await?;
-                let answer = answer.ok_or_else(|| registry.missing(digest.as_str()))?;
-                registry::matches("the manifest", digest, &answer.bytes)?;
-                (answer.bytes, answer.media_type, false)
-            }
-        };
-        let (layer, size) = manifest::component(media_type.as_deref(), &bytes, self.limits.component_bytes)?;
-        let (wasm, layer_kept) = match self.kept_blob(&layer, size).await {
+    /// The component of a digest; true if all of it was cached.
+    async fn fetch_component(
+        &self,
+        registry: &Registry,
+        digest: &Digest,
+    ) -> Result<(Vec<u8>, bool), PullError> {
+        let (bytes, media_type, manifest_cached) =
+            match self.read_cached_blob(digest, manifest::MAX_MANIFEST_BYTES).await {
+                Some(bytes) => (bytes, None, true),
+                None => {
+                    let answer = registry.fetch_manifest(digest.as_str()).await?;
+                    let answer = answer.ok_or_else(|| registry.not_found_error(digest.as_str()))?;
+                    registry::check_digest("the manifest", digest, &answer.bytes)?;
+                    (answer.bytes, answer.media_type, false)
+                }
+            };
+        let (layer, size) =
+            manifest::find_component(media_type.as_deref(), &bytes, self.limits.component_bytes)?;
+        let (wasm, layer_cached) = match self.read_cached_blob(&layer, size).await {
             Some(wasm) => (wasm, true),
-            None => (registry.blob(&layer, size).await?, false),
+            None => (registry.fetch_blob(&layer, size).await?, false),
         };
         if !wasmparser::Parser::is_component(&wasm) {
-            let what = match wasm.starts_with(b"\0asm") {
-                true => "a core module, not a component",
-                false => "not WebAssembly, though its layer says so",
+            let what = if wasm.starts_with(b"\0asm") {
+                "a core module, not a component"
+            } else {
+                "not WebAssembly, though its layer says so"
             };
             return Err(PullError::NotAComponent(what.into()));
         }
-        let (wasm, kept) = (Arc::new(wasm), manifest_kept && layer_kept);
+        let (wasm, kept) = (Arc::new(wasm), manifest_cached && layer_cached);
         if !kept {
             let (digest, wasm) = (digest.clone(), wasm.clone());
-            self.keep(move |cache| {
-                cache.put(&digest, &bytes)?;
-                cache.put(&layer, &wasm)?;
-                cache.trim(&[&digest, &layer])
+            self.write_cache(move |cache| {
+                cache.write_blob(&digest, &bytes)?;
+                cache.write_blob(&layer, &wasm)?;
+                cache.evict_to_limit(&[&digest, &layer])
             })
             .await;
         }
         Ok((Arc::unwrap_or_clone(wasm), kept))
     }
 
-    async fn kept_blob(&self, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+    async fn read_cached_blob(&self, digest: &Digest, most: u64) -> Option<Vec<u8>> {
         let digest = digest.clone();
-        self.kept(move |cache| cache.get(&digest, most)).await
+        self.read_cache(move |cache| cache.read_blob(&digest, most)).await
     }
 
-    /// Reads from the cache, away from the threads that must not block.
-    async fn kept<T: Send + 'static>(
+    /// Reads from the cache on a thread that may block.
+    async fn read_cache<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Cache) -> Option<T> + Send + 'static,
+        read: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let cache = self.cache.clone()?;
         tokio::task::spawn_blocking(move || read(&cache)).await.ok()?
     }
 
-    /// Writes to the cache. That it can't is told, and no reason not to go on.
-    async fn keep(&self, write: impl FnOnce(&Cache) -> std::io::Result<()> + Send + 'static) {
+    /// Writes to the cache. A failure is logged and does not fail the pull.
+    async fn write_cache(&self, write: impl FnOnce(&DiskCache) -> std::io::Result<()> + Send + 'static) {
         let Some(cache) = self.cache.clone() else {
             return;
         };
         let directory = cache.directory().display().to_string();
         let written = tokio::task::spawn_blocking(move || write(&cache)).await;
         if let Ok(Err(e)) = written {
-            warn!(%directory, "the component cache can't be written to: {e}");
+            warn!(%directory, error = %e, "writing component cache failed");
         }
     }
 }
 
-/// As much of a text as an error needs, whoever wrote it.
-fn short(text: impl ToString) -> String {
+/// The part of a foreign text that may appear in an error.
+fn shorten_text(text: impl ToString) -> String {
     text.to_string()
         .chars()
         .filter(|c| !c.is_control())

@@ -1,8 +1,8 @@
-//! Signatures of components: who vouches for a digest. Pure; what is verified here was fetched by [`crate::supply::oci`].
+//! Verification of a component's signatures. Pure; the signatures are fetched by [`crate::supply::oci`].
 //!
-//! Two layouts are known, both written by sigstore's `cosign sign --key`: *simple signing*, a small payload that
+//! Two layouts are supported, both written by sigstore's `cosign sign --key`: *simple signing*, a small payload that
 //! names the digest, signed as it is; and the *bundle*, an in-toto statement in a DSSE envelope. Written with ring,
-//! which TLS has brought: the crate `sigstore` with nothing but keys is 120 crates more.
+//! which TLS needs anyway: the crate `sigstore` with only keys enabled is 120 crates more.
 
 mod key;
 mod payload;
@@ -13,150 +13,153 @@ pub use payload::simple_payload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A signature as it was found, not yet believed.
+/// A signature as found in a registry, not yet verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// How payload and signature belong together.
+    /// The layout of payload and signature.
     pub layout: Layout,
-    /// What is signed.
+    /// The signed payload.
     #[serde(with = "base64_bytes")]
     pub payload: Vec<u8>,
-    /// The signature itself.
+    /// The signature.
     #[serde(with = "base64_bytes")]
     pub signature: Vec<u8>,
 }
 
-/// How a signature is laid out.
+/// The layout of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
     /// The payload is signed as it is.
     Simple,
-    /// The payload is signed together with its type, as DSSE says.
+    /// The payload is signed together with its type, as DSSE specifies.
     Dsse {
         /// The payload's type.
         payload_type: String,
     },
 }
 
-/// What was found beside a component.
+/// The signatures found for a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSignatures {
     /// Signatures that can be checked.
     pub signatures: Vec<Signature>,
-    /// What is wrong with the others.
+    /// Errors of malformed signatures.
     pub malformed: Vec<String>,
 }
 
-/// How many of a policy's keys must have signed.
+/// The number of keys that must have signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Quorum {
-    /// One is enough.
+    /// One key suffices.
     #[default]
     AnyOf,
-    /// Every one.
+    /// All keys are needed.
     AllOf,
 }
 
-/// Whose signatures a component needs.
+/// The signatures that a component needs.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
-    /// Whom to believe.
+pub struct SignaturePolicy {
+    /// The trusted keys.
     pub keys: Vec<PublicKey>,
-    /// How many of them.
+    /// The number of keys that must have signed.
     pub quorum: Quorum,
-    /// Whether a component without is refused; otherwise it is only told.
+    /// Refuses components that do not meet the policy; otherwise the violation is only reported.
     pub required: bool,
 }
 
-/// What the signatures say of a digest.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Verification {
     /// The keys of the policy that have signed it.
     pub signers: Vec<Fingerprint>,
-    /// Why the policy is not met, where that is not required.
+    /// The violation of a policy that is not required.
     pub problem: Option<SignatureError>,
 }
 
-/// Why a component counts as not signed.
+/// The violation of a signature policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// Nobody has signed it.
+    /// The component has no signature.
     #[error("{digest} is not signed")]
     Missing {
         /// The component.
         digest: String,
     },
-    /// Signed by others.
-    #[error("{digest} has {found}, none by a key of the policy ({})", list(keys))]
+    /// The component is signed by other keys.
+    #[error(
+        "{digest} has {found}, none by a key of the policy ({})",
+        join_fingerprints(keys)
+    )]
     Untrusted {
         /// The component.
         digest: String,
-        /// How many signatures there are.
+        /// Number of signatures, as text.
         found: String,
-        /// The keys that would do.
+        /// The trusted keys.
         keys: Vec<Fingerprint>,
     },
-    /// A good signature, of something else.
+    /// A valid signature of another digest.
     #[error("the signature beside {digest} is of {signed}: was it copied from another component?")]
     OtherDigest {
         /// The component.
         digest: String,
-        /// What is signed.
+        /// The signed digest.
         signed: String,
     },
-    /// Some keys have signed it, not all.
+    /// Some keys have signed it, but not all.
     #[error(
         "{digest} must be signed by every key of the policy, and is not by {}",
-        list(missing)
+        join_fingerprints(missing)
     )]
     Incomplete {
         /// The component.
         digest: String,
-        /// Who has not.
+        /// The keys that have not signed.
         missing: Vec<Fingerprint>,
     },
-    /// Something that should be a signature and can't be read.
+    /// A signature is malformed.
     #[error("the signature of {digest} is malformed: {what}")]
     Malformed {
         /// The component.
         digest: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
-    /// The registry could not be asked, and the cache does not know.
+    /// The registry does not respond, and the cache has no valid signature.
     #[error("whether {digest} is signed could not be found out: {why}")]
     Unknown {
         /// The component.
         digest: String,
-        /// What the registry, or the way to it, said.
+        /// The error of the registry.
         why: String,
     },
-    /// A policy nobody can meet.
+    /// The policy requires a signature and has no keys.
     #[error("the policy requires a signature and has no keys: add one, or don't require it")]
     NoKeys,
 }
 
 impl SignatureError {
-    /// Whether there is none, rather than a bad one.
+    /// There is no signature, rather than an invalid one.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }
 }
 
-fn list(keys: &[Fingerprint]) -> String {
+fn join_fingerprints(keys: &[Fingerprint]) -> String {
     keys.iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(", ")
 }
 
-impl Policy {
-    /// Anything goes.
+impl SignaturePolicy {
+    /// A policy that accepts all components.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// One of these keys is required.
+    /// A policy that requires the signature of one key.
     pub fn any_of(keys: Vec<PublicKey>) -> Self {
         Self {
             keys,
@@ -165,7 +168,7 @@ impl Policy {
         }
     }
 
-    /// All of these keys are required.
+    /// A policy that requires the signatures of all keys.
     pub fn all_of(keys: Vec<PublicKey>) -> Self {
         Self {
             quorum: Quorum::AllOf,
@@ -173,41 +176,49 @@ impl Policy {
         }
     }
 
-    /// The same, where a component that does not meet it is told of and taken.
+    /// Makes the policy permissive: a component that violates it is accepted, with a warning.
     #[must_use]
-    pub fn optional(self) -> Self {
+    pub fn permissive(self) -> Self {
         Self {
             required: false,
             ..self
         }
     }
 
-    /// Whether signatures make a difference.
-    pub fn asks(&self) -> bool {
+    /// Signatures make a difference to this policy.
+    pub fn needs_signatures(&self) -> bool {
         self.required || !self.keys.is_empty()
     }
 
-    /// Whether this digest may be believed, and whom.
-    pub fn verify(&self, digest: &str, found: &Found) -> Result<Verdict, SignatureError> {
-        if !self.asks() {
-            return Ok(Verdict::default());
+    /// Verifies the signatures of a digest.
+    pub fn verify_digest(
+        &self,
+        digest: &str,
+        found: &FoundSignatures,
+    ) -> Result<Verification, SignatureError> {
+        if !self.needs_signatures() {
+            return Ok(Verification::default());
         }
-        let (signers, problem) = self.judge(digest, found);
+        let (signers, problem) = self.evaluate_signatures(digest, found);
         match problem {
             Some(problem) if self.required => Err(problem),
-            problem => Ok(Verdict { signers, problem }),
+            problem => Ok(Verification { signers, problem }),
         }
     }
 
-    fn judge(&self, digest: &str, found: &Found) -> (Vec<Fingerprint>, Option<SignatureError>) {
+    fn evaluate_signatures(
+        &self,
+        digest: &str,
+        found: &FoundSignatures,
+    ) -> (Vec<Fingerprint>, Option<SignatureError>) {
         let (mut signers, mut missing, mut other) = (Vec::new(), Vec::new(), None);
         let mut malformed = found.malformed.clone();
         for key in &self.keys {
             let mut signed = false;
             for signature in &found.signatures {
-                // Nothing is read from a payload before its signature holds.
-                if key.verifies(&signature.message(), &signature.signature) {
-                    match signature.claims() {
+                // The payload is parsed only after its signature is verified.
+                if key.verify_message(&signature.signed_message(), &signature.signature) {
+                    match signature.claimed_digests() {
                         Ok(digests) if digests.iter().any(|d| d == digest) => signed = true,
                         Ok(digests) => other = other.or(Some(digests.join(", "))),
                         Err(what) => malformed.push(what),
@@ -226,7 +237,7 @@ impl Policy {
             Quorum::AllOf => missing.is_empty() && !signers.is_empty(),
         };
         let digest = digest.to_owned();
-        // The most telling of what may be wrong at the same time.
+        // Several may apply; the most specific is reported.
         let problem = if enough {
             None
         } else if self.keys.is_empty() {
@@ -254,7 +265,7 @@ impl Policy {
     }
 }
 
-/// Bytes as base64 in JSON.
+/// Serializes bytes as base64.
 mod base64_bytes {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What an answer says besides its status: when to come back, and a body of no more than so many bytes.
+//! The parts of a response besides its status: `Retry-After`, and a body of bounded size.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,35 +7,35 @@ use http::header;
 
 use super::{
     SendError,
-    rate_limit::{LONGEST, retry_after},
-    transport_error::Fault,
+    rate_limit::{MAX_RETRY_AFTER, parse_retry_after},
+    transport_error::TransportError,
 };
 
-/// How long a server asks to be left alone, within reason.
-pub fn asked_to_wait(response: &reqwest::Response) -> Option<Duration> {
+/// The wait that the server asks for by `Retry-After` (HTTP 429 or 503), capped at [`MAX_RETRY_AFTER`].
+pub fn retry_after(response: &reqwest::Response) -> Option<Duration> {
     if !matches!(response.status().as_u16(), 429 | 503) {
         return None;
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    Some(retry_after(value, SystemTime::now())?.min(LONGEST))
+    Some(parse_retry_after(value, SystemTime::now())?.min(MAX_RETRY_AFTER))
 }
 
-/// Why a body could not be read.
-pub enum Unread {
-    /// It has more bytes than allowed.
+/// The reason for an unreadable body.
+pub enum BodyError {
+    /// The body exceeds the limit.
     TooLarge(SendError),
     /// The connection broke.
-    Broken(Fault),
+    Broken(TransportError),
 }
 
-/// The body of an answer, or why it could not be read.
-pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Unread> {
+/// Reads a body of at most `limit` bytes.
+pub async fn read_body(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|e| Unread::Broken(Fault::of(&e)))?);
+        body.extend_from_slice(&chunk.map_err(|e| BodyError::Broken(TransportError::from_request(&e)))?);
         if body.len() > limit {
-            return Err(Unread::TooLarge(SendError::TooLarge(format!(
+            return Err(BodyError::TooLarge(SendError::TooLarge(format!(
                 "the answer has more than {limit} bytes"
             ))));
         }
@@ -43,15 +43,15 @@ pub async fn collected(response: reqwest::Response, limit: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// The body of an answer, if it has no more than so many bytes.
+/// Reads a body of at most `limit` bytes, with the error as callers report it.
 pub async fn limited(response: reqwest::Response, limit: usize) -> Result<Vec<u8>, SendError> {
-    collected(response, limit).await.map_err(|unread| match unread {
-        Unread::TooLarge(e) => e,
-        Unread::Broken(fault) => fault.error(""),
+    read_body(response, limit).await.map_err(|unread| match unread {
+        BodyError::TooLarge(e) => e,
+        BodyError::Broken(error) => error.into_send_error(""),
     })
 }
 
-/// What a person can act on: the innermost cause, never the URL (its query may be anything).
-pub fn cause(error: &reqwest::Error) -> String {
-    Fault::of(error).text
+/// The innermost cause of a request's error. It never contains the URL, whose query may be anything.
+pub fn root_cause(error: &reqwest::Error) -> String {
+    TransportError::from_request(error).text
 }

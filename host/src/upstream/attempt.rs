@@ -1,4 +1,4 @@
-//! A request's turn: what becomes of it is told to the breaker, and to the upstream's health.
+//! One attempt of a request, and its result for the circuit breaker and the upstream's health.
 
 use std::time::{Duration, Instant};
 
@@ -6,118 +6,121 @@ use super::{
     SendError,
     client::Client,
     health::Health,
-    transport_error::{Fault, Kind},
+    transport_error::{TransportError, TransportErrorKind},
 };
 
-/// A request that was given up counts as a failure of the upstream when it has had this long.
-const LONG: Duration = Duration::from_secs(5);
+/// Duration after which an abandoned attempt counts as a failure of the upstream. A shorter one proves nothing: the
+/// caller may have had little time left.
+const ABANDONED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A turn. Whatever becomes of a request, the breaker hears of it.
-pub struct Ticket<'a> {
+/// An admitted attempt. The breaker learns the result of each, also if the future is dropped.
+pub struct Attempt<'a> {
     client: &'a Client,
-    /// Whether the others wait for it.
-    pub trial: bool,
-    since: Instant,
-    open: bool,
+    /// The attempt is the trial of a half-open breaker, for which other requests wait.
+    pub is_trial: bool,
+    started_at: Instant,
+    unfinished: bool,
 }
 
-impl<'a> Ticket<'a> {
-    /// From now on.
+impl<'a> Attempt<'a> {
+    /// Starts an attempt now.
     pub fn new(client: &'a Client, trial: bool) -> Self {
         Self {
             client,
-            trial,
-            since: Instant::now(),
-            open: true,
+            is_trial: trial,
+            started_at: Instant::now(),
+            unfinished: true,
         }
     }
-    /// Something is known of the upstream's health.
-    pub fn tell(&self, change: impl FnOnce(&mut Health) -> bool) {
-        let news = change(&mut self.client.state.lock().expect("lock").health);
-        if news {
-            (self.client.around.news)();
+    /// Changes the upstream's health, and reports a change of its status.
+    pub fn update_health(&self, change: impl FnOnce(&mut Health) -> bool) {
+        let changed = change(&mut self.client.state.lock().health);
+        if changed {
+            (self.client.context.on_status_change)();
         }
     }
 
-    /// It was answered.
-    pub fn succeeded(mut self) {
-        self.open = false;
-        let mut state = self.client.state.lock().expect("lock");
-        let before = state.breaker.reopens().is_some();
-        state.breaker.succeeded(self.trial);
-        let closed = before && state.breaker.reopens().is_none();
+    /// The server has responded.
+    pub fn record_success(mut self) {
+        self.unfinished = false;
+        let mut state = self.client.state.lock();
+        let before = state.breaker.trial_at().is_some();
+        state.breaker.record_success(self.is_trial);
+        let closed = before && state.breaker.trial_at().is_none();
         drop(state);
-        self.client.tried.notify_waiters();
+        self.client.trial_finished.notify_waiters();
         if closed {
-            (self.client.around.news)();
+            (self.client.context.on_status_change)();
         }
     }
 
-    /// It met no answer.
-    pub fn failed(self, fault: &Fault) {
-        if fault.unsent() || fault.kind == Kind::Address {
-            self.tell(|health| health.unreachable(fault.kind, &fault.text));
+    /// No response arrived: the connection failed, broke or timed out.
+    pub fn record_transport_error(self, error: &TransportError) {
+        if error.is_unsent() || error.kind == TransportErrorKind::Address {
+            self.update_health(|health| health.record_unreachable(error.kind, &error.text));
         }
-        self.failure(&fault.text, true);
+        self.finish_failed(&error.text, true);
     }
 
-    /// It was answered, `waiting` with when to come back: such a server is at work. What it has not is no fault of
-    /// its own.
-    pub fn answered(self, status: u16, waiting: bool) {
-        match status >= 500 && status != 501 && !waiting {
-            true => self.failure(&format!("HTTP {status}"), false),
-            false => self.succeeded(),
+    /// A response arrived. A 5xx status is a failure, except 501 and responses with `Retry-After` (`has_retry_after`),
+    /// which show a live server.
+    pub fn record_status(self, status: u16, has_retry_after: bool) {
+        if status >= 500 && status != 501 && !has_retry_after {
+            self.finish_failed(&format!("HTTP {status}"), false);
+        } else {
+            self.record_success();
         }
     }
 
-    /// There are no credentials to send.
-    pub fn given_up(self, error: SendError) -> SendError {
+    /// No credential could be had. A login that met no response is a failure of the upstream; a rejected login is a
+    /// response.
+    pub fn record_credential_error(self, error: SendError) -> SendError {
         match &error {
-            SendError::Unavailable(why) => self.failure(why, true),
-            SendError::LoginFailed(_) => self.succeeded(),
+            SendError::Unavailable(why) => self.finish_failed(why, true),
+            SendError::LoginFailed(_) => self.record_success(),
             _ => {}
         }
         error
     }
 
-    /// It was not sent, for a reason that others have told.
-    pub fn unsent(mut self) {
-        // However long that was waited for.
-        self.since = Instant::now();
+    /// Nothing was sent, because an earlier login failed; that failure is already recorded.
+    pub fn mark_not_sent(mut self) {
+        // The wait for the earlier login must not count as a timeout of this attempt.
+        self.started_at = Instant::now();
     }
 
-    fn failure(mut self, why: &str, unanswered: bool) {
-        self.open = false;
-        self.fail(why, unanswered);
+    fn finish_failed(mut self, why: &str, is_unanswered: bool) {
+        self.unfinished = false;
+        self.record_failure(why, is_unanswered);
     }
 
-    fn fail(&self, why: &str, unanswered: bool) {
-        let mut state = self.client.state.lock().expect("lock");
-        if state.breaker.reopens().is_none() || self.trial {
-            state.failure = format!("the last requests failed ({why})");
-            state.unanswered = unanswered;
+    fn record_failure(&self, why: &str, is_unanswered: bool) {
+        let mut state = self.client.state.lock();
+        if state.breaker.trial_at().is_none() || self.is_trial {
+            state.last_failure = format!("the last requests failed ({why})");
+            state.last_failure_unanswered = is_unanswered;
         }
-        let opened = state.breaker.failed(self.trial, Instant::now());
+        let opened = state.breaker.record_failure(self.is_trial, Instant::now());
         drop(state);
-        self.client.tried.notify_waiters();
+        self.client.trial_finished.notify_waiters();
         if opened {
-            (self.client.around.news)();
+            (self.client.context.on_status_change)();
         }
     }
 }
 
-impl Drop for Ticket<'_> {
-    /// The request was given up: by its time, or with the call that made it.
+impl Drop for Attempt<'_> {
+    /// The future of the request was dropped: its timeout passed, or its call ended.
     fn drop(&mut self) {
-        if !self.open {
+        if !self.unfinished {
             return;
         }
-        if self.since.elapsed() >= LONG.min(self.client.timeout) {
-            return self.fail("no answer in time", true);
+        if self.started_at.elapsed() >= ABANDONED_TIMEOUT.min(self.client.timeout) {
+            return self.record_failure("no answer in time", true);
         }
-        if self.trial {
-            self.client.state.lock().expect("lock").breaker.abandoned();
-            self.client.tried.notify_waiters();
+        if self.is_trial {
+            self.client.state.lock().breaker.cancel_trial();
+            self.client.trial_finished.notify_waiters();
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Credentials: from the spec and its Secrets to a header, by logging in where that is needed.
+//! Credentials of an upstream: built from the spec and its Secrets, and turned into a request header, after a login if
+//! the method needs one.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex as SyncMutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,136 +12,140 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
 use super::{
-    SecretKey, SecretValue, Secrets, SendError,
-    grant::Grant,
-    masking::Masks,
-    missing,
+    SecretKey, SecretStore, SecretValue, SendError,
+    grant::TokenRequest,
+    masking::Redactor,
+    missing_secret,
     object::UpstreamObject,
     spec::Auth,
-    transport_error::{Fault, Kind},
+    transport_error::{TransportError, TransportErrorKind},
 };
-use crate::policy::network::Network;
+use crate::policy::network::NetworkPolicy;
 
-/// However long a token is said to last: by then there is another one.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Maximum lifetime of a token, whatever the server promises.
+const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A refused log-in is not tried again before: those who wait for it would lock the account.
-const REFUSED: Duration = Duration::from_secs(5);
-/// Nor is one that failed: those who wait for it would fail one after the other.
-const FAILED: Duration = Duration::from_secs(1);
+/// Interval during which a rejected login is not repeated: repeats by all waiting requests would lock the account.
+const REFUSED_LOGIN_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval during which a failed login is not repeated: all waiting requests would fail one after the other.
+const FAILED_LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shorter passwords are ordinary words: hiding them would garble answers. What is sent is hidden in any case.
-const PASSWORD: usize = 8;
+/// Minimum length of a redacted password. Shorter ones are ordinary words, and redacting them would garble responses;
+/// the header that is sent is redacted in any case.
+const MIN_REDACTED_BYTES: usize = 8;
 
-/// Tokens remembered: what is still being read may have the one before.
-const TOKENS: usize = 4;
+/// Number of issued tokens that are redacted: a response still being read may contain an earlier one.
+const MAX_REMEMBERED_TOKENS: usize = 4;
 
-/// How requests are authenticated.
+/// The authentication of requests.
 pub struct Credentials {
-    way: Way,
-    /// Hides what they are made of.
-    masks: Masks,
+    method: AuthMethod,
+    /// Redacts the secrets that the credentials are made of.
+    redactor: Redactor,
 }
 
-enum Way {
-    /// Not at all.
+enum AuthMethod {
+    /// No authentication.
     None,
-    /// The same header each time.
+    /// The same header for each request.
     Fixed(HeaderName, HeaderValue),
-    /// A token that is fetched, kept while it lasts, and fetched again.
+    /// A token that is fetched, kept for its lifetime, and fetched again.
     Token(Arc<TokenSource>),
 }
 
-/// Fetches tokens; one log-in at a time, however many wait for it.
+/// A source of tokens. One login runs at a time, and all waiting requests share its result.
 struct TokenSource {
-    grant: Grant,
+    grant: TokenRequest,
     timeout: Duration,
-    held: Arc<Mutex<Held>>,
-    given: SyncMutex<VecDeque<HeaderValue>>,
+    state: Arc<Mutex<LoginState>>,
+    issued: parking_lot::Mutex<VecDeque<HeaderValue>>,
 }
 
-/// Why there is no credential.
+/// The reason for a missing credential.
 #[derive(Clone)]
-pub enum Refusal {
-    /// The log-in met no answer.
-    Fault(Fault),
-    /// It met one that is no token.
-    Answer(SendError),
-    /// An earlier one failed, which was told by who asked for it.
-    Earlier(SendError),
+pub enum CredentialError {
+    /// The login met no response.
+    Transport(TransportError),
+    /// The login met a response without a token.
+    Rejected(SendError),
+    /// An earlier login failed; the request that started it has recorded the failure.
+    Cached(SendError),
 }
 
-impl From<SendError> for Refusal {
+impl From<SendError> for CredentialError {
     fn from(e: SendError) -> Self {
-        Self::Answer(e)
+        Self::Rejected(e)
     }
 }
 
-impl From<Refusal> for SendError {
-    fn from(refusal: Refusal) -> Self {
+impl From<CredentialError> for SendError {
+    fn from(refusal: CredentialError) -> Self {
         match refusal {
-            Refusal::Fault(fault) => fault.error("log-in: "),
-            Refusal::Answer(e) | Refusal::Earlier(e) => e,
+            CredentialError::Transport(error) => error.into_send_error("login: "),
+            CredentialError::Rejected(e) | CredentialError::Cached(e) => e,
         }
     }
 }
 
-/// What the last log-in came to.
-enum Held {
-    Nothing,
-    Token(Token),
-    /// Why there is none, and until when that stands.
+/// The result of the last login.
+enum LoginState {
+    Empty,
+    Token(AccessToken),
+    /// The error, and the time until which the login is not repeated.
     Failed(SendError, Instant),
 }
 
 #[derive(Clone)]
-struct Token {
+struct AccessToken {
     header: HeaderValue,
-    until: Instant,
+    renew_at: Instant,
 }
 
 impl Credentials {
-    /// Reads what the spec says with its Secrets as they are.
+    /// Builds the credentials of an Upstream from the current values of its Secrets.
     pub fn new(
         upstream: &UpstreamObject,
-        secrets: &dyn Secrets,
-        network: &Network,
+        secrets: &dyn SecretStore,
+        network: &NetworkPolicy,
         timeout: Duration,
     ) -> Result<Self, SendError> {
-        let mut masks = Masks::default();
+        let mut redactor = Redactor::default();
         let mut text = |selector: &super::SecretKeySelector| {
             let key = upstream.secret_key(selector);
-            let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing(&key))?;
-            let text = text_of(&key, value.expose())?;
-            if text.len() >= PASSWORD {
-                masks.never_show(text.as_bytes());
+            let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
+            let text = parse_secret_text(&key, value.expose())?;
+            if text.len() >= MIN_REDACTED_BYTES {
+                redactor.add_secret(text.as_bytes());
             }
             Ok::<_, SendError>(text)
         };
         let token = |grant| {
-            Way::Token(Arc::new(TokenSource {
+            AuthMethod::Token(Arc::new(TokenSource {
                 grant,
                 timeout,
-                held: Arc::new(Mutex::new(Held::Nothing)),
-                given: SyncMutex::default(),
+                state: Arc::new(Mutex::new(LoginState::Empty)),
+                issued: parking_lot::Mutex::default(),
             }))
         };
         let auth = &upstream.spec.auth;
         let way = match auth {
-            Auth::None {} => Way::None,
+            Auth::None {} => AuthMethod::None,
             Auth::Basic(basic) => {
                 let pair = STANDARD.encode(format!(
                     "{}:{}",
                     basic.username,
                     text(&basic.password_secret_ref)?
                 ));
-                Way::Fixed(http::header::AUTHORIZATION, sensitive(&format!("Basic {pair}"))?)
+                AuthMethod::Fixed(
+                    http::header::AUTHORIZATION,
+                    sensitive_header(&format!("Basic {pair}"))?,
+                )
             }
             Auth::Bearer(bearer) => {
                 let token = text(&bearer.token_secret_ref)?;
-                Way::Fixed(
+                AuthMethod::Fixed(
                     http::header::AUTHORIZATION,
-                    sensitive(&format!("Bearer {token}"))?,
+                    sensitive_header(&format!("Bearer {token}"))?,
                 )
             }
             Auth::Header(header) => {
@@ -150,7 +155,7 @@ impl Credentials {
                         header.name
                     ))
                 })?;
-                Way::Fixed(name, sensitive(&text(&header.value_secret_ref)?)?)
+                AuthMethod::Fixed(name, sensitive_header(&text(&header.value_secret_ref)?)?)
             }
             Auth::Oauth2Password(grant) => {
                 let form = vec![
@@ -165,8 +170,13 @@ impl Credentials {
                     (None, None) => String::new(),
                 };
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
-                let url = token_endpoint(upstream, network, endpoint)?;
-                token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
+                let url = resolve_token_endpoint(upstream, network, endpoint)?;
+                token(TokenRequest::for_oauth2(
+                    url,
+                    grant.client_id.clone(),
+                    secret,
+                    form,
+                ))
             }
             Auth::Oauth2ClientCredentials(grant) => {
                 let form = vec![
@@ -175,166 +185,178 @@ impl Credentials {
                 ];
                 let secret = text(&grant.client_secret_ref)?;
                 let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
-                let url = token_endpoint(upstream, network, endpoint)?;
-                token(Grant::oauth2(url, grant.client_id.clone(), secret, form))
+                let url = resolve_token_endpoint(upstream, network, endpoint)?;
+                token(TokenRequest::for_oauth2(
+                    url,
+                    grant.client_id.clone(),
+                    secret,
+                    form,
+                ))
             }
             Auth::Login(login) => {
                 let password = text(&login.password_secret_ref)?;
-                token(Grant::login(below(upstream, &login.path), login, password)?)
+                token(TokenRequest::for_login(
+                    join_url(upstream, &login.path),
+                    login,
+                    password,
+                )?)
             }
         };
-        Ok(Self { way, masks })
+        Ok(Self {
+            method: way,
+            redactor: redactor,
+        })
     }
 
-    /// Whether there are none.
-    pub fn none(&self) -> bool {
-        matches!(self.way, Way::None)
+    /// The Upstream needs no credentials.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self.method, AuthMethod::None)
     }
 
-    /// Hides them, what they are made of, and the last ones before.
-    pub fn never_show(&self, masks: &mut Masks) {
-        masks.also(&self.masks);
-        match &self.way {
-            Way::None => {}
-            Way::Fixed(_, value) => masks.never_show(value.as_bytes()),
-            Way::Token(source) => {
-                for token in &*source.given.lock().expect("lock") {
-                    masks.never_show(token.as_bytes());
+    /// Redacts the credentials, the secrets they are made of, and the last tokens.
+    pub fn add_to_redactor(&self, redactor: &mut Redactor) {
+        redactor.merge_from(&self.redactor);
+        match &self.method {
+            AuthMethod::None => {}
+            AuthMethod::Fixed(_, value) => redactor.add_secret(value.as_bytes()),
+            AuthMethod::Token(source) => {
+                for token in &*source.issued.lock() {
+                    redactor.add_secret(token.as_bytes());
                 }
             }
         }
     }
 
-    /// The header to send. `stale` is one that was just refused: it is not given again.
-    pub async fn header(
+    /// The header to send. `stale` is a header that the server has just rejected: it is not returned again.
+    pub async fn resolve_header(
         &self,
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
-    ) -> Result<Option<(HeaderName, HeaderValue)>, Refusal> {
-        match &self.way {
-            Way::None => Ok(None),
-            Way::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Way::Token(source) => {
+    ) -> Result<Option<(HeaderName, HeaderValue)>, CredentialError> {
+        match &self.method {
+            AuthMethod::None => Ok(None),
+            AuthMethod::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
+            AuthMethod::Token(source) => {
                 let name = source.grant.header.clone();
-                Ok(Some((name, source.token(http, stale).await?)))
+                Ok(Some((name, source.fetch_token(http, stale).await?)))
             }
         }
     }
 
-    /// Whether a refused request may succeed after another log-in.
-    pub fn renewable(&self) -> bool {
-        matches!(self.way, Way::Token(_))
+    /// A new login may make a rejected request succeed.
+    pub fn is_renewable(&self) -> bool {
+        matches!(self.method, AuthMethod::Token(_))
     }
 }
 
 impl TokenSource {
-    async fn token(
+    async fn fetch_token(
         self: &Arc<Self>,
         http: &reqwest::Client,
         stale: Option<&HeaderValue>,
-    ) -> Result<HeaderValue, Refusal> {
-        let mut held = self.held.clone().lock_owned().await;
+    ) -> Result<HeaderValue, CredentialError> {
+        let mut held = self.state.clone().lock_owned().await;
         let now = Instant::now();
         match &*held {
-            Held::Token(kept) if now < kept.until && stale != Some(&kept.header) => {
+            LoginState::Token(kept) if now < kept.renew_at && stale != Some(&kept.header) => {
                 return Ok(kept.header.clone());
             }
-            Held::Failed(why, until) if now < *until => {
-                return Err(Refusal::Earlier(match why {
-                    SendError::Throttled(_) => SendError::Throttled(milliseconds(*until - now)),
+            LoginState::Failed(why, until) if now < *until => {
+                return Err(CredentialError::Cached(match why {
+                    SendError::Throttled(_) => SendError::Throttled(saturating_millis(*until - now)),
                     other => other.clone(),
                 }));
             }
-            _ => *held = Held::Nothing,
+            _ => *held = LoginState::Empty,
         }
         let (source, http) = (self.clone(), http.clone());
-        // A task of its own: who gives up takes it from nobody else, and all share what comes of it.
+        // The login runs in its own task: a caller that is cancelled does not cancel it for the others.
         let login = tokio::spawn(async move {
-            let login = tokio::time::timeout(source.timeout, source.login(&http)).await;
-            let late = || Fault {
-                kind: Kind::Broken,
+            let login = tokio::time::timeout(source.timeout, source.request_token(&http)).await;
+            let late = || TransportError {
+                kind: TransportErrorKind::Broken,
                 text: "no answer in time".into(),
             };
-            let fresh = login.unwrap_or_else(|_| Err(Refusal::Fault(late())));
+            let fresh = login.unwrap_or_else(|_| Err(CredentialError::Transport(late())));
             *held = match &fresh {
                 Ok(token) => {
-                    source.remember(&token.header);
-                    Held::Token(token.clone())
+                    source.remember_token(&token.header);
+                    LoginState::Token(token.clone())
                 }
                 Err(e) => {
                     let why = SendError::from(e.clone());
                     let stands = match &why {
-                        SendError::LoginFailed(_) => REFUSED,
+                        SendError::LoginFailed(_) => REFUSED_LOGIN_INTERVAL,
                         SendError::Throttled(ms) => Duration::from_millis(*ms),
-                        _ => FAILED,
+                        _ => FAILED_LOGIN_INTERVAL,
                     };
-                    Held::Failed(why, Instant::now() + stands)
+                    LoginState::Failed(why, Instant::now() + stands)
                 }
             };
             fresh.map(|token| token.header)
         });
-        let ended = || SendError::Unavailable("log-in: broken off".into()).into();
+        let ended = || SendError::Unavailable("login: broken off".into()).into();
         login.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    fn remember(&self, token: &HeaderValue) {
-        let mut given = self.given.lock().expect("lock");
+    fn remember_token(&self, token: &HeaderValue) {
+        let mut given = self.issued.lock();
         given.retain(|t| t != token);
         given.push_back(token.clone());
-        if given.len() > TOKENS {
+        if given.len() > MAX_REMEMBERED_TOKENS {
             given.pop_front();
         }
     }
 
-    async fn login(&self, http: &reqwest::Client) -> Result<Token, Refusal> {
+    async fn request_token(&self, http: &reqwest::Client) -> Result<AccessToken, CredentialError> {
         let started = Instant::now();
         let response = self
             .grant
-            .request(http)
+            .build_request(http)
             .send()
             .await
-            .map_err(|e| Refusal::Fault(Fault::of(&e)))?;
+            .map_err(|e| CredentialError::Transport(TransportError::from_request(&e)))?;
         let status = response.status();
-        let wait = super::answer::asked_to_wait(&response);
+        let wait = super::answer::retry_after(&response);
         let body = super::answer::limited(response, 64 << 10).await?;
-        let wait = wait.or((status == 429).then_some(FAILED));
+        let wait = wait.or((status == 429).then_some(FAILED_LOGIN_INTERVAL));
         if let Some(wait) = wait {
-            return Err(SendError::Throttled(milliseconds(wait)).into());
+            return Err(SendError::Throttled(saturating_millis(wait)).into());
         }
         if status.is_server_error() || matches!(status.as_u16(), 408 | 425) {
-            return Err(SendError::Unavailable(format!("log-in: HTTP {}", status.as_u16())).into());
+            return Err(SendError::Unavailable(format!("login: HTTP {}", status.as_u16())).into());
         }
         if !status.is_success() {
-            let words = self.grant.refusal(&body);
+            let words = self.grant.rejection_message(&body);
             return Err(SendError::LoginFailed(format!("HTTP {}: {words}", status.as_u16())).into());
         }
         let (token, life) = self
             .grant
-            .granted(&body)
-            .map_err(|what| SendError::Unavailable(format!("log-in: {what}")))?;
-        Ok(Token {
-            header: sensitive(&format!("{}{token}", self.grant.prefix))?,
-            // Renewed after nine tenths of its life: not when a request meets its end.
-            until: started + (life / 10 * 9).min(LONGEST),
+            .parse_token(&body)
+            .map_err(|what| SendError::Unavailable(format!("login: {what}")))?;
+        Ok(AccessToken {
+            header: sensitive_header(&format!("{}{token}", self.grant.prefix))?,
+            // Renewed after nine tenths of its lifetime, so that it does not expire during a request.
+            renew_at: started + (life / 10 * 9).min(MAX_TOKEN_LIFETIME),
         })
     }
 }
 
-/// A path below the Upstream's URL.
-fn below(upstream: &UpstreamObject, path: &str) -> String {
+/// A URL below the Upstream's URL.
+fn join_url(upstream: &UpstreamObject, path: &str) -> String {
     let url = upstream.spec.url.trim_end_matches('/');
     format!("{url}/{}", path.trim_start_matches('/'))
 }
 
-/// Where tokens are fetched: below the URL, or at a place of its own that is as safe to send a password to.
-fn token_endpoint(
+/// The token endpoint: a path below the Upstream's URL, or another URL that is as safe to send a password to.
+fn resolve_token_endpoint(
     upstream: &UpstreamObject,
-    network: &Network,
+    network: &NetworkPolicy,
     (path, url): (Option<&str>, Option<&str>),
 ) -> Result<String, SendError> {
     let invalid = |what: String| SendError::Invalid(format!("spec.auth: tokenUrl {what}"));
     match (path, url) {
-        (Some(path), None) => Ok(below(upstream, path)),
+        (Some(path), None) => Ok(join_url(upstream, path)),
         (None, Some(text)) => {
             let url = reqwest::Url::parse(text).map_err(|e| invalid(format!("{text:?}: {e}")))?;
             let own = reqwest::Url::parse(&upstream.spec.url).is_ok_and(|u| u.origin() == url.origin());
@@ -345,7 +367,7 @@ fn token_endpoint(
                 ));
             }
             network
-                .check(&url)
+                .check_url(&url)
                 .map_err(|e| SendError::NotAllowed(e.to_string()))?;
             Ok(text.to_owned())
         }
@@ -355,17 +377,17 @@ fn token_endpoint(
     }
 }
 
-fn milliseconds(wait: Duration) -> u64 {
+fn saturating_millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn text_of(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+fn parse_secret_text(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {
     let text = std::str::from_utf8(value).map_err(|_| SendError::Invalid(format!("{key} is not UTF-8")))?;
     // Files and `echo` end in a line feed; a credential never does.
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn sensitive(value: &str) -> Result<HeaderValue, Refusal> {
+fn sensitive_header(value: &str) -> Result<HeaderValue, CredentialError> {
     let mut header = HeaderValue::from_str(value).map_err(|_| {
         SendError::Invalid("the credential has a character that no HTTP header may have".into())
     })?;

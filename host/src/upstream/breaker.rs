@@ -1,34 +1,35 @@
-//! A circuit breaker: who is down is not asked again and again.
+//! A circuit breaker: requests to a failing upstream fail at once, and one trial at a time tests it.
 //!
 //! ```text
-//!            failures in a row             the time is over
-//! closed ──────────────────────▶ open ──────────────────────▶ half-open: one trial
-//!    ▲                             ▲                             │ │
-//!    └─────────────────────────────┼─────────── it succeeded ────┘ │
-//!                                  └─────────── it failed ─────────┘ for twice as long
+//!             failures in a row               the interval ends
+//!  closed ──────────────────────▶ open ──────────────────────▶ half-open: one trial
+//!     ▲                             ▲                             │ │
+//!     └─────────────────────────────┼────────── trial succeeded ──┘ │
+//!                                   └────────── trial failed ───────┘ twice the interval
 //! ```
 
 use std::time::{Duration, Instant};
 
-/// Failures in a row that open it.
-const FAILURES: u32 = 5;
-/// How long it is open at first, and at most.
-const OPEN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Failures in a row that open the breaker.
+const FAILURE_THRESHOLD: u32 = 5;
+/// First and longest interval for which the breaker stays open.
+const INITIAL_OPEN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_OPEN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Where it is.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Circuit {
+pub enum CircuitState {
     /// Requests pass.
     Closed,
-    /// Requests are answered at once.
+    /// Requests fail at once.
     Open,
-    /// One request tries.
+    /// One request is the trial.
     HalfOpen,
 }
 
-impl Circuit {
-    /// The word, for metrics.
-    pub fn word(self) -> &'static str {
+impl CircuitState {
+    /// The state as a label of metrics.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Open => "open",
@@ -37,83 +38,85 @@ impl Circuit {
     }
 }
 
-/// What a request is to do.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Go.
-    Pass,
-    /// Go, and tell how it was: all others wait for that.
+    /// The request may be sent.
+    Allowed,
+    /// The request may be sent and is the trial: all others wait for its result.
     Trial,
-    /// Wait for the trial.
+    /// The request waits for the trial.
     Wait,
-    /// Give up: it is open until then.
-    Refused(Instant),
+    /// The request fails: the breaker is open until then.
+    Rejected(Instant),
 }
 
-/// The breaker's state. Time is given to it.
+/// The state of the breaker. It is a pure state machine: callers pass the time.
 #[derive(Debug, Default)]
-pub struct Breaker {
+pub struct CircuitBreaker {
     failures: u32,
-    /// Openings since it was last closed.
+    /// Number of openings since the breaker was last closed.
     openings: u32,
     open_until: Option<Instant>,
-    trial: bool,
+    trial_running: bool,
 }
 
-impl Breaker {
-    /// Where it is now.
-    pub fn circuit(&self, now: Instant) -> Circuit {
+impl CircuitBreaker {
+    /// The state at a moment.
+    pub fn circuit_state(&self, now: Instant) -> CircuitState {
         match self.open_until {
-            None => Circuit::Closed,
-            Some(until) if now < until => Circuit::Open,
-            Some(_) => Circuit::HalfOpen,
+            None => CircuitState::Closed,
+            Some(until) if now < until => CircuitState::Open,
+            Some(_) => CircuitState::HalfOpen,
         }
     }
 
-    /// When a trial may be made, unless it is closed.
-    pub fn reopens(&self) -> Option<Instant> {
+    /// The time of the next trial; `None` while the breaker is closed.
+    pub fn trial_at(&self) -> Option<Instant> {
         self.open_until
     }
 
-    /// A request asks.
-    pub fn admit(&mut self, now: Instant) -> Admission {
+    /// Decides about a request.
+    pub fn admit_request(&mut self, now: Instant) -> Admission {
         match self.open_until {
-            None => Admission::Pass,
-            Some(until) if now < until => Admission::Refused(until),
-            Some(_) if self.trial => Admission::Wait,
+            None => Admission::Allowed,
+            Some(until) if now < until => Admission::Rejected(until),
+            Some(_) if self.trial_running => Admission::Wait,
             Some(_) => {
-                self.trial = true;
+                self.trial_running = true;
                 Admission::Trial
             }
         }
     }
 
-    /// A request has succeeded. One that began before it opened proves nothing.
-    pub fn succeeded(&mut self, trial: bool) {
+    /// Records a success. A request that began before the breaker opened proves nothing and is ignored.
+    pub fn record_success(&mut self, trial: bool) {
         if trial || self.open_until.is_none() {
             *self = Self::default();
         }
     }
 
-    /// A request has failed. Gives whether that opened it.
-    pub fn failed(&mut self, trial: bool, now: Instant) -> bool {
+    /// Records a failure. Returns true if it opened the breaker.
+    pub fn record_failure(&mut self, trial: bool, now: Instant) -> bool {
         if self.open_until.is_some() && !trial {
             return false;
         }
-        self.trial = false;
+        self.trial_running = false;
         self.failures = self.failures.saturating_add(1);
-        if !trial && self.failures < FAILURES {
+        if !trial && self.failures < FAILURE_THRESHOLD {
             return false;
         }
-        let open = OPEN.0.saturating_mul(1 << self.openings.min(16)).min(OPEN.1);
+        let open = INITIAL_OPEN_INTERVAL
+            .saturating_mul(1 << self.openings.min(16))
+            .min(MAX_OPEN_INTERVAL);
         self.openings += 1;
         self.open_until = Some(now + open);
         true
     }
 
-    /// A trial was given up before it told anything: the next request is one.
-    pub fn abandoned(&mut self) {
-        self.trial = false;
+    /// The trial ended without a result; the next request becomes the trial.
+    pub fn cancel_trial(&mut self) {
+        self.trial_running = false;
     }
 }
 
@@ -124,57 +127,67 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opens_tries_once_and_closes() {
-        let (mut breaker, t) = (Breaker::default(), Instant::now());
-        for _ in 0..FAILURES - 1 {
-            assert!(!breaker.failed(false, t));
+    fn breaker_opens_allows_one_trial_and_closes() {
+        let (mut breaker, t) = (CircuitBreaker::default(), Instant::now());
+        for _ in 0..FAILURE_THRESHOLD - 1 {
+            assert!(!breaker.record_failure(false, t));
         }
-        breaker.succeeded(false);
-        for i in 1..=FAILURES {
-            assert_eq!(breaker.failed(false, t), i == FAILURES);
+        breaker.record_success(false);
+        for i in 1..=FAILURE_THRESHOLD {
+            assert_eq!(breaker.record_failure(false, t), i == FAILURE_THRESHOLD);
         }
-        assert_eq!(breaker.admit(t), Admission::Refused(t + OPEN.0));
-        breaker.succeeded(false);
-        assert_eq!(breaker.circuit(t), Circuit::Open, "an old request's success");
-        let t = t + OPEN.0;
         assert_eq!(
-            (breaker.admit(t), breaker.admit(t)),
+            breaker.admit_request(t),
+            Admission::Rejected(t + INITIAL_OPEN_INTERVAL)
+        );
+        breaker.record_success(false);
+        assert_eq!(
+            breaker.circuit_state(t),
+            CircuitState::Open,
+            "an old request's success"
+        );
+        let t = t + INITIAL_OPEN_INTERVAL;
+        assert_eq!(
+            (breaker.admit_request(t), breaker.admit_request(t)),
             (Admission::Trial, Admission::Wait)
         );
-        breaker.abandoned();
-        assert_eq!(breaker.admit(t), Admission::Trial);
-        assert!(breaker.failed(true, t));
-        assert_eq!(breaker.admit(t), Admission::Refused(t + 2 * OPEN.0));
-        let t = t + 2 * OPEN.0;
-        assert_eq!(breaker.admit(t), Admission::Trial);
-        breaker.succeeded(true);
+        breaker.cancel_trial();
+        assert_eq!(breaker.admit_request(t), Admission::Trial);
+        assert!(breaker.record_failure(true, t));
         assert_eq!(
-            (breaker.circuit(t), breaker.admit(t)),
-            (Circuit::Closed, Admission::Pass)
+            breaker.admit_request(t),
+            Admission::Rejected(t + 2 * INITIAL_OPEN_INTERVAL)
+        );
+        let t = t + 2 * INITIAL_OPEN_INTERVAL;
+        assert_eq!(breaker.admit_request(t), Admission::Trial);
+        breaker.record_success(true);
+        assert_eq!(
+            (breaker.circuit_state(t), breaker.admit_request(t)),
+            (CircuitState::Closed, Admission::Allowed)
         );
     }
 
     proptest! {
-        /// Whatever happens: never two trials at once, never open for longer than the longest, never stuck.
+        /// Any sequence: never two trials at once, never open for longer than the maximum, never stuck.
         #[test]
-        fn one_trial_and_no_end(steps in proptest::collection::vec((0..4u8, 0..40_000u64), 1..200)) {
-            let (mut breaker, mut now, mut trials) = (Breaker::default(), Instant::now(), 0u32);
+        fn any_sequence_allows_one_trial_and_recovers(steps in proptest::collection::vec((0..4u8, 0..40_000u64), 1..200)) {
+            let (mut breaker, mut now, mut trials) = (CircuitBreaker::default(), Instant::now(), 0u32);
             for (step, ms) in steps {
                 match step {
-                    0 => match breaker.admit(now) {
+                    0 => match breaker.admit_request(now) {
                         Admission::Trial => trials += 1,
-                        Admission::Refused(until) => prop_assert!(until > now && until - now <= OPEN.1),
+                        Admission::Rejected(until) => prop_assert!(until > now && until - now <= MAX_OPEN_INTERVAL),
                         _ => {}
                     },
-                    1 => { breaker.failed(trials > 0, now); trials = 0; }
-                    2 => { breaker.succeeded(trials > 0); trials = 0; }
+                    1 => { breaker.record_failure(trials > 0, now); trials = 0; }
+                    2 => { breaker.record_success(trials > 0); trials = 0; }
                     _ => now += Duration::from_millis(ms),
                 }
                 prop_assert!(trials <= 1);
             }
-            if trials > 0 { breaker.abandoned(); }
-            now += OPEN.1;
-            prop_assert!(matches!(breaker.admit(now), Admission::Pass | Admission::Trial));
+            if trials > 0 { breaker.cancel_trial(); }
+            now += MAX_OPEN_INTERVAL;
+            prop_assert!(matches!(breaker.admit_request(now), Admission::Allowed | Admission::Trial));
         }
     }
 }

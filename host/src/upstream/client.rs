@@ -1,68 +1,70 @@
-//! The client of one upstream, in one version of its spec and Secrets.
+//! The client of one upstream, for one version of its spec and Secrets.
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Gate, Request, Response, SecretKey, Secrets, SendError,
-    answer::{Unread, asked_to_wait, cause, collected},
-    attempt::Ticket,
-    auth::{Credentials, Refusal},
-    breaker::{Admission, Breaker, Circuit},
-    coalesce::Shared,
-    conditional::{Cache, Key},
-    health::{Health, Report},
-    masking::{Former, Masks},
+    Gate, Request, Response, SecretKey, SecretStore, SendError,
+    answer::{BodyError, read_body, retry_after, root_cause},
+    attempt::Attempt,
+    auth::{CredentialError, Credentials},
+    breaker::{Admission, CircuitBreaker, CircuitState},
+    coalesce::ResponseCoalescer,
+    conditional::{CacheKey, EtagCache},
+    health::{Health, HealthReport},
+    masking::{PreviousSecrets, Redactor},
     object::UpstreamObject,
-    rate_limit::Pace,
+    rate_limit::{RateLimiter, RetryBudget},
     request_policy, tls,
-    transport_error::{Fault, Kind},
+    transport_error::{TransportError, TransportErrorKind},
 };
-use crate::policy::network::Network;
+use crate::policy::network::NetworkPolicy;
 
-/// Who has to wait longer for its turn is told to come back, so that it holds up nothing meanwhile.
-const TURN: Duration = Duration::from_secs(1);
+/// Longest wait for the rate limit inside a call. A longer one is returned as `throttled`, so that the call frees its
+/// resources meanwhile.
+const MAX_TURN_WAIT: Duration = Duration::from_secs(1);
 
-/// Repetitions of one request, and the pause before the first.
-const RETRIES: u32 = 2;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Retries of one request, and the delay before the first.
+const MAX_RETRIES: u32 = 2;
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What is counted of an upstream, over all its clients.
+/// Counters of an upstream, over all versions of its client.
 #[derive(Debug, Default)]
-pub struct Totals {
-    /// Requests that were repeated because the connection failed.
+pub struct ClientCounters {
+    /// Requests repeated because the connection failed.
     pub retries: AtomicU64,
-    /// Answers that the server confirmed instead of sending them again.
+    /// Responses confirmed by HTTP 304 instead of sent again.
     pub confirmed: AtomicU64,
 }
 
-/// What a client is given besides the Upstream and its Secrets.
-pub struct Surroundings {
-    /// Which addresses it may connect to.
-    pub network: Network,
-    /// What it was allowed when it was made.
+/// Dependencies of a client besides the Upstream and its Secrets.
+pub struct ClientContext {
+    /// Decides which addresses the client may connect to.
+    pub network: NetworkPolicy,
+    /// Version of the network policy when the client was built.
     pub network_version: u64,
-    /// The keys it is made of, in which versions.
-    pub secrets: Vec<(SecretKey, String)>,
-    /// What was known of the upstream before.
+    /// The Secret keys that the client is built from, with their versions.
+    pub secret_versions: Vec<(SecretKey, String)>,
+    /// Health known to the previous client.
     pub health: Health,
-    /// What it counts.
-    pub totals: Arc<Totals>,
-    /// Told when people should be.
-    pub news: Arc<dyn Fn() + Send + Sync>,
+    /// Counters of the upstream.
+    pub counters: Arc<ClientCounters>,
+    /// Called when the Upstream's status may have to change.
+    pub on_status_change: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// One upstream's client: connections, credentials, limits.
+/// The client of one upstream: connections, credentials and limits.
 pub struct Client {
     pub(super) http: reqwest::Client,
     pub(super) url: String,
@@ -71,49 +73,50 @@ pub struct Client {
     port: u16,
     tls: Option<TlsConnector>,
     pub(super) in_flight: Arc<Semaphore>,
-    /// Answers that may serve several.
-    pub shared: Shared,
+    /// Responses shared by concurrent requests.
+    pub coalescer: ResponseCoalescer,
     request_bytes: usize,
     response_bytes: usize,
     pub(super) timeout: Duration,
     connect_timeout: Duration,
-    pub(super) around: Surroundings,
-    pub(super) state: Mutex<State>,
-    /// A trial has ended.
-    pub(super) tried: Notify,
+    pub(super) context: ClientContext,
+    pub(super) state: Mutex<ClientState>,
+    /// Notifies the requests that wait for the end of a trial.
+    pub(super) trial_finished: Notify,
 }
 
-/// What requests tell each other.
-pub(super) struct State {
-    pub(super) breaker: Breaker,
-    /// The last failure: why it is open.
-    pub(super) failure: String,
-    /// Whether that was one without any answer, so that a connection disproves it.
-    pub(super) unanswered: bool,
-    pub(super) pace: Pace,
-    cache: Cache,
+/// State shared by all requests.
+pub(super) struct ClientState {
+    pub(super) breaker: CircuitBreaker,
+    /// The last failure, as reported while the breaker is open.
+    pub(super) last_failure: String,
+    /// The last failure was one without a response, so that a successful connection disproves it.
+    pub(super) last_failure_unanswered: bool,
+    pub(super) rate_limiter: RateLimiter,
+    pub(super) retry_budget: RetryBudget,
+    etag_cache: EtagCache,
     pub(super) health: Health,
-    /// Checks in a row that found it not as it should be.
-    unhealthy: u32,
+    /// Failed health checks in a row.
+    failed_checks: u32,
 }
 
-/// A checked request.
-struct Prepared<'a> {
+/// A checked request, with the secrets in its body.
+struct PreparedRequest<'a> {
     method: Method,
     path: &'a str,
     headers: HeaderMap,
-    given: &'a [(String, String)],
+    component_headers: &'a [(String, String)],
     body: Option<Vec<u8>>,
-    masks: Masks,
+    redactor: Redactor,
     cacheable: bool,
 }
 
 impl Client {
-    /// A client for the spec and the Secrets as they are.
+    /// Builds a client from the spec and the current values of the Secrets.
     pub fn new(
         upstream: &UpstreamObject,
-        secrets: &dyn Secrets,
-        mut around: Surroundings,
+        secrets: &dyn SecretStore,
+        mut context: ClientContext,
     ) -> Result<Self, SendError> {
         let spec = &upstream.spec;
         let url = spec.url.trim_end_matches('/').to_owned();
@@ -131,85 +134,94 @@ impl Client {
                 parsed.host_str().unwrap_or_default()
             )));
         };
-        around
+        context
             .network
-            .check(&parsed)
+            .check_url(&parsed)
             .map_err(|e| SendError::NotAllowed(e.to_string()))?;
         let seconds = |n: Option<u32>, default: u32| Duration::from_secs(n.unwrap_or(default).max(1).into());
         let timeout = seconds(spec.timeout_seconds, 30);
         let connect_timeout = seconds(spec.connect_timeout_seconds, 10).min(timeout);
-        let tls = tls::config(upstream, secrets)?;
+        let tls = tls::build_config(upstream, secrets)?;
         let http = reqwest::Client::builder()
-            // A redirect would carry the credentials elsewhere: the component gets the 3xx as it is.
+            // Redirects are not followed: they would carry the credentials elsewhere. The component gets the 3xx
+            // response.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(connect_timeout)
             .pool_idle_timeout(Duration::from_secs(60))
-            .dns_resolver(Arc::new(around.network.clone()))
+            .dns_resolver(Arc::new(context.network.clone()))
             .use_preconfigured_tls(tls.clone())
             .build()
-            .map_err(|e| SendError::Invalid(format!("the client: {}", cause(&e))))?;
+            .map_err(|e| SendError::Invalid(format!("the client: {}", root_cause(&e))))?;
         let limits = spec.limits.clone().unwrap_or_default();
         let bytes = |limit: Option<u32>| limit.unwrap_or(8 << 20) as usize;
         Ok(Self {
             http,
-            credentials: Credentials::new(upstream, secrets, &around.network, timeout)?,
+            credentials: Credentials::new(upstream, secrets, &context.network, timeout)?,
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             tls: (parsed.scheme() == "https").then(|| Arc::new(tls).into()),
             url,
-            shared: Shared::default(),
-            in_flight: Arc::new(Semaphore::new(limits.in_flight.unwrap_or(16).max(1) as usize)),
+            coalescer: ResponseCoalescer::default(),
+            in_flight: Arc::new(Semaphore::new(
+                limits.requests_in_flight.unwrap_or(16).max(1) as usize
+            )),
             request_bytes: bytes(limits.request_body_bytes),
             response_bytes: bytes(limits.response_body_bytes),
             timeout,
             connect_timeout,
-            state: Mutex::new(State {
-                breaker: Breaker::default(),
-                failure: String::new(),
-                unanswered: false,
-                pace: Pace::new(limits.requests_per_second, limits.burst),
-                cache: Cache::default(),
-                health: std::mem::take(&mut around.health),
-                unhealthy: 0,
+            state: Mutex::new(ClientState {
+                breaker: CircuitBreaker::default(),
+                last_failure: String::new(),
+                last_failure_unanswered: false,
+                rate_limiter: RateLimiter::new(limits.requests_per_second, limits.burst),
+                retry_budget: RetryBudget::default(),
+                etag_cache: EtagCache::default(),
+                health: std::mem::take(&mut context.health),
+                failed_checks: 0,
             }),
-            around,
-            tried: Notify::new(),
+            context: context,
+            trial_finished: Notify::new(),
         })
     }
 
-    /// Sends a request; once more after a fresh log-in when it is refused with 401.
-    pub async fn send(
+    /// Sends a request; sends it again after a new login if the server rejects it with 401.
+    pub async fn send_request(
         &self,
         request: Request,
-        secrets: &dyn Secrets,
-        former: &Former,
+        secrets: &dyn SecretStore,
+        previous: &PreviousSecrets,
         gate: &Gate,
     ) -> Result<Response, SendError> {
-        let prepared = self.prepare(&request, secrets, former)?;
+        let prepared = self.prepare_request(&request, secrets, previous)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let waited = tokio::time::timeout(timeout, async {
             let _permit = self.in_flight.acquire().await;
-            self.exchange(prepared, gate).await
+            self.send_with_retries(prepared, gate).await
         });
         let late = || Err(SendError::Unavailable(format!("no answer within {timeout:?}")));
         waited.await.unwrap_or_else(|_| late())
     }
 
-    /// Whether a request could be sent: its path and headers may be, and what goes into its body is there.
-    pub fn check(&self, request: &Request, secrets: &dyn Secrets, former: &Former) -> Result<(), SendError> {
-        self.prepare(request, secrets, former).map(drop)
+    /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
+    pub fn check_request(
+        &self,
+        request: &Request,
+        secrets: &dyn SecretStore,
+        previous: &PreviousSecrets,
+    ) -> Result<(), SendError> {
+        self.prepare_request(request, secrets, previous).map(drop)
     }
 
-    fn prepare<'a>(
+    fn prepare_request<'a>(
         &self,
         request: &'a Request,
-        secrets: &dyn Secrets,
-        former: &Former,
-    ) -> Result<Prepared<'a>, SendError> {
-        request_policy::path(&request.path_and_query)?;
-        request_policy::method(&request.method)?;
+        secrets: &dyn SecretStore,
+        previous: &PreviousSecrets,
+    ) -> Result<PreparedRequest<'a>, SendError> {
+        request_policy::check_path(&request.path_and_query)?;
+        request_policy::check_method(&request.method)?;
         let method = Method::from_bytes(request.method.as_bytes())
             .ok()
             .filter(|m| m.as_str().bytes().all(|b| b.is_ascii_uppercase()))
@@ -221,58 +233,63 @@ impl Client {
             })?;
         let mut headers = HeaderMap::new();
         for (name, value) in &request.headers {
-            request_policy::header(name, value)?;
+            request_policy::check_header(name, value)?;
             let invalid = |what: &str| SendError::Invalid(format!("header {name:?}: no {what}"));
             let name = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid("value"))?);
         }
         let value = |key: &SecretKey| secrets.get(key).map(|s| s.value.expose().to_vec());
-        let mut masks = Masks::new(&request.substitutions, value, former)?;
-        // What was put into another request may come back in the answer to this one.
-        masks.also(&Masks::all(former));
-        let body = request.body.as_deref().map(|body| masks.fill(body));
+        let mut redactor = Redactor::new(&request.substitutions, value, previous)?;
+        // The response may repeat secrets that were put into another request.
+        redactor.merge_from(&Redactor::for_previous(previous));
+        let body = request.body.as_deref().map(|body| redactor.fill_body(body));
         if body.as_ref().is_some_and(|b| b.len() > self.request_bytes) {
             return Err(SendError::TooLarge(format!(
                 "the request's body has more than {} bytes",
                 self.request_bytes
             )));
         }
-        Ok(Prepared {
+        Ok(PreparedRequest {
             cacheable: method == Method::GET && body.is_none() && request.substitutions.is_empty(),
             method,
             path: &request.path_and_query,
             headers,
-            given: &request.headers,
+            component_headers: &request.headers,
             body,
-            masks,
+            redactor,
         })
     }
 
-    /// Attempts until there is an answer, or no more may be made.
-    async fn exchange(&self, request: Prepared<'_>, gate: &Gate) -> Result<Response, SendError> {
-        self.state.lock().expect("lock").pace.earn();
+    /// Attempts the request until there is a response or no retry is left.
+    async fn send_with_retries(
+        &self,
+        request: PreparedRequest<'_>,
+        gate: &Gate,
+    ) -> Result<Response, SendError> {
+        self.state.lock().retry_budget.credit_request();
         let safe = request.method.is_safe();
         let (mut stale, mut retries) = (None, 0);
         loop {
-            let ticket = self.admitted().await?;
-            let credential = self.credential(stale.as_ref(), &ticket).await;
+            let attempt = self.admit_request().await?;
+            let credential = self.resolve_credential(stale.as_ref(), &attempt).await;
             let credential = match credential {
                 Ok(credential) => credential,
-                Err(Refusal::Earlier(e)) => {
-                    ticket.unsent();
+                Err(CredentialError::Cached(e)) => {
+                    attempt.mark_not_sent();
                     return Err(e);
                 }
-                Err(e) => return Err(ticket.given_up(e.into())),
+                Err(e) => return Err(attempt.record_credential_error(e.into())),
             };
-            let mut masks = request.masks.clone();
-            self.credentials.never_show(&mut masks);
+            let mut redactor = request.redactor.clone();
+            self.credentials.add_to_redactor(&mut redactor);
             let mut headers = request.headers.clone();
             if let Some((name, value)) = &credential {
-                // The only one of its name, whatever the component has set; and never to be seen in an answer.
+                // `insert` replaces a header of the same name that the component may have set; the redactor keeps the
+                // credential out of the response.
                 headers.insert(name, value.clone());
-                masks.never_show(value.as_bytes());
+                redactor.add_secret(value.as_bytes());
             }
-            let conditions = self.conditions(&request);
+            let conditions = self.conditional_headers(&request);
             let conditional = !conditions.is_empty();
             headers.extend(conditions);
             let url = format!("{}{}", self.url, request.path);
@@ -283,65 +300,68 @@ impl Client {
             if !safe {
                 gate.check()?;
             }
-            let fault = match sending.send().await {
+            let error = match sending.send().await {
                 Ok(response)
-                    if response.status() == 401 && stale.is_none() && self.credentials.renewable() =>
+                    if response.status() == 401 && stale.is_none() && self.credentials.is_renewable() =>
                 {
-                    ticket.succeeded();
+                    attempt.record_success();
                     stale = credential.map(|(_, value)| value);
                     continue;
                 }
-                Ok(response) => match self.read(response, &request, &masks, conditional, ticket).await {
+                Ok(response) => match self
+                    .read_response(response, &request, &redactor, conditional, attempt)
+                    .await
+                {
                     Ok(answer) => return answer,
-                    Err(fault) => fault,
+                    Err(error) => error,
                 },
                 Err(e) => {
-                    let fault = Fault::of(&e);
-                    ticket.failed(&fault);
-                    fault
+                    let error = TransportError::from_request(&e);
+                    attempt.record_transport_error(&error);
+                    error
                 }
             };
-            // What has left may have been acted upon: only what changes nothing is sent again then.
-            let repeatable = safe || (fault.unsent() && request.method.is_idempotent());
-            let hopeless = matches!(fault.kind, Kind::Address | Kind::Tls);
-            let again = repeatable && !hopeless && retries < RETRIES && {
-                let mut state = self.state.lock().expect("lock");
-                state.breaker.reopens().is_none() && state.pace.retry()
+            // A server may have acted on a request that was sent: from then on only safe methods are repeated.
+            let repeatable = safe || (error.is_unsent() && request.method.is_idempotent());
+            let hopeless = matches!(error.kind, TransportErrorKind::Address | TransportErrorKind::Tls);
+            let again = repeatable && !hopeless && retries < MAX_RETRIES && {
+                let mut state = self.state.lock();
+                state.breaker.trial_at().is_none() && state.retry_budget.withdraw_retry()
             };
             if !again {
-                return Err(fault.error(""));
+                return Err(error.into_send_error(""));
             }
-            self.around.totals.retries.fetch_add(1, Ordering::Relaxed);
-            let pause = PAUSE * (1 << retries);
+            self.context.counters.retries.fetch_add(1, Ordering::Relaxed);
+            let pause = INITIAL_RETRY_DELAY * (1 << retries);
             retries += 1;
             tokio::time::sleep(pause + pause * (crate::kube::time::unique() % 100) as u32 / 100).await;
         }
     }
 
-    /// The credentials as a header, with what a log-in came to made known.
-    pub(super) async fn credential(
+    /// The credential header; records the result of a login in the health.
+    pub(super) async fn resolve_credential(
         &self,
         stale: Option<&HeaderValue>,
-        ticket: &Ticket<'_>,
-    ) -> Result<Option<(HeaderName, HeaderValue)>, Refusal> {
-        let credential = self.credentials.header(&self.http, stale).await;
-        if self.credentials.renewable() {
-            ticket.tell(|health| match &credential {
-                Ok(_) => health.logged_in(Ok(()), Instant::now()),
-                Err(Refusal::Fault(fault)) if fault.kind == Kind::Broken => false,
-                Err(Refusal::Fault(fault)) => health.unreachable(fault.kind, &fault.text),
-                Err(Refusal::Answer(e)) => health.logged_in(Err(e), Instant::now()),
-                Err(Refusal::Earlier(_)) => false,
+        attempt: &Attempt<'_>,
+    ) -> Result<Option<(HeaderName, HeaderValue)>, CredentialError> {
+        let credential = self.credentials.resolve_header(&self.http, stale).await;
+        if self.credentials.is_renewable() {
+            attempt.update_health(|health| match &credential {
+                Ok(_) => health.record_login(Ok(()), Instant::now()),
+                Err(CredentialError::Transport(error)) if error.kind == TransportErrorKind::Broken => false,
+                Err(CredentialError::Transport(error)) => health.record_unreachable(error.kind, &error.text),
+                Err(CredentialError::Rejected(e)) => health.record_login(Err(e), Instant::now()),
+                Err(CredentialError::Cached(_)) => false,
             });
         }
         credential
     }
 
-    /// Waits for a turn: the rate, what the server asked for, and the breaker.
-    pub(super) async fn admitted(&self) -> Result<Ticket<'_>, SendError> {
+    /// Waits for the rate limit, for `Retry-After` and for the circuit breaker.
+    pub(super) async fn admit_request(&self) -> Result<Attempt<'_>, SendError> {
         let now = Instant::now();
-        let wait = self.state.lock().expect("lock").pace.take(now, TURN);
-        if wait > TURN {
+        let wait = self.state.lock().rate_limiter.reserve_slot(now, MAX_TURN_WAIT);
+        if wait > MAX_TURN_WAIT {
             return Err(SendError::Throttled(
                 u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
             ));
@@ -350,106 +370,109 @@ impl Client {
             tokio::time::sleep(wait).await;
         }
         loop {
-            let tried = self.tried.notified();
+            let tried = self.trial_finished.notified();
             tokio::pin!(tried);
-            // From here on no end of a trial is missed.
+            // Registered before the check, so that no end of a trial is missed.
             tried.as_mut().enable();
             let admission = {
-                let mut state = self.state.lock().expect("lock");
-                match state.breaker.admit(Instant::now()) {
-                    Admission::Refused(_) => Err(format!("not asked for a moment: {}", state.failure)),
+                let mut state = self.state.lock();
+                match state.breaker.admit_request(Instant::now()) {
+                    Admission::Rejected(_) => Err(format!("not asked for a moment: {}", state.last_failure)),
                     admission => Ok(admission),
                 }
             };
             match admission {
                 Ok(Admission::Wait) => tried.await,
                 Ok(admission) => {
-                    return Ok(Ticket::new(self, admission == Admission::Trial));
+                    return Ok(Attempt::new(self, admission == Admission::Trial));
                 }
                 Err(why) => return Err(SendError::Unavailable(why)),
             }
         }
     }
 
-    fn conditions(&self, request: &Prepared<'_>) -> Vec<(HeaderName, HeaderValue)> {
-        let state = self.state.lock().expect("lock");
-        if !request.cacheable || state.cache.is_empty() {
+    fn conditional_headers(&self, request: &PreparedRequest<'_>) -> Vec<(HeaderName, HeaderValue)> {
+        let state = self.state.lock();
+        if !request.cacheable || state.etag_cache.is_empty() {
             return Vec::new();
         }
-        let key = Key::new(request.path, request.given);
-        key.map_or_else(Vec::new, |key| state.cache.conditions(&key))
+        let key = CacheKey::new(request.path, request.component_headers);
+        key.map_or_else(Vec::new, |key| state.etag_cache.conditional_headers(&key))
     }
 
-    /// An answer has begun: what its head tells. Gives how long the server asks to be left alone.
-    pub(super) fn answered(
+    /// Records the head of a response. Returns the wait that the server asks for.
+    pub(super) fn record_response(
         &self,
         response: &reqwest::Response,
         path: &str,
-        ticket: &Ticket<'_>,
+        attempt: &Attempt<'_>,
     ) -> Option<Duration> {
-        let wait = asked_to_wait(response);
+        let wait = retry_after(response);
         if let Some(wait) = wait {
-            self.state.lock().expect("lock").pace.pause(Instant::now(), wait);
+            self.state.lock().rate_limiter.pause_for(Instant::now(), wait);
         }
         let status = response.status().as_u16();
         let path = path.split('?').next().unwrap_or_default();
-        ticket.tell(|health| match self.credentials.none() {
-            true => health.reached(Instant::now()),
-            false => health.answered(status, path, Instant::now()),
+        attempt.update_health(|health| {
+            if self.credentials.is_anonymous() {
+                health.record_reachable(Instant::now())
+            } else {
+                health.record_response(status, path, Instant::now())
+            }
         });
         wait
     }
 
-    /// Reads an answer. `Err` is a fault after which the request may be repeated.
-    async fn read(
+    /// Reads a response. `Err` is a transport error after which the request may be repeated.
+    async fn read_response(
         &self,
         response: reqwest::Response,
-        request: &Prepared<'_>,
-        masks: &Masks,
+        request: &PreparedRequest<'_>,
+        redactor: &Redactor,
         conditional: bool,
-        ticket: Ticket<'_>,
-    ) -> Result<Result<Response, SendError>, Fault> {
+        attempt: Attempt<'_>,
+    ) -> Result<Result<Response, SendError>, TransportError> {
         let status = response.status().as_u16();
-        let wait = self.answered(&response, request.path, &ticket);
+        let wait = self.record_response(&response, request.path, &attempt);
         let shown = response
             .headers()
             .iter()
-            .filter(|(name, _)| request_policy::shown(name.as_str()));
+            .filter(|(name, _)| request_policy::is_visible_header(name.as_str()));
         let headers: Vec<(String, String)> = shown
             .map(|(name, value)| {
                 (
                     name.as_str().to_owned(),
-                    String::from_utf8_lossy(&masks.hide(value.as_bytes())).into_owned(),
+                    String::from_utf8_lossy(&redactor.redact_bytes(value.as_bytes())).into_owned(),
                 )
             })
             .collect();
         if status == 304 && conditional {
-            ticket.succeeded();
-            let key = Key::new(request.path, request.given);
-            let mut state = self.state.lock().expect("lock");
-            let confirmed = key.and_then(|key| state.cache.confirmed(&key, &headers));
+            attempt.record_success();
+            let key = CacheKey::new(request.path, request.component_headers);
+            let mut state = self.state.lock();
+            let confirmed = key.and_then(|key| state.etag_cache.revalidate_entry(&key, &headers));
             if let Some(confirmed) = confirmed {
-                self.around.totals.confirmed.fetch_add(1, Ordering::Relaxed);
+                self.context.counters.confirmed.fetch_add(1, Ordering::Relaxed);
                 return Ok(Ok(confirmed));
             }
-            // It has made room for others meanwhile: without a condition it is sent whole.
-            return Err(Fault {
-                kind: Kind::Broken,
+            // The entry was evicted meanwhile: repeated without a condition, the server sends the whole response.
+            return Err(TransportError {
+                kind: TransportErrorKind::Broken,
                 text: "the answer is not kept any more".into(),
             });
         }
         let validated = response.headers().contains_key(header::ETAG)
             || response.headers().contains_key(header::LAST_MODIFIED);
         let original = (request.cacheable && (validated || conditional)).then(|| response.headers().clone());
-        let body = match collected(response, self.response_bytes).await {
-            Ok(body) => masks.hide(&body),
-            Err(Unread::TooLarge(e)) => {
-                ticket.succeeded();
+        let body = match read_body(response, self.response_bytes).await {
+            Ok(body) => redactor.redact_bytes(&body),
+            Err(BodyError::TooLarge(e)) => {
+                attempt.record_success();
                 return Ok(Err(e));
             }
-            Err(Unread::Broken(fault)) => {
-                ticket.failed(&fault);
-                return Err(fault);
+            Err(BodyError::Broken(error)) => {
+                attempt.record_transport_error(&error);
+                return Err(error);
             }
         };
         let answer = Response {
@@ -458,102 +481,109 @@ impl Client {
             body,
         };
         if let Some(original) = original
-            && let Some(key) = Key::new(request.path, request.given)
+            && let Some(key) = CacheKey::new(request.path, request.component_headers)
         {
             self.state
                 .lock()
-                .expect("lock")
-                .cache
-                .take(key, &original, &answer);
+                .etag_cache
+                .store_response(key, &original, &answer);
         }
-        ticket.answered(status, wait.is_some());
+        attempt.record_status(status, wait.is_some());
         Ok(Ok(answer))
     }
 
-    /// Connects and logs in, unless requests have told how it is.
-    pub async fn probe(&self) {
-        let admission = self.state.lock().expect("lock").breaker.admit(Instant::now());
-        if matches!(admission, Admission::Refused(_) | Admission::Wait) {
+    /// Connects and logs in, unless requests have shown the health already.
+    pub async fn check_health(&self) {
+        let admission = self.state.lock().breaker.admit_request(Instant::now());
+        if matches!(admission, Admission::Rejected(_) | Admission::Wait) {
             return;
         }
-        let ticket = Ticket::new(self, admission == Admission::Trial);
-        if let Err(fault) = self.connect().await {
-            return ticket.failed(&fault);
+        let attempt = Attempt::new(self, admission == Admission::Trial);
+        if let Err(error) = self.open_connection().await {
+            return attempt.record_transport_error(&error);
         }
-        ticket.tell(|health| health.reached(Instant::now()));
-        if self.credentials.renewable() {
-            let logging_in = tokio::time::timeout(self.timeout, self.credential(None, &ticket));
-            let late = || Err(SendError::Unavailable("log-in: no answer in time".into()).into());
+        attempt.update_health(|health| health.record_reachable(Instant::now()));
+        if self.credentials.is_renewable() {
+            let logging_in = tokio::time::timeout(self.timeout, self.resolve_credential(None, &attempt));
+            let late = || Err(SendError::Unavailable("login: no answer in time".into()).into());
             match logging_in.await.unwrap_or_else(|_| late()) {
                 Ok(_) => {}
-                Err(Refusal::Earlier(_)) => return ticket.unsent(),
+                Err(CredentialError::Cached(_)) => return attempt.mark_not_sent(),
                 Err(e) => {
-                    ticket.given_up(e.into());
+                    attempt.record_credential_error(e.into());
                     return;
                 }
             }
         }
-        // A connection does not disprove that it answers badly: for that a request has to try.
-        let proves = !ticket.trial || self.state.lock().expect("lock").unanswered;
+        // A connection does not disprove an earlier 5xx status: only a request can.
+        let proves = !attempt.is_trial || self.state.lock().last_failure_unanswered;
         if proves {
-            ticket.succeeded();
+            attempt.record_success();
         }
     }
 
-    /// A connection as requests have, TLS included; closed at once.
-    async fn connect(&self) -> Result<(), Fault> {
-        let network = &self.around.network;
-        let connected = network.connect(&self.host, self.port, self.connect_timeout).await;
-        let stream = connected.map_err(|e| Fault::connecting(&*e))?;
+    /// Opens a connection as requests do, including TLS, and closes it at once.
+    async fn open_connection(&self) -> Result<(), TransportError> {
+        let network = &self.context.network;
+        let connected = network
+            .open_connection(&self.host, self.port, self.connect_timeout)
+            .await;
+        let stream = connected.map_err(|e| TransportError::from_connect(&*e))?;
         let Some(tls) = &self.tls else { return Ok(()) };
-        let fault = |text: String| Fault {
-            kind: Kind::Tls,
+        let error = |text: String| TransportError {
+            kind: TransportErrorKind::Tls,
             text,
         };
-        let name = ServerName::try_from(self.host.clone()).map_err(|e| fault(format!("TLS: {e}")))?;
+        let name = ServerName::try_from(self.host.clone()).map_err(|e| error(format!("TLS: {e}")))?;
         match tokio::time::timeout(self.connect_timeout, tls.connect(name, stream)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(e)) => Err(Fault::connecting(&e)),
-            Err(_) => Err(fault("TLS: no answer in time".into())),
+            Ok(Err(e)) => Err(TransportError::from_connect(&e)),
+            Err(_) => Err(error("TLS: no answer in time".into())),
         }
     }
 
-    /// How it is, for its status.
-    pub fn report(&self) -> Report {
-        let state = self.state.lock().expect("lock");
-        let open = state.breaker.reopens().map(|_| &*state.failure);
-        state.health.report(open, self.credentials.none())
+    /// The health as reported in the Upstream's status.
+    pub fn health_report(&self) -> HealthReport {
+        let state = self.state.lock();
+        let open = state.breaker.trial_at().map(|_| &*state.last_failure);
+        state.health.to_report(open, self.credentials.is_anonymous())
     }
 
-    /// What is known of the upstream.
+    /// The known health of the upstream.
     pub fn health(&self) -> Health {
-        self.state.lock().expect("lock").health.clone()
+        self.state.lock().health.clone()
     }
 
-    /// Whether it should be looked at without a request that does: nothing is known, it is not as it should be, or
-    /// nothing was heard for this long.
-    pub fn wants_probe(&self, idle: Duration) -> bool {
-        let state = self.state.lock().expect("lock");
-        let open = state.breaker.reopens().is_some();
-        state.health.unknown() || open || !state.health.good() || state.health.silent(Instant::now()) >= idle
+    /// The upstream should be checked without a request: its health is unknown or bad, or nothing was received for this
+    /// long.
+    pub fn needs_health_check(&self, idle: Duration) -> bool {
+        let state = self.state.lock();
+        let open = state.breaker.trial_at().is_some();
+        state.health.is_unknown()
+            || open
+            || !state.health.is_healthy()
+            || state.health.idle_time(Instant::now()) >= idle
     }
 
-    /// When to look again: seldom while it is as it should be, and else soon, and ever less.
-    pub fn next_look(&self, (soonest, latest, idle): (Duration, Duration, Duration)) -> Duration {
-        let mut state = self.state.lock().expect("lock");
-        let reopens = state.breaker.reopens();
-        if state.health.good() && reopens.is_none() {
-            state.unhealthy = 0;
+    /// The delay before the next health check: `idle` while the upstream is healthy, else growing from `soonest` to
+    /// `latest`.
+    pub fn next_health_check(&self, (soonest, latest, idle): (Duration, Duration, Duration)) -> Duration {
+        let mut state = self.state.lock();
+        let reopens = state.breaker.trial_at();
+        if state.health.is_healthy() && reopens.is_none() {
+            state.failed_checks = 0;
             return idle;
         }
-        let wait = soonest.saturating_mul(1 << state.unhealthy.min(16)).min(latest);
-        state.unhealthy = state.unhealthy.saturating_add(1);
+        let wait = soonest
+            .saturating_mul(1 << state.failed_checks.min(16))
+            .min(latest);
+        state.failed_checks = state.failed_checks.saturating_add(1);
         let closed = |at: Instant| at.saturating_duration_since(Instant::now());
         wait.max(reopens.map_or(Duration::ZERO, closed))
     }
 
-    /// Where its breaker is.
-    pub fn circuit(&self) -> Circuit {
-        self.state.lock().expect("lock").breaker.circuit(Instant::now())
+    /// State of the circuit breaker.
+    pub fn circuit_state(&self) -> CircuitState {
+        self.state.lock().breaker.circuit_state(Instant::now())
     }
 }

@@ -1,43 +1,46 @@
-//! Answers that many objects ask for: one request serves all who say how old an answer may be.
+//! Coalescing of equal GET requests: one response serves all requests that accept its age (as Go's singleflight does).
 
 use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use super::{Request, Response, SendError, conditional::Key};
+use parking_lot::Mutex;
 
-/// Answers kept of one upstream at most, bytes of one, and of all.
-const ANSWERS: usize = 16;
-const BYTES: (usize, usize) = (1 << 20, 4 << 20);
+use super::{Request, Response, SendError, conditional::CacheKey};
 
-/// The last answers to GETs that may be shared.
+/// Responses kept per upstream, bytes of one, and bytes of all.
+const MAX_RESPONSES: usize = 16;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+const MAX_TOTAL_BYTES: usize = 4 << 20;
+
+/// The last responses to GET requests that may be shared.
 #[derive(Default)]
-pub struct Shared(Mutex<HashMap<Key, Arc<Cell>>>);
+pub struct ResponseCoalescer(Mutex<HashMap<CacheKey, Arc<Slot>>>);
 
 #[derive(Default)]
-struct Cell {
-    last: tokio::sync::Mutex<Option<Last>>,
+struct Slot {
+    last: tokio::sync::Mutex<Option<SharedResult>>,
     bytes: AtomicUsize,
 }
 
-/// The last answer, from when it was asked for until when it came.
-struct Last {
-    asked: Instant,
-    came: Instant,
-    answer: Result<Response, SendError>,
-    /// Whether it serves those, too, who come after it.
-    lasts: bool,
+/// The result of the last request, with the times it was sent and received.
+struct SharedResult {
+    requested_at: Instant,
+    received_at: Instant,
+    result: Result<Response, SendError>,
+    /// The result also serves requests that arrive later.
+    is_reusable: bool,
 }
 
-/// What is asked for, and how old the answer may be: what `Cache-Control: max-age` says of a GET into which no secrets
-/// go.
-pub fn max_age(request: &Request) -> Option<(Key, Duration)> {
+/// The cache key of a request and the age it accepts, from `Cache-Control: max-age`. `None` unless it is a GET without
+/// secrets in it.
+pub fn parse_max_age(request: &Request) -> Option<(CacheKey, Duration)> {
     if request.method != "GET" || request.body.is_some() || !request.substitutions.is_empty() {
         return None;
     }
@@ -45,73 +48,76 @@ pub fn max_age(request: &Request) -> Option<(Key, Duration)> {
     let (age, others): (Vec<_>, Vec<_>) = request.headers.iter().partition(is_age);
     let [(_, value)] = age[..] else { return None };
     let seconds = value.trim().strip_prefix("max-age=")?.parse().ok()?;
-    let key = Key::new(&request.path_and_query, others)?;
+    let key = CacheKey::new(&request.path_and_query, others)?;
     Some((key, Duration::from_secs(seconds)))
 }
 
-impl Shared {
-    /// An answer that is not older than `max_age`, asked for only when there is none. Who comes while it is asked for
-    /// waits, and shares what comes of it, a failure, too: else all would wait for a server that is down one after the
-    /// other.
-    pub async fn get(
+impl ResponseCoalescer {
+    /// A response not older than `max_age`; `request` is sent only if there is none. Requests that arrive while it is
+    /// in flight wait and share its result, also a failure: otherwise all would wait for a server that is down one
+    /// after the other.
+    pub async fn get_or_request(
         &self,
-        key: Key,
+        key: CacheKey,
         max_age: Duration,
-        ask: impl Future<Output = Result<Response, SendError>>,
+        request: impl Future<Output = Result<Response, SendError>>,
     ) -> Result<Response, SendError> {
         let arrived = Instant::now();
-        let cell = {
-            let mut all = self.0.lock().expect("lock");
-            if all.len() >= ANSWERS && !all.contains_key(&key) {
-                all.retain(|_, cell| in_use(cell));
+        let slot = {
+            let mut all = self.0.lock();
+            if all.len() >= MAX_RESPONSES && !all.contains_key(&key) {
+                all.retain(|_, slot| is_in_use(slot));
             }
             all.entry(key).or_default().clone()
         };
-        let mut held = cell.last.lock().await;
-        let will_do = held.as_ref().is_some_and(|last| match last.lasts {
-            true => arrived.saturating_duration_since(last.asked) <= max_age,
-            false => last.came >= arrived,
+        let mut result = slot.last.lock().await;
+        let is_fresh = result.as_ref().is_some_and(|last| {
+            if last.is_reusable {
+                arrived.saturating_duration_since(last.requested_at) <= max_age
+            } else {
+                last.received_at >= arrived
+            }
         });
-        if !will_do {
-            *held = None;
-            let asked = Instant::now();
-            let answer = ask.await;
-            let lasts = |r: &Response| r.status == 200 && r.body.len() <= BYTES.0;
-            *held = Some(Last {
-                asked,
-                came: Instant::now(),
-                lasts: answer.as_ref().is_ok_and(lasts),
-                answer,
+        if !is_fresh {
+            *result = None;
+            let requested_at = Instant::now();
+            let answer = request.await;
+            let lasts = |r: &Response| r.status == 200 && r.body.len() <= MAX_RESPONSE_BYTES;
+            *result = Some(SharedResult {
+                requested_at: requested_at,
+                received_at: Instant::now(),
+                is_reusable: answer.as_ref().is_ok_and(lasts),
+                result: answer,
             });
         }
-        let Some(last) = &*held else {
+        let Some(last) = &*result else {
             return Err(SendError::Unavailable("no answer".into()));
         };
-        let answer = last.answer.clone();
-        // Besides this one only the map knows it: nobody waits for it any more.
-        if !last.lasts && Arc::strong_count(&cell) <= 2 {
-            *held = None;
+        let answer = last.result.clone();
+        // Only this call and the map hold the slot: no request waits for the result.
+        if !last.is_reusable && Arc::strong_count(&slot) <= 2 {
+            *result = None;
         }
-        if !will_do {
-            let bytes = match &*held {
-                Some(last) => last.answer.as_ref().map_or(0, |r| r.body.len()),
+        if !is_fresh {
+            let bytes = match &*result {
+                Some(last) => last.result.as_ref().map_or(0, |r| r.body.len()),
                 None => 0,
             };
-            cell.bytes.store(bytes, Ordering::Relaxed);
-            self.make_room(&cell);
+            slot.bytes.store(bytes, Ordering::Relaxed);
+            self.evict_to_limit(&slot);
         }
         answer
     }
 
-    /// Forgets the largest of the others until all together are small enough.
-    fn make_room(&self, keep: &Arc<Cell>) {
-        let mut all = self.0.lock().expect("lock");
-        let bytes = |cell: &Cell| cell.bytes.load(Ordering::Relaxed);
-        while all.values().map(|cell| bytes(cell)).sum::<usize>() > BYTES.1 {
+    /// Removes the largest other responses until the total is within the limit.
+    fn evict_to_limit(&self, keep: &Arc<Slot>) {
+        let mut all = self.0.lock();
+        let bytes = |slot: &Slot| slot.bytes.load(Ordering::Relaxed);
+        while all.values().map(|slot| bytes(slot)).sum::<usize>() > MAX_TOTAL_BYTES {
             let others = all
                 .iter()
-                .filter(|(_, cell)| !Arc::ptr_eq(cell, keep) && !in_use(cell));
-            let largest = others.max_by_key(|(_, cell)| bytes(cell));
+                .filter(|(_, slot)| !Arc::ptr_eq(slot, keep) && !is_in_use(slot));
+            let largest = others.max_by_key(|(_, slot)| bytes(slot));
             let Some(key) = largest.map(|(key, _)| key.clone()) else {
                 break;
             };
@@ -120,9 +126,9 @@ impl Shared {
     }
 }
 
-/// Whether somebody waits for it, or has just got it.
-fn in_use(cell: &Arc<Cell>) -> bool {
-    Arc::strong_count(cell) > 1
+/// The slot is result by a request that waits or has just been served.
+fn is_in_use(slot: &Arc<Slot>) -> bool {
+    Arc::strong_count(slot) > 1
 }
 
 #[cfg(test)]
@@ -133,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
+    const LONG_AGE: Duration = Duration::from_secs(3600);
 
     fn request(method: &str, header: Option<&str>) -> Request {
         Request {
@@ -150,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn only_who_says_so_shares() {
-        let age = |method, header| max_age(&request(method, header)).map(|(_, age)| age);
+    fn max_age_parses_only_shareable_gets() {
+        let age = |method, header| parse_max_age(&request(method, header)).map(|(_, age)| age);
         assert_eq!(age("GET", Some("max-age=7")), Some(Duration::from_secs(7)));
         assert_eq!(age("GET", None), None);
         assert_eq!(age("GET", Some("no-cache")), None);
@@ -159,65 +165,72 @@ mod tests {
         let with = |name: &str| {
             let mut request = request("GET", Some("max-age=7"));
             request.headers.push((name.into(), "x".into()));
-            max_age(&request).map(|(key, _)| key)
+            parse_max_age(&request).map(|(key, _)| key)
         };
         assert!(with("Accept").is_some() && with("Accept") != with("Accept-Language"));
         assert_eq!(with("If-None-Match"), None, "its answer is its own");
     }
 
-    fn key(path: &str) -> Key {
-        Key::new(path, []).expect("a key")
+    fn key(path: &str) -> CacheKey {
+        CacheKey::new(path, []).expect("a key")
     }
 
-    /// Answers that count; each takes a moment.
+    /// A response whose body is its number; it takes one turn of the scheduler.
     async fn ask(count: &AtomicU16, fails: bool) -> Result<Response, SendError> {
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         tokio::task::yield_now().await;
-        match fails {
-            true => Err(SendError::Unavailable(number.to_string())),
-            false => Ok(Response {
-                status: 200,
-                headers: Vec::new(),
-                body: vec![u8::try_from(number).expect("few")],
-            }),
+        if fails {
+            return Err(SendError::Unavailable(number.to_string()));
         }
+        Ok(Response {
+            status: 200,
+            headers: Vec::new(),
+            body: vec![u8::try_from(number).expect("few")],
+        })
     }
 
     #[tokio::test]
-    async fn one_request_serves_many() {
-        let (shared, count) = (Shared::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, false)))).await;
+    async fn concurrent_requests_share_one_response() {
+        let (shared, count) = (ResponseCoalescer::default(), AtomicU16::new(0));
+        let all =
+            join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, false)))).await;
         assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.body == [1])));
         let other = shared
-            .get(key("/y"), LONG, ask(&count, false))
+            .get_or_request(key("/y"), LONG_AGE, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(other.body, [2], "of another path");
         let now = shared
-            .get(key("/x"), Duration::ZERO, ask(&count, false))
+            .get_or_request(key("/x"), Duration::ZERO, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(now.body, [3], "it was too old");
         let again = shared
-            .get(key("/x"), Duration::MAX, ask(&count, false))
+            .get_or_request(key("/x"), Duration::MAX, ask(&count, false))
             .await
             .expect("an answer");
         assert_eq!(again.body, [3]);
     }
 
     #[tokio::test]
-    async fn a_failure_serves_those_who_wait_and_nobody_else() {
-        let (shared, count) = (Shared::default(), AtomicU16::new(0));
-        let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask(&count, true)))).await;
+    async fn failure_is_shared_with_waiting_requests_only() {
+        let (shared, count) = (ResponseCoalescer::default(), AtomicU16::new(0));
+        let all =
+            join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask(&count, true)))).await;
         assert!(all.iter().all(Result::is_err));
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        assert!(shared.get(key("/x"), LONG, ask(&count, false)).await.is_ok());
+        assert!(
+            shared
+                .get_or_request(key("/x"), LONG_AGE, ask(&count, false))
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_to_keep_serves_those_who_wait_and_is_let_go() {
-        for (status, bytes) in [(503, 1), (200, BYTES.0 + 1)] {
-            let (shared, count) = (Shared::default(), AtomicU16::new(0));
+    async fn unkept_response_serves_waiting_requests_and_is_dropped() {
+        for (status, bytes) in [(503, 1), (200, MAX_RESPONSE_BYTES + 1)] {
+            let (shared, count) = (ResponseCoalescer::default(), AtomicU16::new(0));
             let ask = || async {
                 count.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
@@ -228,29 +241,32 @@ mod tests {
                     body,
                 })
             };
-            let all = join_all((0..20).map(|_| shared.get(key("/x"), LONG, ask()))).await;
+            let all = join_all((0..20).map(|_| shared.get_or_request(key("/x"), LONG_AGE, ask()))).await;
             assert!(all.iter().all(|a| a.as_ref().is_ok_and(|r| r.status == status)));
             assert_eq!(count.load(Ordering::Relaxed), 1);
-            let cell = shared.0.lock().expect("lock")[&key("/x")].clone();
-            assert!(cell.last.lock().await.is_none(), "nobody needs it");
-            shared.get(key("/x"), LONG, ask()).await.expect("an answer");
+            let slot = shared.0.lock()[&key("/x")].clone();
+            assert!(slot.last.lock().await.is_none(), "nobody needs it");
+            shared
+                .get_or_request(key("/x"), LONG_AGE, ask())
+                .await
+                .expect("an answer");
             assert_eq!(count.load(Ordering::Relaxed), 2);
         }
     }
 
     #[tokio::test]
-    async fn its_bytes_are_bounded() {
-        let shared = Shared::default();
+    async fn total_bytes_stay_within_limit() {
+        let shared = ResponseCoalescer::default();
         for n in 0..10 {
             let answer = Response {
                 status: 200,
                 headers: Vec::new(),
-                body: vec![0; BYTES.0],
+                body: vec![0; MAX_RESPONSE_BYTES],
             };
-            let asked = shared.get(key(&format!("/{n}")), LONG, async { Ok(answer) });
-            asked.await.expect("an answer");
+            let requested_at = shared.get_or_request(key(&format!("/{n}")), LONG_AGE, async { Ok(answer) });
+            requested_at.await.expect("an answer");
         }
-        let all = shared.0.lock().expect("lock");
-        assert!(all.len() == BYTES.1 / BYTES.0 && all.contains_key(&key("/9")));
+        let all = shared.0.lock();
+        assert!(all.len() == MAX_TOTAL_BYTES / MAX_RESPONSE_BYTES && all.contains_key(&key("/9")));
     }
 }

@@ -1,7 +1,7 @@
-//! Answers that came with a validator, kept to be asked for conditionally (RFC 9111).
+//! A cache of responses with a validator, for conditional requests (RFC 9111).
 //!
-//! Nothing is given out unasked: the server says each time whether what is kept is still right, so that no
-//! freshness need be computed. It is one client's own, with one identity, so that `private` may be kept.
+//! No response is served without asking: the server confirms each by HTTP 304, so no freshness is computed. The cache
+//! belongs to one client with one identity, so `private` responses may be entry.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Response;
 
-/// Bytes kept per client, and of one answer.
-const BYTES: (usize, usize) = (1 << 20, 256 << 10);
+/// Bytes entry per client, and of one response.
+const MAX_CACHE_BYTES: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 256 << 10;
 
-/// What decides an answer: all that the component may vary.
+/// The key of a response: all parts of a request that a component may vary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(String);
+pub struct CacheKey(String);
 
-impl Key {
-    /// The key of a request that only reads and has no condition of its own.
+impl CacheKey {
+    /// The key of a request that only reads and sets no condition itself; else `None`.
     pub fn new<'a>(
         path_and_query: &str,
         headers: impl IntoIterator<Item = &'a (String, String)>,
@@ -36,99 +37,99 @@ impl Key {
     }
 }
 
-struct Kept {
+struct CachedResponse {
     response: Response,
     etag: Option<HeaderValue>,
     modified: Option<HeaderValue>,
-    used: u64,
+    last_used: u64,
 }
 
-impl Kept {
-    fn bytes(&self, key: &Key) -> usize {
+impl CachedResponse {
+    fn size_bytes(&self, key: &CacheKey) -> usize {
         let headers = self.response.headers.iter();
         key.0.len() + self.response.body.len() + headers.map(|(n, v)| n.len() + v.len()).sum::<usize>()
     }
 }
 
-/// The kept answers of one client.
+/// The entry responses of one client.
 #[derive(Default)]
-pub struct Cache {
-    kept: HashMap<Key, Kept>,
+pub struct EtagCache {
+    entries: HashMap<CacheKey, CachedResponse>,
     bytes: usize,
-    clock: u64,
+    use_counter: u64,
 }
 
-impl Cache {
-    /// Whether nothing is kept.
+impl EtagCache {
+    /// No response is entry.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.entries.is_empty()
     }
 
-    /// The conditions to ask with.
-    pub fn conditions(&self, key: &Key) -> Vec<(HeaderName, HeaderValue)> {
-        let Some(kept) = self.kept.get(key) else {
+    /// The headers of a conditional request.
+    pub fn conditional_headers(&self, key: &CacheKey) -> Vec<(HeaderName, HeaderValue)> {
+        let Some(entry) = self.entries.get(key) else {
             return Vec::new();
         };
-        let etag = kept.etag.clone().map(|e| (header::IF_NONE_MATCH, e));
-        let modified = kept.modified.clone().map(|m| (header::IF_MODIFIED_SINCE, m));
+        let etag = entry.etag.clone().map(|e| (header::IF_NONE_MATCH, e));
+        let modified = entry.modified.clone().map(|m| (header::IF_MODIFIED_SINCE, m));
         etag.into_iter().chain(modified).collect()
     }
 
-    /// The server said that it is still right: what is kept, with the newer headers.
-    pub fn confirmed(&mut self, key: &Key, newer: &[(String, String)]) -> Option<Response> {
-        self.clock += 1;
-        let kept = self.kept.get_mut(key)?;
-        kept.used = self.clock;
-        let before = kept.bytes(key);
-        let headers = &mut kept.response.headers;
+    /// Handles HTTP 304: returns the entry response, with the newer headers.
+    pub fn revalidate_entry(&mut self, key: &CacheKey, newer: &[(String, String)]) -> Option<Response> {
+        self.use_counter += 1;
+        let entry = self.entries.get_mut(key)?;
+        entry.last_used = self.use_counter;
+        let before = entry.size_bytes(key);
+        let headers = &mut entry.response.headers;
         for (name, _) in newer.iter().filter(|(name, _)| name != "content-length") {
             headers.retain(|(n, _)| n != name);
         }
         headers.extend(newer.iter().filter(|(name, _)| name != "content-length").cloned());
-        self.bytes = self.bytes + kept.bytes(key) - before;
-        Some(kept.response.clone())
+        self.bytes = self.bytes + entry.size_bytes(key) - before;
+        Some(entry.response.clone())
     }
 
-    /// Keeps an answer if it may be kept; what was kept before is not right any more.
-    pub fn take(&mut self, key: Key, headers: &HeaderMap, response: &Response) {
-        self.forget(&key);
+    /// Keeps a response if it may be entry. The previous one is outdated in any case.
+    pub fn store_response(&mut self, key: CacheKey, headers: &HeaderMap, response: &Response) {
+        self.remove_entry(&key);
         let (etag, modified) = (headers.get(header::ETAG), headers.get(header::LAST_MODIFIED));
-        if response.status != 200 || (etag.is_none() && modified.is_none()) || !storable(headers) {
+        if response.status != 200 || (etag.is_none() && modified.is_none()) || !is_storable(headers) {
             return;
         }
-        self.clock += 1;
-        let kept = Kept {
+        self.use_counter += 1;
+        let entry = CachedResponse {
             response: response.clone(),
             etag: etag.cloned(),
             modified: modified.cloned(),
-            used: self.clock,
+            last_used: self.use_counter,
         };
-        let bytes = kept.bytes(&key);
-        if bytes > BYTES.1 {
+        let bytes = entry.size_bytes(&key);
+        if bytes > MAX_RESPONSE_BYTES {
             return;
         }
         self.bytes += bytes;
-        self.kept.insert(key, kept);
-        while self.bytes > BYTES.0 {
+        self.entries.insert(key, entry);
+        while self.bytes > MAX_CACHE_BYTES {
             let oldest = self
-                .kept
+                .entries
                 .iter()
-                .min_by_key(|(_, k)| k.used)
+                .min_by_key(|(_, k)| k.last_used)
                 .map(|(key, _)| key.clone());
             let Some(oldest) = oldest else { break };
-            self.forget(&oldest);
+            self.remove_entry(&oldest);
         }
     }
 
-    fn forget(&mut self, key: &Key) {
-        if let Some(gone) = self.kept.remove(key) {
-            self.bytes -= gone.bytes(key);
+    fn remove_entry(&mut self, key: &CacheKey) {
+        if let Some(gone) = self.entries.remove(key) {
+            self.bytes -= gone.size_bytes(key);
         }
     }
 }
 
-/// Whether the server lets an answer be kept. What it varies by is in the key, but for `*`.
-fn storable(headers: &HeaderMap) -> bool {
+/// The server permits to keep the response. Headers that it varies by are in the key, except for `*`.
+fn is_storable(headers: &HeaderMap) -> bool {
     let words = |name: HeaderName| {
         let values = headers.get_all(name).into_iter();
         let words = values.flat_map(|v| v.to_str().unwrap_or("*").split(','));
@@ -160,52 +161,56 @@ mod tests {
         lines.collect()
     }
 
-    fn key(path: &str) -> Key {
-        Key::new(path, []).expect("a key")
+    fn key(path: &str) -> CacheKey {
+        CacheKey::new(path, []).expect("a key")
     }
 
     #[test]
-    fn asked_for_by_its_validator_and_given_when_confirmed() {
-        let mut cache = Cache::default();
-        cache.take(
+    fn kept_response_is_revalidated_and_replaced() {
+        let mut cache = EtagCache::default();
+        cache.store_response(
             key("/a"),
             &headers(&[("etag", "\"1\""), ("last-modified", "then")]),
             &answer(b"body"),
         );
-        let names: Vec<_> = cache.conditions(&key("/a")).into_iter().map(|(n, _)| n).collect();
+        let names: Vec<_> = cache
+            .conditional_headers(&key("/a"))
+            .into_iter()
+            .map(|(n, _)| n)
+            .collect();
         assert_eq!(names, [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE]);
-        assert!(cache.conditions(&key("/b")).is_empty());
+        assert!(cache.conditional_headers(&key("/b")).is_empty());
         let newer = [
             ("x".to_owned(), "2".to_owned()),
             ("content-length".to_owned(), "0".to_owned()),
         ];
-        let given = cache.confirmed(&key("/a"), &newer).expect("kept");
+        let given = cache.revalidate_entry(&key("/a"), &newer).expect("kept");
         assert_eq!((given.status, &*given.body), (200, &b"body"[..]));
         assert!(
             given.headers.contains(&("x".into(), "2".into()))
                 && given.headers.contains(&("content-length".into(), "4".into()))
         );
-        // Another answer, without a validator: what was kept is gone.
-        cache.take(key("/a"), &headers(&[]), &answer(b"other"));
-        assert!(cache.conditions(&key("/a")).is_empty() && cache.bytes == 0);
+        // A response without a validator replaces and removes the entry one.
+        cache.store_response(key("/a"), &headers(&[]), &answer(b"other"));
+        assert!(cache.conditional_headers(&key("/a")).is_empty() && cache.bytes == 0);
     }
 
     #[test]
-    fn what_may_not_be_kept_is_not() {
-        let mut cache = Cache::default();
+    fn unstorable_responses_are_not_kept() {
+        let mut cache = EtagCache::default();
         for lines in [
             &[("etag", "1"), ("cache-control", "private, No-Store")][..],
             &[("etag", "1"), ("vary", "accept, *")],
             &[("cache-control", "max-age=60")],
         ] {
-            cache.take(key("/a"), &headers(lines), &answer(b"x"));
-            assert!(cache.kept.is_empty(), "{lines:?}");
+            cache.store_response(key("/a"), &headers(lines), &answer(b"x"));
+            assert!(cache.entries.is_empty(), "{lines:?}");
         }
         let mut gone = answer(b"x");
         gone.status = 404;
-        cache.take(key("/a"), &headers(&[("etag", "1")]), &gone);
-        assert!(cache.kept.is_empty());
-        cache.take(
+        cache.store_response(key("/a"), &headers(&[("etag", "1")]), &gone);
+        assert!(cache.entries.is_empty());
+        cache.store_response(
             key("/a"),
             &headers(&[
                 ("etag", "1"),
@@ -214,29 +219,37 @@ mod tests {
             ]),
             &answer(b"x"),
         );
-        assert_eq!(cache.kept.len(), 1);
-        let own = |name: &str| Key::new("/a", &[(name.into(), "x".into())]);
+        assert_eq!(cache.entries.len(), 1);
+        let own = |name: &str| CacheKey::new("/a", &[(name.into(), "x".into())]);
         assert!(own("If-None-Match").is_none() && own("Range").is_none());
         assert_ne!(own("Accept"), Some(key("/a")), "varied by a header");
     }
 
     #[test]
-    fn its_bytes_are_bounded_and_the_least_used_goes() {
-        let mut cache = Cache::default();
+    fn size_is_bounded_and_least_used_entry_is_evicted() {
+        let mut cache = EtagCache::default();
         let etag = headers(&[("etag", "1")]);
-        cache.take(key("/huge"), &etag, &answer(&vec![0; BYTES.1 + 1]));
-        assert!(cache.kept.is_empty());
-        cache.take(key(&format!("/?{}", "q".repeat(BYTES.1))), &etag, &answer(b""));
-        assert!(cache.kept.is_empty(), "what is asked for counts, too");
+        cache.store_response(key("/huge"), &etag, &answer(&vec![0; MAX_RESPONSE_BYTES + 1]));
+        assert!(cache.entries.is_empty());
+        cache.store_response(
+            key(&format!("/?{}", "q".repeat(MAX_RESPONSE_BYTES))),
+            &etag,
+            &answer(b""),
+        );
+        assert!(cache.entries.is_empty(), "what is asked for counts, too");
         for i in 0..20 {
-            cache.take(key(&format!("/{i}")), &etag, &answer(&vec![0; BYTES.1 / 2]));
-            cache.confirmed(&key("/0"), &[]);
-            assert!(cache.bytes <= BYTES.0);
+            cache.store_response(
+                key(&format!("/{i}")),
+                &etag,
+                &answer(&vec![0; MAX_RESPONSE_BYTES / 2]),
+            );
+            cache.revalidate_entry(&key("/0"), &[]);
+            assert!(cache.bytes <= MAX_CACHE_BYTES);
             assert_eq!(
                 cache.bytes,
-                cache.kept.iter().map(|(k, v)| v.bytes(k)).sum::<usize>()
+                cache.entries.iter().map(|(k, v)| v.size_bytes(k)).sum::<usize>()
             );
         }
-        assert!(cache.kept.contains_key(&key("/0")) && !cache.kept.contains_key(&key("/1")));
+        assert!(cache.entries.contains_key(&key("/0")) && !cache.entries.contains_key(&key("/1")));
     }
 }

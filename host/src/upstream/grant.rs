@@ -1,4 +1,4 @@
-//! What a log-in sends, and what it reads from the answer.
+//! Login requests for tokens, and the parsing of their responses.
 
 use std::time::Duration;
 
@@ -6,28 +6,31 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{SendError, masking::Masks, spec::Login};
+use super::{SendError, masking::Redactor, spec::Login};
 
-/// How long a token is taken to last where nobody says.
-const LIFETIME: Duration = Duration::from_secs(300);
+/// Lifetime of a token if neither spec nor server gives one.
+const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 
-/// One way to get a token. Not `Debug`: it holds secrets.
-pub struct Grant {
+/// Maximum length of a server's message in an error.
+const MAX_MESSAGE_CHARS: usize = 300;
+
+/// One way to request a token. Not `Debug`: it holds secrets.
+pub struct TokenRequest {
     url: String,
-    /// The header that the token goes into.
+    /// The header that carries the token.
     pub header: HeaderName,
-    /// What stands before it there.
+    /// The prefix of the token in that header.
     pub prefix: &'static str,
-    kind: Kind,
+    kind: TokenRequestKind,
 }
 
-enum Kind {
-    /// RFC 6749, sections 4.3.2 and 4.4.2.
+enum TokenRequestKind {
+    /// OAuth2: RFC 6749, sections 4.3.2 and 4.4.2.
     Oauth2 {
         client: (String, String),
         form: Vec<(&'static str, String)>,
     },
-    /// A server's own.
+    /// A JSON login of the server itself.
     Login {
         body: Value,
         password: String,
@@ -36,21 +39,26 @@ enum Kind {
     },
 }
 
-impl Grant {
+impl TokenRequest {
     /// An OAuth2 token request; fields without a value are left out.
-    pub fn oauth2(url: String, id: String, secret: String, mut form: Vec<(&'static str, String)>) -> Self {
+    pub fn for_oauth2(
+        url: String,
+        id: String,
+        secret: String,
+        mut form: Vec<(&'static str, String)>,
+    ) -> Self {
         form.retain(|(_, value)| !value.is_empty());
         let client = (id, secret);
         Self {
             url,
             header: http::header::AUTHORIZATION,
             prefix: "Bearer ",
-            kind: Kind::Oauth2 { client, form },
+            kind: TokenRequestKind::Oauth2 { client, form },
         }
     }
 
-    /// A JSON body with user name and password.
-    pub fn login(url: String, login: &Login, password: String) -> Result<Self, SendError> {
+    /// A JSON login with user name and password in the body.
+    pub fn for_login(url: String, login: &Login, password: String) -> Result<Self, SendError> {
         let (header, prefix) = match &login.header {
             None => (http::header::AUTHORIZATION, "Bearer "),
             Some(name) => {
@@ -64,13 +72,13 @@ impl Grant {
             || json!({"username": "$(username)", "password": "$(password)"}),
             Value::Object,
         );
-        let lifetime = match (&login.lifetime_json_path, login.lifetime_seconds) {
+        let lifetime = match (&login.expiration_json_path, login.expiration_seconds) {
             (Some(path), _) => Err(path.clone()),
             (None, Some(seconds)) => Ok(Duration::from_secs(seconds.into())),
-            (None, None) => Ok(LIFETIME),
+            (None, None) => Ok(DEFAULT_TOKEN_LIFETIME),
         };
-        let kind = Kind::Login {
-            body: filled(template, &login.username, &password),
+        let kind = TokenRequestKind::Login {
+            body: fill_template(template, &login.username, &password),
             password,
             token: login.token_json_path.clone(),
             lifetime,
@@ -83,42 +91,46 @@ impl Grant {
         })
     }
 
-    /// The request.
-    pub fn request(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
+    /// Builds the HTTP request.
+    pub fn build_request(&self, http: &reqwest::Client) -> reqwest::RequestBuilder {
         let request = http.post(&self.url);
         match &self.kind {
-            Kind::Oauth2 { client, form } => request.basic_auth(&client.0, Some(&client.1)).form(form),
-            Kind::Login { body, .. } => request
+            TokenRequestKind::Oauth2 { client, form } => {
+                request.basic_auth(&client.0, Some(&client.1)).form(form)
+            }
+            TokenRequestKind::Login { body, .. } => request
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .header(http::header::ACCEPT, "application/json")
                 .body(body.to_string()),
         }
     }
 
-    /// The token in an answer, and how long it lasts. The error never has a part of the answer in it.
-    pub fn granted(&self, answer: &[u8]) -> Result<(String, Duration), String> {
+    /// The token of a response, and its lifetime. The error never contains a part of the response.
+    pub fn parse_token(&self, answer: &[u8]) -> Result<(String, Duration), String> {
         #[derive(Deserialize)]
-        struct Granted {
+        struct OauthToken {
             access_token: String,
             expires_in: Option<u64>,
         }
         match &self.kind {
-            Kind::Oauth2 { .. } => {
-                let granted: Granted =
+            TokenRequestKind::Oauth2 { .. } => {
+                let granted: OauthToken =
                     serde_json::from_slice(answer).map_err(|_| "the answer is not an OAuth2 token")?;
-                let life = granted.expires_in.map_or(LIFETIME, Duration::from_secs);
+                let life = granted
+                    .expires_in
+                    .map_or(DEFAULT_TOKEN_LIFETIME, Duration::from_secs);
                 Ok((granted.access_token, life))
             }
-            Kind::Login { token, lifetime, .. } => {
+            TokenRequestKind::Login { token, lifetime, .. } => {
                 let answer: Value = serde_json::from_slice(answer).map_err(|_| "the answer is not JSON")?;
-                let found = at(&answer, token)
+                let found = lookup_path(&answer, token)
                     .and_then(Value::as_str)
                     .filter(|t| !t.is_empty());
                 let found = found.ok_or_else(|| format!("the answer has no text at {token}"))?;
                 let life = match lifetime {
                     Ok(fixed) => *fixed,
                     Err(path) => {
-                        let seconds = at(&answer, path).and_then(seconds);
+                        let seconds = lookup_path(&answer, path).and_then(parse_seconds);
                         seconds.ok_or_else(|| format!("the answer has no number of seconds at {path}"))?
                     }
                 };
@@ -127,38 +139,38 @@ impl Grant {
         }
     }
 
-    /// The server's words in a refusal, unless it echoes what it was sent, in whichever way.
-    pub fn refusal(&self, answer: &[u8]) -> String {
+    /// The server's message about a rejected login, unless it repeats a secret it was sent, in any encoding.
+    pub fn rejection_message(&self, answer: &[u8]) -> String {
         let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
         let words = ["error_description", "error", "message"].map(|f| answer[f].as_str().unwrap_or(""));
         let words = words.into_iter().find(|w| !w.is_empty()).unwrap_or_default();
         let sent: Vec<&str> = match &self.kind {
-            Kind::Oauth2 { client, form } => {
+            TokenRequestKind::Oauth2 { client, form } => {
                 let passwords = form.iter().filter(|(name, _)| *name == "password");
                 passwords.map(|(_, value)| &**value).chain([&*client.1]).collect()
             }
-            Kind::Login { password, .. } => vec![password],
+            TokenRequestKind::Login { password, .. } => vec![password],
         };
-        let mut masks = Masks::default();
+        let mut redactor = Redactor::default();
         for secret in &sent {
-            masks.never_show(secret.as_bytes());
+            redactor.add_secret(secret.as_bytes());
         }
-        if let Kind::Oauth2 { client, .. } = &self.kind {
-            masks.never_show(format!("{}:{}", client.0, client.1).as_bytes());
+        if let TokenRequestKind::Oauth2 { client, .. } = &self.kind {
+            redactor.add_secret(format!("{}:{}", client.0, client.1).as_bytes());
         }
-        // Before it is cut: of a password that is cut a part would be seen.
-        let echoed = sent.iter().any(|s| !s.is_empty() && words.contains(s))
-            || masks.hide(words.as_bytes()) != words.as_bytes();
-        match words.is_empty() || echoed {
-            true => "no reason given".into(),
-            false => words.chars().take(300).collect(),
+        // Checked before the text is cut: a cut password would no longer be recognized.
+        let repeats_secret = sent.iter().any(|s| !s.is_empty() && words.contains(s))
+            || redactor.redact_bytes(words.as_bytes()) != words.as_bytes();
+        if words.is_empty() || repeats_secret {
+            return "no reason given".into();
         }
+        words.chars().take(MAX_MESSAGE_CHARS).collect()
     }
 }
 
-/// The texts of a body with user name and password in their places. Neither is looked through for the other's.
-fn filled(value: Value, username: &str, password: &str) -> Value {
-    let again = |v| filled(v, username, password);
+/// The strings of a body with user name and password in their places. Neither is searched for the other's placeholder.
+fn fill_template(value: Value, username: &str, password: &str) -> Value {
+    let again = |v| fill_template(v, username, password);
     match value {
         Value::String(text) => {
             let parts = text
@@ -175,8 +187,8 @@ fn filled(value: Value, username: &str, password: &str) -> Value {
     }
 }
 
-/// The value at a path of fields and indexes: `.data.sessions[0].id`, with or without `$` before it.
-fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+/// The value at a path of fields and indexes: `.data.sessions[0].id`, with an optional `$` before it.
+fn lookup_path<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     let path = path.trim_start_matches('$').replace('[', ".").replace(']', "");
     let steps = path.split('.').filter(|step| !step.is_empty());
     steps.into_iter().try_fold(value, |value, step| match value {
@@ -186,7 +198,7 @@ fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-fn seconds(value: &Value) -> Option<Duration> {
+fn parse_seconds(value: &Value) -> Option<Duration> {
     let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
     Duration::try_from_secs_f64(number).ok()
 }
@@ -195,7 +207,7 @@ fn seconds(value: &Value) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn login(spec: Value) -> Grant {
+    fn login(spec: Value) -> TokenRequest {
         let mut whole = json!({"path": "/session", "username": "$(password)", "tokenJsonPath": ".token",
             "passwordSecretRef": {"name": "s", "key": "k"}});
         whole
@@ -203,21 +215,21 @@ mod tests {
             .expect("an object")
             .extend(spec.as_object().cloned().unwrap_or_default());
         let spec = serde_json::from_value(whole).expect("a login");
-        Grant::login("http://h/session".into(), &spec, "pa\"ss$(username)".into())
+        TokenRequest::for_login("http://h/session".into(), &spec, "pa\"ss$(username)".into())
             .unwrap_or_else(|e| panic!("{e}"))
     }
 
-    fn body(grant: &Grant) -> &Value {
+    fn body(grant: &TokenRequest) -> &Value {
         match &grant.kind {
-            Kind::Login { body, .. } => body,
-            Kind::Oauth2 { .. } => panic!("a login"),
+            TokenRequestKind::Login { body, .. } => body,
+            TokenRequestKind::Oauth2 { .. } => panic!("a login"),
         }
     }
 
     #[test]
-    fn the_body_is_as_the_spec_says() {
+    fn login_body_follows_spec() {
         let plain = login(json!({}));
-        // A user name that looks like a placeholder is a user name.
+        // A user name that looks like a placeholder is taken literally.
         assert_eq!(body(&plain)["password"], "pa\"ss$(username)");
         assert_eq!(
             (plain.header.as_str(), plain.prefix),
@@ -234,43 +246,43 @@ mod tests {
     }
 
     #[test]
-    fn token_and_lifetime_are_where_the_spec_says() {
+    fn token_and_lifetime_paths_follow_spec() {
         let answer = br#"{"token":"t","data":{"s":[{"id":"x","ttl":"90"}]},"n":1.5}"#;
         for (spec, token, ms) in [
             (json!({}), "t", 300_000),
-            (json!({"lifetimeSeconds": 7}), "t", 7000),
-            (json!({"lifetimeJsonPath": "$.n"}), "t", 1500),
+            (json!({"expirationSeconds": 7}), "t", 7000),
+            (json!({"expirationJsonPath": "$.n"}), "t", 1500),
             (
-                json!({"tokenJsonPath": ".data.s[0].id", "lifetimeJsonPath": ".data.s[0].ttl"}),
+                json!({"tokenJsonPath": ".data.s[0].id", "expirationJsonPath": ".data.s[0].ttl"}),
                 "x",
                 90_000,
             ),
         ] {
             assert_eq!(
-                login(spec).granted(answer),
+                login(spec).parse_token(answer),
                 Ok((token.into(), Duration::from_millis(ms)))
             );
         }
         for (spec, word) in [
             (json!({"tokenJsonPath": ".data.s[1].id"}), ".data.s[1].id"),
             (json!({"tokenJsonPath": ".n"}), "no text"),
-            (json!({"lifetimeJsonPath": ".token"}), "seconds"),
+            (json!({"expirationJsonPath": ".token"}), "seconds"),
         ] {
-            let error = login(spec).granted(answer).unwrap_err();
+            let error = login(spec).parse_token(answer).unwrap_err();
             assert!(error.contains(word) && !error.contains("\"t\""), "{error}");
         }
-        assert!(login(json!({})).granted(b"<html>").is_err());
+        assert!(login(json!({})).parse_token(b"<html>").is_err());
     }
 
     #[test]
-    fn a_refusal_never_echoes() {
+    fn rejection_message_never_repeats_secrets() {
         let grant = login(json!({}));
         assert_eq!(
-            grant.refusal(br#"{"message":"Invalid username or password"}"#),
+            grant.rejection_message(br#"{"message":"Invalid username or password"}"#),
             "Invalid username or password"
         );
         assert_eq!(
-            grant.refusal(br#"{"error":"not pa\"ss$(username)"}"#),
+            grant.rejection_message(br#"{"error":"not pa\"ss$(username)"}"#),
             "no reason given"
         );
         let long = format!("{}pa\"ss$(username)", "x".repeat(295));
@@ -281,10 +293,14 @@ mod tests {
             "cGEic3MkKHVzZXJuYW1lKQ==",
         ] {
             let answer = json!({"message": echo}).to_string();
-            assert_eq!(grant.refusal(answer.as_bytes()), "no reason given", "{echo}");
+            assert_eq!(
+                grant.rejection_message(answer.as_bytes()),
+                "no reason given",
+                "{echo}"
+            );
         }
         let answer = json!({"message": "x".repeat(400)}).to_string();
-        assert_eq!(grant.refusal(answer.as_bytes()).len(), 300);
-        assert_eq!(grant.refusal(b"<html>"), "no reason given");
+        assert_eq!(grant.rejection_message(answer.as_bytes()).len(), 300);
+        assert_eq!(grant.rejection_message(b"<html>"), "no reason given");
     }
 }

@@ -1,185 +1,191 @@
-//! How it is with an upstream, as its requests tell: pure, and the conditions made of it.
+//! The health of an upstream, recorded by its requests, and the status conditions made of it. Pure.
 
 use std::time::{Duration, Instant};
 
 use super::{SendError, transport_error};
 use crate::contract::bindings::{
     reconciler::{Failure, Next, Outcome, Resolution},
-    types::{Condition, TriState},
+    types::{Condition, ConditionStatus},
 };
 
-/// A refused request stands against the credentials for this long; then success elsewhere is enough.
-const REFUSAL: Duration = Duration::from_secs(600);
+/// Time for which a rejected request stands against the credentials; later a success on another path clears it.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Something that is so or not, and why.
+/// The content of a status condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
-    /// Whether it is so.
-    pub good: bool,
-    /// Why, in a word.
+pub struct HealthFact {
+    /// The condition is true.
+    pub holds: bool,
+    /// The reason, in CamelCase.
     pub reason: &'static str,
-    /// Why, for people.
+    /// The message for people.
     pub message: String,
 }
 
-impl Fact {
+impl HealthFact {
     fn new(good: bool, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
-            good,
+            holds: good,
             reason,
             message: message.into(),
         }
     }
 }
 
-/// What is known of an upstream. Every change of it gives whether people should be told.
+/// The known health of an upstream. Each `record_…` returns true if the status has to change.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    connected: Option<Fact>,
-    authenticated: Option<Fact>,
-    /// The path at which the credentials were refused: success elsewhere proves nothing at first.
-    refused: Option<(String, Instant)>,
-    /// When something was last heard from it.
-    heard: Option<Instant>,
+    connected: Option<HealthFact>,
+    authenticated: Option<HealthFact>,
+    /// The path that rejected the credentials, and when: a success on another path proves nothing at first.
+    rejected: Option<(String, Instant)>,
+    /// The time of the last sign of life.
+    last_contact: Option<Instant>,
 }
 
 impl Health {
-    /// Whether nothing is known of the connection yet.
-    pub fn unknown(&self) -> bool {
+    /// The connection was never tried.
+    pub fn is_unknown(&self) -> bool {
         self.connected.is_none()
     }
 
-    /// Whether it is as it should be, as far as is known.
-    pub fn good(&self) -> bool {
-        let bad = |fact: &Option<Fact>| fact.as_ref().is_some_and(|f| !f.good);
+    /// The upstream is reachable and accepts the credentials, as far as is known.
+    pub fn is_healthy(&self) -> bool {
+        let bad = |fact: &Option<HealthFact>| fact.as_ref().is_some_and(|f| !f.holds);
         self.connected.is_some() && !bad(&self.connected) && !bad(&self.authenticated)
     }
 
-    /// How long nothing was heard.
-    pub fn silent(&self, now: Instant) -> Duration {
-        self.heard
+    /// Time since the last sign of life.
+    pub fn idle_time(&self, now: Instant) -> Duration {
+        self.last_contact
             .map_or(Duration::MAX, |heard| now.saturating_duration_since(heard))
     }
 
-    /// It can be reached.
-    pub fn reached(&mut self, now: Instant) -> bool {
-        self.heard = Some(now);
+    /// The upstream can be reached.
+    pub fn record_reachable(&mut self, now: Instant) -> bool {
+        self.last_contact = Some(now);
         match &self.connected {
-            Some(fact) if fact.good => false,
-            _ => set(&mut self.connected, Fact::new(true, "Connected", "")),
+            Some(fact) if fact.holds => false,
+            _ => set_if_changed(&mut self.connected, HealthFact::new(true, "Connected", "")),
         }
     }
 
-    /// It has answered a request with credentials.
-    pub fn answered(&mut self, status: u16, path: &str, now: Instant) -> bool {
-        let mut news = self.reached(now);
+    /// The upstream has responded to a request with credentials.
+    pub fn record_response(&mut self, status: u16, path: &str, now: Instant) -> bool {
+        let mut changed = self.record_reachable(now);
         if status == 401 {
-            self.refused = Some((path.to_owned(), now));
+            self.rejected = Some((path.to_owned(), now));
             let message = "The server does not accept the credentials (HTTP 401)";
-            news |= set(&mut self.authenticated, Fact::new(false, "AuthFailed", message));
+            changed |= set_if_changed(
+                &mut self.authenticated,
+                HealthFact::new(false, "AuthenticationFailed", message),
+            );
         } else if status < 400 {
             let stands = |(at, since): &(String, Instant)| {
-                at != path && now.saturating_duration_since(*since) < REFUSAL
+                at != path && now.saturating_duration_since(*since) < REJECTION_TIMEOUT
             };
-            if !self.refused.as_ref().is_some_and(stands) {
-                self.refused = None;
-                news |= self.accepted("Accepted");
+            if !self.rejected.as_ref().is_some_and(stands) {
+                self.rejected = None;
+                changed |= self.record_authenticated("Accepted");
             }
         }
-        news
+        changed
     }
 
-    fn accepted(&mut self, reason: &'static str) -> bool {
+    fn record_authenticated(&mut self, reason: &'static str) -> bool {
         match &self.authenticated {
-            Some(fact) if fact.good => false,
-            _ => set(&mut self.authenticated, Fact::new(true, reason, "")),
+            Some(fact) if fact.holds => false,
+            _ => set_if_changed(&mut self.authenticated, HealthFact::new(true, reason, "")),
         }
     }
 
-    /// It has given a token, or not.
-    pub fn logged_in(&mut self, result: Result<(), &SendError>, now: Instant) -> bool {
+    /// A login has succeeded or failed.
+    pub fn record_login(&mut self, result: Result<(), &SendError>, now: Instant) -> bool {
         match result {
-            // A token that is not accepted is worth nothing.
-            Ok(()) if self.refused.is_some() => self.reached(now),
-            Ok(()) => self.reached(now) | self.accepted("LoggedIn"),
+            // A token that requests are rejected with proves nothing.
+            Ok(()) if self.rejected.is_some() => self.record_reachable(now),
+            Ok(()) => self.record_reachable(now) | self.record_authenticated("LoggedIn"),
             Err(SendError::LoginFailed(why)) => {
-                let fact = Fact::new(false, "AuthFailed", format!("Log-in refused: {why}"));
-                self.reached(now) | set(&mut self.authenticated, fact)
+                let fact = HealthFact::new(false, "AuthenticationFailed", format!("Login refused: {why}"));
+                self.record_reachable(now) | set_if_changed(&mut self.authenticated, fact)
             }
-            // Why no token was given says nothing of the credentials; but there is none.
-            Err(SendError::Unavailable(why)) if self.authenticated.as_ref().is_none_or(|f| f.good) => {
-                let fact = Fact::new(false, "LoginFailed", why.clone());
-                self.reached(now) | set(&mut self.authenticated, fact)
+            // A failed login says nothing about the credentials; but there is no token.
+            Err(SendError::Unavailable(why)) if self.authenticated.as_ref().is_none_or(|f| f.holds) => {
+                let fact = HealthFact::new(false, "LoginFailed", why.clone());
+                self.record_reachable(now) | set_if_changed(&mut self.authenticated, fact)
             }
             Err(_) => false,
         }
     }
 
-    /// There is no connection.
-    pub fn unreachable(&mut self, kind: transport_error::Kind, why: &str) -> bool {
+    /// The upstream cannot be reached.
+    pub fn record_unreachable(&mut self, kind: transport_error::TransportErrorKind, why: &str) -> bool {
         let reason = match kind {
-            transport_error::Kind::Tls => "TLSFailed",
-            transport_error::Kind::Address => "AddressNotAllowed",
-            transport_error::Kind::Connect | transport_error::Kind::Broken => "ConnectionFailed",
+            transport_error::TransportErrorKind::Tls => "TLSHandshakeFailed",
+            transport_error::TransportErrorKind::Address => "AddressNotAllowed",
+            transport_error::TransportErrorKind::Connect | transport_error::TransportErrorKind::Broken => {
+                "ConnectionFailed"
+            }
         };
-        set(&mut self.connected, Fact::new(false, reason, why))
+        set_if_changed(&mut self.connected, HealthFact::new(false, reason, why))
     }
 
-    /// What people are told. `open` is why it is not asked at the moment, if it isn't; `none` says that there are no
-    /// credentials.
-    pub fn report(&self, open: Option<&str>, none: bool) -> Report {
+    /// The report for the status. `open` is the failure that keeps the circuit breaker open; `is_anonymous` is set if
+    /// the Upstream needs no credentials.
+    pub fn to_report(&self, open: Option<&str>, is_anonymous: bool) -> HealthReport {
         let connected = match (&self.connected, open) {
-            (Some(fact), _) if !fact.good => Some(fact.clone()),
-            (_, Some(why)) => Some(Fact::new(
+            (Some(fact), _) if !fact.holds => Some(fact.clone()),
+            (_, Some(why)) => Some(HealthFact::new(
                 false,
                 "CircuitOpen",
                 format!("Not asked for a moment: {why}"),
             )),
             (fact, None) => fact.clone(),
         };
-        let authenticated = match none {
-            true => Some(Fact::new(true, "NoCredentials", "")),
-            false => self.authenticated.clone(),
+        let authenticated = if is_anonymous {
+            Some(HealthFact::new(true, "NoCredentials", ""))
+        } else {
+            self.authenticated.clone()
         };
-        Report {
+        HealthReport {
             connected,
             authenticated,
-            stalled: false,
+            is_stalled: false,
         }
     }
 }
 
-/// Only another word is news: the messages of a fault differ each time.
-fn set(fact: &mut Option<Fact>, new: Fact) -> bool {
-    let news = fact
+/// Replaces a fact if status or reason differ; messages of the same error differ each time and are no change.
+fn set_if_changed(fact: &mut Option<HealthFact>, new: HealthFact) -> bool {
+    let changed = fact
         .as_ref()
-        .is_none_or(|f| (f.good, f.reason) != (new.good, new.reason));
-    if news {
+        .is_none_or(|f| (f.holds, f.reason) != (new.holds, new.reason));
+    if changed {
         *fact = Some(new);
     }
-    news
+    changed
 }
 
-/// What the conditions of an Upstream are made of. None for what was not looked at.
+/// The conditions of an Upstream. `None` for a condition that was not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Whether there is a connection.
-    pub connected: Option<Fact>,
-    /// Whether the credentials are accepted.
-    pub authenticated: Option<Fact>,
-    /// Whether only a change of the object or its Secrets helps.
-    pub stalled: bool,
+pub struct HealthReport {
+    /// The condition `Connected`.
+    pub connected: Option<HealthFact>,
+    /// The condition `Authenticated`.
+    pub authenticated: Option<HealthFact>,
+    /// Only a change of the object or its Secrets helps.
+    pub is_stalled: bool,
 }
 
-impl Report {
-    /// It can't even be tried, for one of the reasons that lie in the object and its Secrets.
-    pub fn wrong(error: &SendError) -> Self {
-        let (reason, stalled) = match error {
-            SendError::NotFound(_) => ("SecretMissing", false),
+impl HealthReport {
+    /// The report for an Upstream that cannot be tried because of its spec or its Secrets.
+    pub fn from_error(error: &SendError) -> Self {
+        let (reason, is_stalled) = match error {
+            SendError::NotFound(_) => ("SecretNotFound", false),
             SendError::NotAllowed(_) => ("AddressNotAllowed", true),
             _ => ("InvalidSpec", true),
         };
-        let fact = Some(Fact::new(false, reason, error.to_string()));
+        let fact = Some(HealthFact::new(false, reason, error.to_string()));
         match error {
             SendError::NotFound(_) => Self {
                 authenticated: fact,
@@ -187,19 +193,19 @@ impl Report {
             },
             _ => Self {
                 connected: fact,
-                stalled,
+                is_stalled,
                 ..Self::default()
             },
         }
     }
 
-    /// As conditions, and as an outcome or a failure.
-    pub fn answer(&self) -> Result<Outcome, Failure> {
-        let condition = |kind: &str, fact: &Option<Fact>| {
+    /// The report as conditions of an outcome or a failure.
+    pub fn to_outcome(&self) -> Result<Outcome, Failure> {
+        let condition = |kind: &str, fact: &Option<HealthFact>| {
             let (status, reason, message) = match fact {
-                Some(fact) if fact.good => (TriState::Yes, fact.reason, &*fact.message),
-                Some(fact) => (TriState::No, fact.reason, &*fact.message),
-                None => (TriState::Unknown, "NotChecked", ""),
+                Some(fact) if fact.holds => (ConditionStatus::True, fact.reason, &*fact.message),
+                Some(fact) => (ConditionStatus::False, fact.reason, &*fact.message),
+                None => (ConditionStatus::Unknown, "NotChecked", ""),
             };
             Condition {
                 type_: kind.into(),
@@ -213,11 +219,12 @@ impl Report {
             condition("Authenticated", &self.authenticated),
         ];
         let bad = [&self.connected, &self.authenticated];
-        if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.good) {
+        if let Some(bad) = bad.into_iter().flatten().find(|fact| !fact.holds) {
             return Err(Failure {
-                resolution: match self.stalled {
-                    true => Resolution::Parked,
-                    false => Resolution::Yield,
+                resolution: if self.is_stalled {
+                    Resolution::Terminal
+                } else {
+                    Resolution::Wait
                 },
                 reason: bad.reason.into(),
                 message: bad.message.clone(),
@@ -231,7 +238,7 @@ impl Report {
         Ok(Outcome {
             conditions,
             status: None,
-            next: Next::Settled,
+            next: Next::AwaitChange,
         })
     }
 }
@@ -241,35 +248,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changes_is_told() {
+    fn record_returns_true_on_change_only() {
         let (mut health, t) = (Health::default(), Instant::now());
-        assert!(health.unknown() && health.silent(t) == Duration::MAX);
-        assert!(health.answered(200, "/a", t) && !health.answered(404, "/b", t) && health.good());
-        assert!(health.unreachable(transport_error::Kind::Connect, "refused"));
-        assert!(!health.unreachable(transport_error::Kind::Broken, "reset") && !health.good());
-        assert!(health.unreachable(transport_error::Kind::Tls, "expired"));
-        assert!(health.reached(t) && !health.reached(t) && health.good());
+        assert!(health.is_unknown() && health.idle_time(t) == Duration::MAX);
+        assert!(
+            health.record_response(200, "/a", t)
+                && !health.record_response(404, "/b", t)
+                && health.is_healthy()
+        );
+        assert!(health.record_unreachable(transport_error::TransportErrorKind::Connect, "refused"));
+        assert!(
+            !health.record_unreachable(transport_error::TransportErrorKind::Broken, "reset")
+                && !health.is_healthy()
+        );
+        assert!(health.record_unreachable(transport_error::TransportErrorKind::Tls, "expired"));
+        assert!(health.record_reachable(t) && !health.record_reachable(t) && health.is_healthy());
     }
 
     #[test]
-    fn who_was_refused_is_not_cleared_by_an_open_door() {
+    fn rejected_credentials_survive_success_on_other_path() {
         let (mut health, t) = (Health::default(), Instant::now());
-        assert!(health.answered(401, "/user", t));
-        assert!(!health.answered(200, "/info", t) && !health.logged_in(Ok(()), t) && !health.good());
-        assert!(health.answered(200, "/user", t) && health.good());
-        assert!(health.answered(401, "/user", t));
-        assert!(health.answered(200, "/info", t + REFUSAL), "long ago");
-        let refused = SendError::LoginFailed("HTTP 401: no".into());
-        assert!(health.logged_in(Err(&refused), t) && health.logged_in(Ok(()), t));
-        let ill = SendError::Unavailable("log-in: HTTP 500".into());
+        assert!(health.record_response(401, "/user", t));
         assert!(
-            health.logged_in(Err(&ill), t) && !health.good() && health.logged_in(Ok(()), t) && health.good()
+            !health.record_response(200, "/info", t)
+                && !health.record_login(Ok(()), t)
+                && !health.is_healthy()
+        );
+        assert!(health.record_response(200, "/user", t) && health.is_healthy());
+        assert!(health.record_response(401, "/user", t));
+        assert!(
+            health.record_response(200, "/info", t + REJECTION_TIMEOUT),
+            "long ago"
+        );
+        let refused = SendError::LoginFailed("HTTP 401: no".into());
+        assert!(health.record_login(Err(&refused), t) && health.record_login(Ok(()), t));
+        let ill = SendError::Unavailable("login: HTTP 500".into());
+        assert!(
+            health.record_login(Err(&ill), t)
+                && !health.is_healthy()
+                && health.record_login(Ok(()), t)
+                && health.is_healthy()
         );
     }
 
     #[test]
-    fn conditions() {
-        let ready = |report: &Report| match report.answer() {
+    fn report_yields_ready_reason() {
+        let ready = |report: &HealthReport| match report.to_outcome() {
             Ok(outcome) => outcome
                 .conditions
                 .iter()
@@ -279,23 +303,23 @@ mod tests {
             Err(failure) => failure.reason,
         };
         let (mut health, t) = (Health::default(), Instant::now());
-        assert_eq!(ready(&health.report(None, false)), "Unknown");
-        health.reached(t);
-        assert_eq!(ready(&health.report(None, false)), "True");
-        assert_eq!(ready(&health.report(Some("5 failures"), false)), "CircuitOpen");
-        health.answered(401, "/", t);
-        assert_eq!(ready(&health.report(None, false)), "AuthFailed");
-        assert_eq!(ready(&health.report(None, true)), "True");
-        health.unreachable(transport_error::Kind::Connect, "refused");
+        assert_eq!(ready(&health.to_report(None, false)), "Unknown");
+        health.record_reachable(t);
+        assert_eq!(ready(&health.to_report(None, false)), "True");
+        assert_eq!(ready(&health.to_report(Some("5 failures"), false)), "CircuitOpen");
+        health.record_response(401, "/", t);
+        assert_eq!(ready(&health.to_report(None, false)), "AuthenticationFailed");
+        assert_eq!(ready(&health.to_report(None, true)), "True");
+        health.record_unreachable(transport_error::TransportErrorKind::Connect, "refused");
         assert_eq!(
-            ready(&health.report(Some("5 failures"), false)),
+            ready(&health.to_report(Some("5 failures"), false)),
             "ConnectionFailed"
         );
-        let missing = Report::wrong(&SendError::NotFound("Secret a/b".into()));
+        let missing = HealthReport::from_error(&SendError::NotFound("Secret a/b".into()));
         assert_eq!(
-            (ready(&missing), missing.stalled),
-            ("SecretMissing".into(), false)
+            (ready(&missing), missing.is_stalled),
+            ("SecretNotFound".into(), false)
         );
-        assert!(Report::wrong(&SendError::Invalid("x".into())).stalled);
+        assert!(HealthReport::from_error(&SendError::Invalid("x".into())).is_stalled);
     }
 }

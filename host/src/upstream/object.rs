@@ -1,4 +1,4 @@
-//! An `Upstream` as a client needs it, read from a stored object.
+//! The parts of an `Upstream` that a client needs, read from a stored object.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +6,28 @@ use super::{
     SecretKey,
     spec::{Auth, SecretKeySelector, Upstream, UpstreamSpec},
 };
-use crate::kube::object::Object;
+use crate::kube::{object::Object, renamed_fields::explain_unknown_field};
 
-/// An `Upstream` as a client needs it.
+/// An `Upstream` as its client needs it.
 #[derive(Clone, Debug)]
 pub struct UpstreamObject {
-    /// Its uid: another of the same name gets another client.
+    /// The uid: another object of the same name gets another client.
     pub uid: String,
-    /// Changes with its spec.
+    /// The generation, which changes with the spec.
     pub generation: i64,
-    /// Where it and its Secrets live.
+    /// Namespace of the Upstream and its Secrets.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// The spec.
     pub spec: UpstreamSpec,
 }
 
 impl UpstreamObject {
-    /// Reads a stored object; the error names the field.
-    pub fn parse(object: &Object) -> Result<Self, String> {
-        let upstream: Upstream =
-            serde_json::from_slice(&object.json.text()).map_err(|e| format!("Upstream: {e}"))?;
+    /// Parses a stored object; the error names the field.
+    pub fn from_object(object: &Object) -> Result<Self, String> {
+        let upstream: Upstream = serde_json::from_slice(&object.json.text())
+            .map_err(|e| format!("Upstream: {}", explain_unknown_field(e)))?;
         Ok(Self {
             uid: object.uid.to_string(),
             generation: object.generation,
@@ -37,13 +37,13 @@ impl UpstreamObject {
         })
     }
 
-    /// Whether requests can be sent to it; others are for messaging.
-    pub fn speaks_http(&self) -> bool {
+    /// The Upstream takes HTTP requests; others are message brokers.
+    pub fn is_http(&self) -> bool {
         !self.spec.url.starts_with("amqp")
     }
 
-    /// Whether objects of a namespace may use it.
-    pub fn allows(&self, namespace: &str) -> bool {
+    /// Objects of this namespace may use the Upstream.
+    pub fn allows_namespace(&self, namespace: &str) -> bool {
         *namespace == self.namespace
             || self
                 .spec
@@ -52,7 +52,7 @@ impl UpstreamObject {
                 .any(|n| n == "*" || n == namespace)
     }
 
-    /// A selector, with the namespace it is meant in.
+    /// The Secret key of a selector, in the namespace of the Upstream.
     pub fn secret_key(&self, selector: &SecretKeySelector) -> SecretKey {
         SecretKey {
             namespace: self.namespace.clone(),
@@ -61,7 +61,7 @@ impl UpstreamObject {
         }
     }
 
-    /// The keys of Secrets it needs.
+    /// The Secret keys that the Upstream needs.
     pub fn secret_keys(&self) -> Vec<SecretKey> {
         let mut selectors: Vec<&SecretKeySelector> = Vec::new();
         selectors.extend(self.spec.tls.iter().filter_map(|tls| tls.ca_secret_ref.as_ref()));
@@ -82,7 +82,7 @@ impl UpstreamObject {
         selectors.into_iter().map(|s| self.secret_key(s)).collect()
     }
 
-    /// The client certificate and its key, as a Secret of type `kubernetes.io/tls` has them.
+    /// The client certificate and its key, in the keys of a Secret of type `kubernetes.io/tls`.
     pub fn client_certificate(&self) -> Option<[SecretKeySelector; 2]> {
         let reference = self.spec.tls.as_ref()?.client_certificate_secret_ref.as_ref()?;
         let key = |key: &str| SecretKeySelector {
@@ -92,8 +92,8 @@ impl UpstreamObject {
         Some([key("tls.crt"), key("tls.key")])
     }
 
-    /// The names of the Secrets it needs, in its namespace.
-    pub fn secrets(&self) -> BTreeSet<String> {
+    /// The names of the Secrets that the Upstream needs, in its namespace.
+    pub fn secret_names(&self) -> BTreeSet<String> {
         self.secret_keys().into_iter().map(|key| key.name).collect()
     }
 }

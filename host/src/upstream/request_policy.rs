@@ -1,9 +1,9 @@
-//! What a component may say in a request.
+//! The methods, paths and headers that a component may use in a request.
 
 use super::SendError;
 
-/// Set by the host, or about the connection: not a component's business.
-const FORBIDDEN: [&str; 20] = [
+/// Request headers that the host sets, or that concern the connection.
+const FORBIDDEN_HEADERS: [&str; 20] = [
     "authorization",
     "cookie",
     "host",
@@ -19,7 +19,7 @@ const FORBIDDEN: [&str; 20] = [
     "transfer-encoding",
     "upgrade",
     "forwarded",
-    // Some servers take these for the method and the path: what was granted would not be what is asked.
+    // Some servers take method or path from these headers: the server would act on something else than was granted.
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -27,8 +27,8 @@ const FORBIDDEN: [&str; 20] = [
     "x-rewrite-url",
 ];
 
-/// Not given to a component: sessions and challenges.
-const WITHHELD: [&str; 5] = [
+/// Response headers that are withheld from components: sessions and challenges.
+const WITHHELD_HEADERS: [&str; 5] = [
     "set-cookie",
     "set-cookie2",
     "www-authenticate",
@@ -36,8 +36,8 @@ const WITHHELD: [&str; 5] = [
     "authentication-info",
 ];
 
-/// The path stays below the upstream's URL: no other origin, no climbing, nothing that ends a line.
-pub fn path(path_and_query: &str) -> Result<(), SendError> {
+/// Checks that a path stays below the upstream's URL: no other origin, no `..`, and no character that ends the line.
+pub fn check_path(path_and_query: &str) -> Result<(), SendError> {
     let wrong = |what: &str| {
         Err(SendError::Invalid(format!(
             "path-and-query {path_and_query:?} {what}"
@@ -53,7 +53,7 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
         return wrong("has a character that must be escaped");
     }
     let path = path_and_query.split('?').next().unwrap_or_default();
-    // As a server may read it that decodes before it splits.
+    // As decoded by a server that decodes before it splits.
     let decoded = path
         .to_ascii_lowercase()
         .replace("%2e", ".")
@@ -68,20 +68,23 @@ pub fn path(path_and_query: &str) -> Result<(), SendError> {
     Ok(())
 }
 
-/// A method in upper case: `get` would not be what was granted. CONNECT and TRACE are no requests to an upstream, and
-/// TRACE gives back the credentials.
-pub fn method(method: &str) -> Result<(), SendError> {
+/// Checks a method. It must be in upper case, because grants are; CONNECT does not address an upstream, and TRACE would
+/// return the credentials.
+pub fn check_method(method: &str) -> Result<(), SendError> {
     let token = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
-    match token && !matches!(method, "CONNECT" | "TRACE") {
-        true => Ok(()),
-        false => Err(SendError::Invalid(format!("the method {method:?} can't be sent"))),
+    if !token || matches!(method, "CONNECT" | "TRACE") {
+        return Err(SendError::Invalid(format!("the method {method:?} can't be sent")));
     }
+    Ok(())
 }
 
-/// Whether a component may set a header.
-pub fn header(name: &str, value: &str) -> Result<(), SendError> {
+/// Checks that a component may set a header.
+pub fn check_header(name: &str, value: &str) -> Result<(), SendError> {
     let lower = name.to_ascii_lowercase();
-    if FORBIDDEN.contains(&&*lower) || lower.starts_with("proxy-") || lower.starts_with("x-forwarded-") {
+    if FORBIDDEN_HEADERS.contains(&&*lower)
+        || lower.starts_with("proxy-")
+        || lower.starts_with("x-forwarded-")
+    {
         return Err(SendError::Invalid(format!(
             "the header {name:?} is set by the host"
         )));
@@ -94,9 +97,9 @@ pub fn header(name: &str, value: &str) -> Result<(), SendError> {
     Ok(())
 }
 
-/// Whether a component gets to see a header of the answer.
-pub fn shown(name: &str) -> bool {
-    !WITHHELD.contains(&name)
+/// A component may see this header of a response.
+pub fn is_visible_header(name: &str) -> bool {
+    !WITHHELD_HEADERS.contains(&name)
 }
 
 #[cfg(test)]
@@ -104,9 +107,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_stay_below_the_upstream() {
+    fn path_outside_upstream_is_refused() {
         for good in ["/", "/api/v1/teams/a%20b?x=../y", "/a..b"] {
-            assert!(path(good).is_ok(), "{good}");
+            assert!(check_path(good).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -125,22 +128,22 @@ mod tests {
             "/x%2f%2e%2e%2fb",
             "/a/..%5cb",
         ] {
-            assert!(path(bad).is_err(), "{bad:?}");
+            assert!(check_path(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn methods() {
+    fn method_unless_upper_case_is_refused() {
         for good in ["GET", "PUT", "VERSION-CONTROL"] {
-            assert!(method(good).is_ok(), "{good}");
+            assert!(check_method(good).is_ok(), "{good}");
         }
         for bad in ["", "get", "TRACE", "CONNECT", "GET ", "GET / HTTP/1.1\r\nX: y"] {
-            assert!(method(bad).is_err(), "{bad:?}");
+            assert!(check_method(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn headers_of_the_host_are_refused() {
+    fn header_of_host_is_refused() {
         for bad in [
             "Authorization",
             "COOKIE",
@@ -154,16 +157,16 @@ mod tests {
             "X-Original-URL",
             "X-Rewrite-URL",
         ] {
-            assert!(header(bad, "x").is_err(), "{bad}");
+            assert!(check_header(bad, "x").is_err(), "{bad}");
         }
-        assert!(header("X-Concourse-Config-Version", "3").is_ok());
-        assert!(header("X-A", "a\r\nAuthorization: b").is_err());
+        assert!(check_header("X-Concourse-Config-Version", "3").is_ok());
+        assert!(check_header("X-A", "a\r\nAuthorization: b").is_err());
     }
 
-    /// Whatever is let through: one line, below the upstream, however a server decodes it; and it is a head that the
-    /// HTTP client takes.
+    /// Accepted heads are one line, stay below the upstream however a server decodes them, and are valid for the HTTP
+    /// client.
     #[test]
-    fn heads() {
+    fn arbitrary_heads_are_safe_or_refused() {
         use proptest::prelude::*;
         let piece = prop::sample::select(vec![
             "/", "a", ".", "..", "%2e", "%2E", "%2f", "%5c", "\\", "?", "#", " ", "\r\n", "@", ":", "//",
@@ -188,14 +191,14 @@ mod tests {
             20_000,
             (paths, name, value),
             |(text, name, value)| {
-                if path(&text).is_ok() {
+                if check_path(&text).is_ok() {
                     let base = reqwest::Url::parse("http://up.example/base").expect("a URL");
                     let whole = reqwest::Url::parse(&format!("{base}{text}")).expect("a URL");
                     prop_assert_eq!(whole.host_str(), Some("up.example"), "{}", text);
                     prop_assert!(whole.path().starts_with("/base/"), "{} is {}", text, whole.path());
                     prop_assert!(!whole.as_str().contains(['\r', '\n', ' ']), "{}", whole);
                 }
-                if header(&name, &value).is_ok() {
+                if check_header(&name, &value).is_ok() {
                     prop_assert!(!value.contains(['\r', '\n', '\0']), "{:?}", value);
                     prop_assert!(
                         !name.eq_ignore_ascii_case("host")

@@ -1,4 +1,4 @@
-//! `Upstream` (`ostler.dev/v1alpha1`): its spec, and its CRD generated from it.
+//! The `Upstream` kind (`ostler.dev/v1alpha1`): its spec and status, from which its CRD is generated.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::kube::crd::{self, Condition, any_object};
 
-/// A service that plugins use by its name. The host logs in and adds the credentials; plugins never see them.
+/// Desired state of an upstream: a service that plugins refer to by name. The host authenticates and adds the
+/// credentials to requests; plugins never see them.
 #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "ostler.dev",
     version = "v1alpha1",
     kind = "Upstream",
-    doc = "A service that plugins use by its name: where it is, how to log in, what may be used.",
+    doc = "Upstream is a service that plugins refer to by name: its URL, its authentication, and its limits.",
     namespaced,
     category = "ostler",
     status = "UpstreamStatus",
@@ -23,13 +24,13 @@ use crate::kube::crd::{self, Condition, any_object};
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!self.url.startsWith('amqp') || !has(self.auth) || has(self.auth.none) || has(self.auth.basic)",
-        "message": "an amqp or amqps url takes auth none or basic"},
+        "message": "an amqp or amqps url supports only auth.none and auth.basic"},
 ]))]
 pub struct UpstreamSpec {
-    /// Base URL (http, https, amqp or amqps); requests' paths are appended to it.
+    /// Base URL with the scheme http, https, amqp or amqps. The paths of requests are appended to it.
     #[schemars(
         regex(pattern = r"^(https?|amqps?)://[^/?#@]+(/[^?#]*)?$"),
         length(max = 2048)
@@ -38,51 +39,53 @@ pub struct UpstreamSpec {
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// How requests are authenticated. Exactly one.
+    /// Authentication of requests. Exactly one method must be set; defaults to `none`.
     #[serde(default)]
     pub auth: Auth,
-    /// What may be used at most.
+    /// Limits on requests, on bodies, and on concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Namespaces whose objects may use it besides its own; `*` for all.
+    /// Namespaces, besides the Upstream's own, whose objects may use it. `*` allows all namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_namespaces: Vec<String>,
-    /// Seconds until a request is given up, 30 by default.
+    /// Timeout of a request in seconds. Defaults to 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: Option<u32>,
-    /// Seconds until a connection that can't be made is given up, 10 by default.
+    /// Timeout for establishing a connection in seconds. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 300))]
     pub connect_timeout_seconds: Option<u32>,
 }
 
-/// How it is with the upstream. Written by the host.
+/// Observed state of an upstream, written by the host.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// The generation of the spec that this is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Connected and Authenticated; Reconciling or Stalled while it is not Ready.
+    /// Conditions of types Ready, Connected and Authenticated; Reconciling or Stalled while the upstream is not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// A key of a Secret in the Upstream's namespace.
+/// Reference to a key of a Secret in the Upstream's namespace.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SecretKeySelector {
     /// Name of the Secret.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Key in its data.
+    /// Key in the data of the Secret.
     #[schemars(length(min = 1))]
     pub key: String,
 }
 
-/// A Secret in the Upstream's namespace.
+/// Reference to a Secret in the Upstream's namespace.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SecretReference {
     /// Name of the Secret.
     #[schemars(length(min = 1))]
@@ -91,36 +94,36 @@ pub struct SecretReference {
 
 /// TLS settings of the connection.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tls {
-    /// PEM certificates of the authorities to trust besides the system's.
+    /// CA certificates in PEM format, trusted in addition to the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<SecretKeySelector>,
-    /// A Secret of type `kubernetes.io/tls` (keys `tls.crt` and `tls.key`): what the client shows of itself.
+    /// Secret of type `kubernetes.io/tls` with the client certificate (keys `tls.crt` and `tls.key`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate_secret_ref: Option<SecretReference>,
-    /// Trust any certificate. For tests.
+    /// Skips the verification of the server's certificate. For tests only.
     #[serde(default)]
     pub insecure_skip_verify: bool,
 }
 
-/// How requests are authenticated.
+/// Authentication of requests.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Auth {
-    /// Not at all.
+    /// No authentication.
     None {},
-    /// HTTP Basic (RFC 7617).
+    /// HTTP Basic authentication (RFC 7617).
     Basic(Basic),
-    /// A bearer token (RFC 6750).
+    /// Static bearer token (RFC 6750).
     Bearer(Bearer),
-    /// Any header.
+    /// Static value in a header of any name.
     Header(Header),
-    /// A token by OAuth2's password grant (RFC 6749, section 4.3).
+    /// Token from the OAuth2 password grant (RFC 6749, section 4.3).
     Oauth2Password(Oauth2Password),
-    /// A token by OAuth2's client credentials grant (RFC 6749, section 4.4).
+    /// Token from the OAuth2 client credentials grant (RFC 6749, section 4.4).
     Oauth2ClientCredentials(Oauth2ClientCredentials),
-    /// A token for a JSON body with user name and password, as many servers' own log-ins are.
+    /// Token from a login endpoint that accepts a JSON body with user name and password.
     Login(Login),
 }
 
@@ -130,158 +133,158 @@ impl Default for Auth {
     }
 }
 
-/// HTTP Basic.
+/// HTTP Basic authentication.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Basic {
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
 }
 
-/// A bearer token.
+/// Static bearer token.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Bearer {
-    /// The token.
+    /// Secret key with the token.
     pub token_secret_ref: SecretKeySelector,
 }
 
-/// Any header.
+/// Static value in a header of any name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Header {
     /// Name of the header.
     pub name: String,
-    /// Its value.
+    /// Secret key with the value of the header.
     pub value_secret_ref: SecretKeySelector,
 }
 
-/// OAuth2's password grant.
+/// OAuth2 password grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
-    {"rule": "!(has(self.clientSecret) && has(self.clientSecretRef))", "message": "clientSecret and clientSecretRef exclude each other"},
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl must be set"},
+    {"rule": "!(has(self.clientSecret) && has(self.clientSecretRef))", "message": "clientSecret and clientSecretRef are mutually exclusive"},
 ]))]
 pub struct Oauth2Password {
-    /// Path of the token endpoint below the URL.
+    /// Path of the token endpoint, relative to the URL of the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, where it is somewhere else. User name, password and client secret go there, and nothing
-    /// else does; it must be https unless it is of the URL's own origin.
+    /// URL of a token endpoint on another host. Only user name, password and client secret are sent to it. Must be https
+    /// unless it has the same origin as the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
-    /// Client secret, where it is public (as Concourse's `fly` is).
+    /// Client secret of a public client, such as Concourse's `fly`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
-    /// Client secret, where it is one.
+    /// Secret key with the client secret of a confidential client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret_ref: Option<SecretKeySelector>,
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// Scopes asked for.
+    /// Scopes that the token is requested for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
-/// OAuth2's client credentials grant.
+/// OAuth2 client credentials grant.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl is needed"},
+    {"rule": "has(self.tokenPath) != has(self.tokenUrl)", "message": "exactly one of tokenPath and tokenUrl must be set"},
 ]))]
 pub struct Oauth2ClientCredentials {
-    /// Path of the token endpoint below the URL.
+    /// Path of the token endpoint, relative to the URL of the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_path: Option<String>,
-    /// The token endpoint, where it is somewhere else. Client id and secret go there, and nothing else does; it must
-    /// be https unless it is of the URL's own origin.
+    /// URL of a token endpoint on another host. Only client ID and client secret are sent to it. Must be https unless it
+    /// has the same origin as the Upstream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"), length(max = 2048))]
     pub token_url: Option<String>,
-    /// Client id.
+    /// Client ID.
     pub client_id: String,
-    /// Client secret.
+    /// Secret key with the client secret.
     pub client_secret_ref: SecretKeySelector,
-    /// Scopes asked for.
+    /// Scopes that the token is requested for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
-/// A log-in that is answered with a token.
+/// Login endpoint that returns a token.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!(has(self.lifetimeSeconds) && has(self.lifetimeJsonPath))",
-        "message": "lifetimeSeconds and lifetimeJsonPath exclude each other"},
+    {"rule": "!(has(self.expirationSeconds) && has(self.expirationJsonPath))",
+        "message": "expirationSeconds and expirationJsonPath are mutually exclusive"},
 ]))]
 pub struct Login {
-    /// Path below the URL that the body is POSTed to.
+    /// Path of the login endpoint, relative to the URL of the Upstream. The body is sent to it by POST.
     #[schemars(regex(pattern = r"^/"))]
     pub path: String,
     /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password_secret_ref: SecretKeySelector,
-    /// The body: any JSON object, with `$(username)` and `$(password)` in its texts. By default
+    /// Body of the login request: a JSON object in whose strings `$(username)` and `$(password)` are replaced. Defaults to
     /// `{"username": "$(username)", "password": "$(password)"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub body: Option<Map<String, Value>>,
-    /// Where in the answer the token is, such as `.token` or `.data.sessions[0].id`.
+    /// JSONPath of the token in the response, such as `.token` or `.data.sessions[0].id`.
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
     pub token_json_path: String,
-    /// Where in the answer the seconds are that the token lasts.
+    /// JSONPath of the token's lifetime in seconds in the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\$?(\.[A-Za-z0-9_-]+|\[[0-9]+\])+$"))]
-    pub lifetime_json_path: Option<String>,
-    /// Seconds the token lasts, 300 by default.
+    pub expiration_json_path: Option<String>,
+    /// Lifetime of the token in seconds. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub lifetime_seconds: Option<u32>,
-    /// The header that the token goes into as it is; without it, it is a bearer token.
+    pub expiration_seconds: Option<u32>,
+    /// Header that carries the token. When unset, the token is sent as a bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub header: Option<String>,
 }
 
-/// What may be used at most.
+/// Limits on requests, on bodies, and on concurrency.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst needs requestsPerSecond"},
+    {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst requires requestsPerSecond"},
 ]))]
 pub struct Limits {
-    /// Requests per second; any number without it.
+    /// Maximum number of requests per second. Unlimited when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub requests_per_second: Option<u32>,
-    /// Requests at once after a pause, as many as `requestsPerSecond` by default.
+    /// Maximum number of requests in a burst. Defaults to `requestsPerSecond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub burst: Option<u32>,
-    /// Requests at the same time, 16 by default.
+    /// Maximum number of concurrent requests. Defaults to 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
-    pub in_flight: Option<u32>,
-    /// Bytes of a request's body, 8 MiB by default.
+    pub requests_in_flight: Option<u32>,
+    /// Maximum size of a request body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub request_body_bytes: Option<u32>,
-    /// Bytes of an answer's body, 8 MiB by default.
+    /// Maximum size of a response body in bytes. Defaults to 8 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub response_body_bytes: Option<u32>,
 }
 
-/// The CRD as YAML, as it is checked in under `crds/`.
+/// The CustomResourceDefinition as YAML, as it is checked in under `crds/`.
 pub fn crd_yaml() -> String {
     crd::yaml::<Upstream>()
 }
@@ -289,7 +292,7 @@ pub fn crd_yaml() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_checked_in_crd_is_current() {
+    fn checked_in_crd_is_current() {
         crate::kube::crd::assert_current("ostler.dev_upstreams.yaml", &super::crd_yaml());
     }
 }

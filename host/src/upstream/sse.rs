@@ -1,26 +1,29 @@
-//! Server-sent events, as the HTML standard says a stream of them is read. Pure: bytes in, events out.
+//! Server-sent events, parsed as the HTML standard specifies. Pure: bytes in, events out.
+//!
+//! Our own parser, because each event is bounded while it is read and the rest of it skipped: `eventsource-stream`
+//! buffers an event of any size.
 
-/// An event.
+/// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
-    /// What the stream can be resumed after, when the server has given any so far.
+pub struct ServerSentEvent {
+    /// The last event ID, after which the stream can be resumed; `None` if the server has given none so far.
     pub id: Option<String>,
-    /// Its name; `message` where the server gives none.
+    /// The event type; `message` if the server gives none.
     pub name: String,
     /// Its data.
     pub data: String,
-    /// Whether there was more data than is kept of one event.
-    pub cut: bool,
+    /// The event was larger than the limit and is cut.
+    pub is_truncated: bool,
 }
 
-/// Reads a stream as it comes, in whatever pieces.
-pub struct Parser {
+/// A parser of a stream in chunks of any size.
+pub struct EventParser {
     limit: usize,
     line: Vec<u8>,
     cut: bool,
-    /// A line feed that comes next belongs to the line end before.
+    /// The last chunk ended in a carriage return: a line feed that follows belongs to the same line end.
     carriage_return: bool,
-    begun: bool,
+    has_started: bool,
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
@@ -28,15 +31,15 @@ pub struct Parser {
     retry: Option<u64>,
 }
 
-impl Parser {
-    /// Of each event no more than `limit` bytes are kept. `id` is that of the last event of the connection before.
+impl EventParser {
+    /// A parser that keeps at most `limit` bytes of each event. `id` is the last event ID of the previous connection.
     pub fn new(limit: usize, id: Option<String>) -> Self {
         Self {
             limit,
             line: Vec::new(),
             cut: false,
             carriage_return: false,
-            begun: false,
+            has_started: false,
             name: Vec::new(),
             data: Vec::new(),
             has_data: false,
@@ -45,13 +48,13 @@ impl Parser {
         }
     }
 
-    /// How many milliseconds the server asks to wait before connecting again.
-    pub fn retry(&self) -> Option<u64> {
+    /// The reconnection time that the server has asked for, in milliseconds.
+    pub fn retry_millis(&self) -> Option<u64> {
         self.retry
     }
 
-    /// Takes what came; gives the events that are complete by it.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Event> {
+    /// Parses a chunk; returns the events completed by it.
+    pub fn parse_chunk(&mut self, bytes: &[u8]) -> Vec<ServerSentEvent> {
         let mut events = Vec::new();
         let mut rest = bytes;
         while let Some(&first) = rest.first() {
@@ -68,19 +71,20 @@ impl Parser {
             self.carriage_return = rest[end] == b'\r';
             rest = &rest[end + 1..];
             let line = std::mem::take(&mut self.line);
-            events.extend(self.take(&line));
+            events.extend(self.parse_line(&line));
         }
         events
     }
 
-    /// One line; an empty one completes an event.
-    fn take(&mut self, line: &[u8]) -> Option<Event> {
-        let line = match std::mem::replace(&mut self.begun, true) {
-            false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
-            true => line,
+    /// Parses a line; an empty line completes an event.
+    fn parse_line(&mut self, line: &[u8]) -> Option<ServerSentEvent> {
+        let line = if std::mem::replace(&mut self.has_started, true) {
+            line
+        } else {
+            line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
         };
         if line.is_empty() {
-            return self.complete();
+            return self.finish_event();
         }
         let (field, value) = match line.iter().position(|b| *b == b':') {
             Some(colon) => (&line[..colon], &line[colon + 1..]),
@@ -103,17 +107,17 @@ impl Parser {
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
                 self.retry = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
             }
-            // A comment, or what a later standard may know.
+            // A comment, or a field of a later standard.
             _ => {}
         }
         None
     }
 
-    fn complete(&mut self) -> Option<Event> {
+    fn finish_event(&mut self) -> Option<ServerSentEvent> {
         let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
         let cut = std::mem::take(&mut self.cut);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        std::mem::take(&mut self.has_data).then(|| Event {
+        std::mem::take(&mut self.has_data).then(|| ServerSentEvent {
             id: self.id.clone(),
             name: if name.is_empty() {
                 "message".into()
@@ -121,7 +125,7 @@ impl Parser {
                 text(&name)
             },
             data: text(&data),
-            cut,
+            is_truncated: cut,
         })
     }
 }
@@ -132,22 +136,22 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Vec<Event> {
-        Parser::new(1000, None).feed(text.as_bytes())
+    fn read(text: &str) -> Vec<ServerSentEvent> {
+        EventParser::new(1000, None).parse_chunk(text.as_bytes())
     }
 
-    fn event(id: &str, name: &str, data: &str) -> Event {
-        Event {
+    fn event(id: &str, name: &str, data: &str) -> ServerSentEvent {
+        ServerSentEvent {
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
             name: name.into(),
             data: data.into(),
-            cut: false,
+            is_truncated: false,
         }
     }
 
     #[test]
-    fn as_the_standard_has_it() {
-        // Its own examples.
+    fn events_parse_as_in_html_standard() {
+        // The examples of the standard.
         assert_eq!(
             read("data: YHOO\ndata: +2\ndata: 10\n\n"),
             [event("", "message", "YHOO\n+2\n10")]
@@ -167,45 +171,49 @@ mod tests {
             [event("", "message", ""), event("", "message", "\n")],
             "what is not complete is none"
         );
-        // A byte order mark, every line end, an id that is kept, a name without data.
+        // A byte order mark, every line end, an ID that persists, an event type without data.
         assert_eq!(
             read("\u{feff}id: 7\revent: a\r\ndata: x\n\r\nevent: lost\n\ndata: y\r\r"),
             [event("7", "a", "x"), event("7", "message", "y")]
         );
-        // As Concourse ends a stream.
+        // The end of a stream of Concourse.
         assert_eq!(read("id: 1\nevent: end\ndata\n\n"), [event("1", "end", "")]);
     }
 
     #[test]
-    fn retry_is_digits_and_an_id_has_no_nul() {
-        let mut parser = Parser::new(100, Some("3".into()));
-        parser.feed(b"retry: 1x\n");
-        assert_eq!(parser.retry(), None);
-        let events = parser.feed(b"retry: 250\nid: a\0b\ndata: x\n\n");
+    fn retry_needs_digits_and_id_with_nul_is_ignored() {
+        let mut parser = EventParser::new(100, Some("3".into()));
+        parser.parse_chunk(b"retry: 1x\n");
+        assert_eq!(parser.retry_millis(), None);
+        let events = parser.parse_chunk(b"retry: 250\nid: a\0b\ndata: x\n\n");
         assert_eq!(
-            (parser.retry(), events),
+            (parser.retry_millis(), events),
             (Some(250), vec![event("3", "message", "x")])
         );
     }
 
     #[test]
-    fn a_large_event_is_cut_and_the_next_is_whole() {
-        let mut parser = Parser::new(10, None);
+    fn large_event_is_cut_and_next_is_whole() {
+        let mut parser = EventParser::new(10, None);
         let large = format!(
             "data: {}\ndata: {}\n\ndata: ok\n\n",
             "x".repeat(5000),
             "y".repeat(50)
         );
-        let events: Vec<Event> = large.as_bytes().chunks(7).flat_map(|c| parser.feed(c)).collect();
-        assert!(events[0].cut && events[0].data.len() <= 11, "{events:?}");
+        let events: Vec<ServerSentEvent> = large
+            .as_bytes()
+            .chunks(7)
+            .flat_map(|c| parser.parse_chunk(c))
+            .collect();
+        assert!(events[0].is_truncated && events[0].data.len() <= 11, "{events:?}");
         assert_eq!(events[1], event("", "message", "ok"));
         assert!(parser.line.capacity() < 100 && parser.data.capacity() < 100);
     }
 
     proptest! {
-        /// However it is cut into pieces, and whatever ends its lines.
+        /// Chunks and line ends make no difference.
         #[test]
-        fn pieces_and_line_ends_do_not_matter(
+        fn chunks_and_line_ends_make_no_difference(
             lines in prop::collection::vec("(data|event|id|retry|:|x)?:? ?[a-z0-9é]{0,3}", 0..30),
             end in prop::sample::select(vec!["\n", "\r", "\r\n"]),
             cuts in prop::collection::vec(1..9usize, 1..40),
@@ -213,31 +221,31 @@ mod tests {
             let plain = lines.join("\n") + "\n\n";
             let whole = read(&plain);
             let other = plain.replace('\n', end);
-            let mut parser = Parser::new(1000, None);
+            let mut parser = EventParser::new(1000, None);
             let (mut rest, mut events, mut cuts) = (other.as_bytes(), Vec::new(), cuts.into_iter().cycle());
             while !rest.is_empty() {
                 let (part, left) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
-                events.extend(parser.feed(part));
+                events.extend(parser.parse_chunk(part));
                 rest = left;
             }
             prop_assert_eq!(events, whole);
         }
 
-        /// Bytes of any kind do no harm, and no more is kept than the limit allows.
+        /// Arbitrary bytes are harmless, and the buffers stay within the limit.
         #[test]
-        fn anything_is_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            let mut parser = Parser::new(20, None);
-            for event in parser.feed(&bytes) {
-                // A byte that is no UTF-8 becomes three.
+        fn arbitrary_bytes_stay_within_limit(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut parser = EventParser::new(20, None);
+            for event in parser.parse_chunk(&bytes) {
+                // An invalid byte becomes three bytes of UTF-8.
                 prop_assert!(event.data.len() <= 3 * 21);
             }
             prop_assert!(parser.line.len() <= 20 && parser.data.len() <= 21);
         }
     }
 
-    /// Bytes of any kind: never more of an event than the limit, and what comes after them is read again.
+    /// Arbitrary bytes: no event exceeds the limit, and a valid event after them is parsed.
     #[test]
-    fn any_bytes() {
+    fn arbitrary_bytes_are_bounded_and_recovered() {
         let line = prop_oneof![
             prop::collection::vec(any::<u8>(), 0..40),
             Just(b"data:".repeat(30)),
@@ -246,15 +254,15 @@ mod tests {
             Just(b"retry: 99999999999999999999\n".to_vec()),
         ];
         crate::fuzz::fuzz("sse", 20_000, prop::collection::vec(line, 0..12), |pieces| {
-            let mut parser = Parser::new(64, None);
+            let mut parser = EventParser::new(64, None);
             for piece in &pieces {
-                for event in parser.feed(piece) {
-                    // What is no UTF-8 takes three bytes to say so.
+                for event in parser.parse_chunk(piece) {
+                    // An invalid byte becomes three bytes of UTF-8.
                     prop_assert!(event.data.len() <= 3 * 64 + 1, "{} bytes", event.data.len());
                 }
             }
-            parser.feed(b"\n\n");
-            let events = parser.feed(b"data: x\n\n");
+            parser.parse_chunk(b"\n\n");
+            let events = parser.parse_chunk(b"data: x\n\n");
             prop_assert_eq!(events.last().map(|e| &*e.data), Some("x"));
             Ok(())
         });

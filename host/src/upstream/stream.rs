@@ -1,7 +1,7 @@
-//! Event streams the host keeps open on behalf of objects: one per upstream and path, however many follow it.
+//! Event streams that the host keeps open for objects: one per upstream and path, shared by all subscribers.
 //!
-//! An object says in each reconcile what it follows. Who follows what is kept behind one lock; beside it each
-//! stream has a task that connects, reads and connects again.
+//! An object subscribes again in each reconcile. One lock guards the table of subscriptions; each stream has a task
+//! that connects, reads and reconnects.
 
 mod follow;
 mod pattern;
@@ -10,28 +10,29 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use self::pattern::{Body, Verdict};
+use self::pattern::{EventEffect, ParsedEvent};
 pub use self::{
-    follow::{Query, Tail, tail},
-    pattern::{Interest, Pattern},
+    follow::{EventTail, TailQuery, read_tail},
+    pattern::{EventPattern, StreamSubscription},
 };
-use super::{Client, SecretKey, SendError, UpstreamObject, sse::Event};
+use super::{Client, SecretKey, SendError, UpstreamObject, sse::ServerSentEvent};
 use crate::{
     client::fence::Gate,
     kube::{key::ObjectRef, object::Object},
 };
 
-/// Streams of one upstream at most: each is a connection.
-const STREAMS: usize = 1000;
+/// Maximum number of streams per upstream: each is a connection.
+const MAX_STREAMS: usize = 1000;
 
-/// Names a stream.
+/// The key of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     /// The Upstream.
@@ -41,22 +42,22 @@ pub struct StreamKey {
 }
 
 impl fmt::Display for StreamKey {
-    /// Without the query, which may be anything.
+    /// Without the query, which may contain anything.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.split('?').next().unwrap_or_default();
         write!(f, "{}{path}", self.upstream)
     }
 }
 
-/// Where a stream comes from.
-pub struct Source {
+/// The client of a stream, and the version of its Upstream.
+pub struct StreamSource {
     client: Arc<Client>,
     uid: String,
     generation: i64,
 }
 
-impl Source {
-    /// The source by this client.
+impl StreamSource {
+    /// The source that uses this client.
     pub(super) fn new(upstream: &UpstreamObject, client: Arc<Client>) -> Self {
         Self {
             client,
@@ -65,42 +66,42 @@ impl Source {
         }
     }
 
-    /// What the client was made of, and was allowed then.
-    fn made_of(&self) -> (&[(SecretKey, String)], u64) {
-        let around = &self.client.around;
-        (&around.secrets, around.network_version)
+    /// The Secret versions and the network version that the client was built from.
+    fn client_inputs(&self) -> (&[(SecretKey, String)], u64) {
+        let context = &self.client.context;
+        (&context.secret_versions, context.network_version)
     }
 
-    /// Whether what was allowed then is what is allowed now.
-    fn allowed(&self) -> bool {
-        let around = &self.client.around;
-        around.network_version == around.network.version()
+    /// The network policy has not changed since the client was built.
+    fn is_allowed(&self) -> bool {
+        let context = &self.client.context;
+        context.network_version == context.network.version()
     }
 
-    /// Whether it is the same place; it may be reached with other credentials.
-    fn same_place(&self, other: &Self) -> bool {
+    /// Both sources are the same Upstream and generation; credentials may differ.
+    fn is_same_server(&self, other: &Self) -> bool {
         (&self.uid, self.generation) == (&other.uid, other.generation)
     }
 }
 
-/// How a stream is.
+/// The state of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// On its way.
+    /// The connection is being opened.
     Connecting,
-    /// Events come.
+    /// Events are being received.
     Open,
-    /// Tried again after a while; says why.
+    /// The connection is closed and will be opened again after a delay; with the reason.
     Waiting(String),
-    /// What everybody waited for has come, or the server has no more.
+    /// All subscribers have received their last event, or the server has closed the stream for good.
     Ended,
-    /// Its Upstream, a Secret or what is allowed changed: opened again by the next reconcile.
+    /// The Upstream, a Secret or the network policy changed; the next reconcile opens the stream again.
     Outdated,
 }
 
 impl StreamState {
-    /// One word, for metrics.
-    pub fn word(&self) -> &'static str {
+    /// The state as a label of metrics.
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
             Self::Open => "open",
@@ -111,44 +112,44 @@ impl StreamState {
     }
 }
 
-/// What there is to say of a stream.
+/// The status of a stream, for metrics and the status page.
 #[derive(Clone, Debug)]
-pub struct StreamFacts {
-    /// Which one.
+pub struct StreamStatus {
+    /// The stream.
     pub key: StreamKey,
-    /// How it is.
+    /// Its state.
     pub state: StreamState,
-    /// Events so far.
+    /// Number of events received.
     pub events: u64,
-    /// Times it was opened again.
+    /// Number of reconnections.
     pub reconnects: u64,
-    /// Objects that follow it.
-    pub followers: usize,
+    /// Number of subscribed objects.
+    pub subscribers: usize,
 }
 
-/// Counts over all streams so far.
+/// Counters over all streams.
 #[derive(Debug, Default)]
-pub struct Totals {
+pub struct StreamCounters {
     /// Connections opened.
     pub opened: AtomicU64,
-    /// Connections opened again.
+    /// Reconnections.
     pub reconnects: AtomicU64,
-    /// Events read.
+    /// Events received.
     pub events: AtomicU64,
     /// Objects woken.
     pub wakes: AtomicU64,
 }
 
-struct Follower {
-    interest: Interest,
-    /// What it waited for has come.
+struct Subscriber {
+    subscription: StreamSubscription,
+    /// The last event of the subscription has been received.
     done: bool,
 }
 
-struct Entry {
-    source: Arc<Source>,
-    followers: HashMap<ObjectRef, Follower>,
-    /// Whose word counts: that of the task started last.
+struct StreamEntry {
+    source: Arc<StreamSource>,
+    followers: HashMap<ObjectRef, Subscriber>,
+    /// The number of the current task. Reports of earlier tasks are ignored.
     epoch: u64,
     task: Option<AbortHandle>,
     state: StreamState,
@@ -157,12 +158,12 @@ struct Entry {
     reconnects: u64,
 }
 
-impl Entry {
-    fn wanted(&self) -> bool {
+impl StreamEntry {
+    fn is_wanted(&self) -> bool {
         self.followers.values().any(|f| !f.done)
     }
 
-    fn close(&mut self, state: StreamState) {
+    fn close_with(&mut self, state: StreamState) {
         self.epoch += 1;
         self.state = state;
         if let Some(task) = self.task.take() {
@@ -170,91 +171,91 @@ impl Entry {
         }
     }
 
-    fn waiting(&self) -> Vec<ObjectRef> {
+    fn pending_subscribers(&self) -> Vec<ObjectRef> {
         let waiting = self.followers.iter().filter(|(_, f)| !f.done);
         waiting.map(|(object, _)| object.clone()).collect()
     }
 }
 
-impl Drop for Entry {
+impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.close(StreamState::Ended);
+        self.close_with(StreamState::Ended);
     }
 }
 
 #[derive(Default)]
-struct Inner {
-    streams: HashMap<StreamKey, Entry>,
-    /// What each object follows.
-    of: HashMap<ObjectRef, HashSet<StreamKey>>,
+struct StreamTable {
+    streams: HashMap<StreamKey, StreamEntry>,
+    /// The streams of each object.
+    by_object: HashMap<ObjectRef, HashSet<StreamKey>>,
 }
 
-/// Wakes an object because of a stream.
-type Wake = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
+/// Wakes an object because of an event of a stream.
+type WakeHandler = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 
-/// All streams of a host.
-pub struct Streams {
-    inner: Mutex<Inner>,
+/// All event streams of the host.
+pub struct EventStreams {
+    inner: Mutex<StreamTable>,
     gate: Gate,
-    /// In a plan none is opened: nothing waits for what they would bring.
-    closed: bool,
-    wake: Wake,
-    /// What is counted.
-    pub totals: Totals,
+    /// In a plan no stream is opened: nothing waits for its events.
+    is_disabled: bool,
+    wake: WakeHandler,
+    /// Counters over all streams.
+    pub counters: StreamCounters,
     me: Weak<Self>,
 }
 
-impl Streams {
-    /// None yet. They are open only while the gate is.
+impl EventStreams {
+    /// An empty set. Streams are open only while the fence is open.
     pub fn new(gate: Gate, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
-        Self::made(gate, false, Box::new(wake))
+        Self::build_streams(gate, false, Box::new(wake))
     }
 
-    /// For a plan: whoever subscribes is let in, and no stream is opened.
-    pub fn closed() -> Arc<Self> {
-        Self::made(Gate::shut(), true, Box::new(|_, _| {}))
+    /// A set for plans: subscriptions succeed, and no stream is opened.
+    pub fn disabled() -> Arc<Self> {
+        Self::build_streams(Gate::shut(), true, Box::new(|_, _| {}))
     }
 
-    fn made(gate: Gate, closed: bool, wake: Wake) -> Arc<Self> {
+    fn build_streams(gate: Gate, closed: bool, wake: WakeHandler) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
             gate,
-            closed,
+            is_disabled: closed,
             wake,
-            totals: Totals::default(),
+            counters: StreamCounters::default(),
             me: me.clone(),
         })
     }
 
-    /// From now on an object follows a stream, which is opened unless it is open already.
+    /// Subscribes an object to a stream, which is opened unless it is open already.
     pub fn subscribe(
         &self,
         object: &ObjectRef,
         key: &StreamKey,
-        interest: Interest,
-        source: Source,
+        interest: StreamSubscription,
+        source: StreamSource,
     ) -> Result<(), SendError> {
-        if self.closed {
+        if self.is_disabled {
             return Ok(());
         }
         let source = Arc::new(source);
-        let inner = &mut *self.inner.lock().expect("lock");
-        // Behind the lock: what is let in here is found by `clear`.
+        let inner = &mut *self.inner.lock();
+        // Checked behind the lock, so that `close_all` finds each stream that passes.
         self.gate.check()?;
-        if !source.allowed() {
+        if !source.is_allowed() {
             let why = "which addresses are allowed has just changed";
             return Err(SendError::Unavailable(why.into()));
         }
         if !inner.streams.contains_key(key) {
             let of_upstream = inner.streams.keys().filter(|k| k.upstream == key.upstream);
-            if of_upstream.count() >= STREAMS {
+            if of_upstream.count() >= MAX_STREAMS {
                 return Err(SendError::Unavailable(format!(
-                    "{} has {STREAMS} event streams already",
+                    "{} has {MAX_STREAMS} event streams already",
                     key.upstream
                 )));
             }
         }
-        let entry = inner.streams.entry(key.clone()).or_insert_with(|| Entry {
+        let entry = inner.streams.entry(key.clone()).or_insert_with(|| StreamEntry {
             source: source.clone(),
             followers: HashMap::new(),
             epoch: 0,
@@ -264,53 +265,57 @@ impl Streams {
             events: 0,
             reconnects: 0,
         });
-        if !entry.source.same_place(&source) {
+        if !entry.source.is_same_server(&source) {
             entry.last_id = None;
         }
-        if !entry.source.same_place(&source) || entry.source.made_of() != source.made_of() {
-            entry.close(StreamState::Outdated);
+        if !entry.source.is_same_server(&source) || entry.source.client_inputs() != source.client_inputs() {
+            entry.close_with(StreamState::Outdated);
             entry.source = source;
         }
         match entry.followers.get_mut(object) {
-            Some(follower) if follower.interest == interest => {}
+            Some(follower) if follower.subscription == interest => {}
             _ => {
-                let follower = Follower {
-                    interest,
+                let follower = Subscriber {
+                    subscription: interest,
                     done: false,
                 };
                 entry.followers.insert(object.clone(), follower);
-                inner.of.entry(object.clone()).or_default().insert(key.clone());
+                inner
+                    .by_object
+                    .entry(object.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
         }
-        if entry.task.is_none() && entry.wanted() {
+        if entry.task.is_none() && entry.is_wanted() {
             if entry.state == StreamState::Ended {
-                // Somebody new, who has seen nothing of it.
+                // A new subscriber, which has seen no event of it.
                 entry.last_id = None;
             }
             entry.epoch += 1;
             entry.state = StreamState::Connecting;
-            let following = follow::Following {
+            let following = follow::StreamTask {
                 streams: self.me.clone(),
                 key: key.clone(),
                 epoch: entry.epoch,
                 source: entry.source.clone(),
                 last_id: entry.last_id.clone(),
             };
-            entry.task = Some(tokio::spawn(following.run()).abort_handle());
+            entry.task = Some(tokio::spawn(following.run_until_done()).abort_handle());
         }
         Ok(())
     }
 
-    /// An object follows these and no others.
-    pub fn retain(&self, object: &ObjectRef, keys: &HashSet<StreamKey>) {
-        let inner = &mut *self.inner.lock().expect("lock");
-        let Some(of) = inner.of.get_mut(object) else {
+    /// Keeps these subscriptions of an object and cancels all others.
+    pub fn retain_subscriptions(&self, object: &ObjectRef, keys: &HashSet<StreamKey>) {
+        let inner = &mut *self.inner.lock();
+        let Some(of) = inner.by_object.get_mut(object) else {
             return;
         };
         let gone: Vec<StreamKey> = of.difference(keys).cloned().collect();
         of.retain(|key| keys.contains(key));
         if of.is_empty() {
-            inner.of.remove(object);
+            inner.by_object.remove(object);
         }
         for key in gone {
             let Some(entry) = inner.streams.get_mut(&key) else {
@@ -319,141 +324,151 @@ impl Streams {
             entry.followers.remove(object);
             if entry.followers.is_empty() {
                 inner.streams.remove(&key);
-            } else if !entry.wanted() {
-                entry.close(StreamState::Ended);
+            } else if !entry.is_wanted() {
+                entry.close_with(StreamState::Ended);
             }
         }
     }
 
-    /// Closes all.
-    pub fn clear(&self) {
-        *self.inner.lock().expect("lock") = Inner::default();
+    /// Closes all streams.
+    pub fn close_all(&self) {
+        *self.inner.lock() = StreamTable::default();
     }
 
-    /// An Upstream or a Secret has changed: what was opened with it is closed at once, and its followers look again.
-    pub fn changed(&self, changed: &ObjectRef, now: Option<&Object>) {
+    /// Handles a change of an Upstream or a Secret: streams opened with the old version are closed at once, and their
+    /// subscribers woken.
+    pub fn on_object_change(&self, changed: &ObjectRef, now: Option<&Object>) {
         let upstream = &*changed.gvk.group == "ostler.dev" && &*changed.gvk.kind == "Upstream";
         let secret = changed.gvk.group.is_empty() && &*changed.gvk.kind == "Secret";
         if !upstream && !secret {
             return;
         }
         let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
-        self.outdate(|key, source| match upstream {
-            true => {
+        self.close_outdated(|key, source| {
+            if upstream {
                 key.upstream == *changed
                     && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
+            } else {
+                source
+                    .client_inputs()
+                    .0
+                    .iter()
+                    .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v))
             }
-            false => source
-                .made_of()
-                .0
-                .iter()
-                .any(|(k, v)| named(k) && now.is_none_or(|o| o.resource_version.to_string() != *v)),
         });
     }
 
-    /// Which addresses are allowed has changed: what was opened before is closed at once, and its followers look again.
-    pub fn network_changed(&self) {
-        self.outdate(|_, source| !source.allowed());
+    /// Handles a change of the network policy: streams opened before are closed at once, and their subscribers woken.
+    pub fn on_network_change(&self) {
+        self.close_outdated(|_, source| !source.is_allowed());
     }
 
-    fn outdate(&self, outdated: impl Fn(&StreamKey, &Source) -> bool) {
+    fn close_outdated(&self, outdated: impl Fn(&StreamKey, &StreamSource) -> bool) {
         let mut woken = Vec::new();
-        for (key, entry) in &mut self.inner.lock().expect("lock").streams {
+        for (key, entry) in &mut self.inner.lock().streams {
             if entry.task.is_some() && outdated(key, &entry.source) {
-                entry.close(StreamState::Outdated);
-                woken.extend(entry.waiting().into_iter().map(|object| (object, key.clone())));
+                entry.close_with(StreamState::Outdated);
+                woken.extend(
+                    entry
+                        .pending_subscribers()
+                        .into_iter()
+                        .map(|object| (object, key.clone())),
+                );
             }
         }
-        self.tell(woken);
+        self.wake_objects(woken);
     }
 
-    /// What an object follows, in order.
-    pub fn of(&self, object: &ObjectRef) -> Vec<StreamFacts> {
-        let inner = self.inner.lock().expect("lock");
-        let keys = inner.of.get(object).into_iter().flatten();
+    /// The streams of an object, sorted.
+    pub fn streams_of(&self, object: &ObjectRef) -> Vec<StreamStatus> {
+        let inner = self.inner.lock();
+        let keys = inner.by_object.get(object).into_iter().flatten();
         let mut facts: Vec<_> = keys
-            .filter_map(|key| Some(facts(key, inner.streams.get(key)?)))
+            .filter_map(|key| Some(stream_status(key, inner.streams.get(key)?)))
             .collect();
         facts.sort_by(|a, b| a.key.cmp(&b.key));
         facts
     }
 
     /// All streams, in no order.
-    pub fn all(&self) -> Vec<StreamFacts> {
-        let inner = self.inner.lock().expect("lock");
+    pub fn all_streams(&self) -> Vec<StreamStatus> {
+        let inner = self.inner.lock();
         inner
             .streams
             .iter()
-            .map(|(key, entry)| facts(key, entry))
+            .map(|(key, entry)| stream_status(key, entry))
             .collect()
     }
 
-    fn tell(&self, woken: Vec<(ObjectRef, StreamKey)>) {
-        self.totals.wakes.fetch_add(woken.len() as u64, Ordering::Relaxed);
+    fn wake_objects(&self, woken: Vec<(ObjectRef, StreamKey)>) {
+        self.counters
+            .wakes
+            .fetch_add(woken.len() as u64, Ordering::Relaxed);
         for (object, key) in woken {
             (self.wake)(&object, &key);
         }
     }
 
-    /// What a stream's task does to its entry, unless another has taken its place; then there is nothing to go on
-    /// with. Whom it gives is woken.
-    fn by_task<T>(
+    /// Applies a report of a stream's task to its entry and wakes the returned objects. `None` if the task has been
+    /// replaced and must end.
+    fn update_from_task<T>(
         &self,
         key: &StreamKey,
         epoch: u64,
-        act: impl FnOnce(&mut Entry) -> (T, Vec<ObjectRef>),
+        act: impl FnOnce(&mut StreamEntry) -> (T, Vec<ObjectRef>),
     ) -> Option<T> {
         let (result, woken) = {
-            let mut inner = self.inner.lock().expect("lock");
+            let mut inner = self.inner.lock();
             let entry = inner.streams.get_mut(key).filter(|e| e.epoch == epoch)?;
             act(entry)
         };
-        self.tell(woken.into_iter().map(|object| (object, key.clone())).collect());
+        self.wake_objects(woken.into_iter().map(|object| (object, key.clone())).collect());
         Some(result)
     }
 
-    /// It is open. Unless it goes on after the last event, something may have been missed.
-    fn opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
-        self.totals.opened.fetch_add(1, Ordering::Relaxed);
-        self.by_task(key, epoch, |entry| {
+    /// The connection is open. Unless it resumes after the last event, events may have been missed and subscribers are
+    /// woken.
+    fn on_opened(&self, key: &StreamKey, epoch: u64, resumed: bool) -> Option<()> {
+        self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Open;
-            ((), if resumed { Vec::new() } else { entry.waiting() })
+            (
+                (),
+                if resumed {
+                    Vec::new()
+                } else {
+                    entry.pending_subscribers()
+                },
+            )
         })
     }
 
-    /// An event has come; says whether more are waited for.
-    fn came(&self, key: &StreamKey, epoch: u64, event: &Event) -> Option<bool> {
-        self.totals.events.fetch_add(1, Ordering::Relaxed);
-        let mut body = Body::new(event);
-        // What has to be read is read outside the lock: it is that of all streams.
-        let reads = |entry: &Entry| {
+    /// An event was received. Returns true if subscribers wait for more.
+    fn on_event(&self, key: &StreamKey, epoch: u64, event: &ServerSentEvent) -> Option<bool> {
+        self.counters.events.fetch_add(1, Ordering::Relaxed);
+        let mut body = ParsedEvent::new(event);
+        // Parsed outside the lock, which guards all streams.
+        let reads = |entry: &StreamEntry| {
             entry
                 .followers
                 .values()
-                .any(|f| !f.done && f.interest.reads(event))
+                .any(|f| !f.done && f.subscription.needs_data(event))
         };
-        if self
-            .inner
-            .lock()
-            .expect("lock")
-            .streams
-            .get(key)
-            .is_some_and(reads)
-        {
-            body.read();
+        if self.inner.lock().streams.get(key).is_some_and(reads) {
+            body.parse_data();
         }
-        self.by_task(key, epoch, |entry| {
+        self.update_from_task(key, epoch, |entry| {
             entry.events += 1;
             entry.last_id.clone_from(&event.id);
             let mut woken = Vec::new();
             for (object, follower) in entry.followers.iter_mut().filter(|(_, f)| !f.done) {
-                let verdict = follower.interest.verdict(&mut body);
-                follower.done = verdict == Verdict::End;
-                if verdict != Verdict::Nothing {
+                let verdict = follower.subscription.classify_event(&mut body);
+                follower.done = verdict == EventEffect::WakeAndEnd;
+                if verdict != EventEffect::Ignore {
                     woken.push(object.clone());
                 }
             }
-            let more = entry.wanted();
+            let more = entry.is_wanted();
             if !more {
                 entry.state = StreamState::Ended;
                 entry.task = None;
@@ -462,10 +477,10 @@ impl Streams {
         })
     }
 
-    /// The server has no more to say, for ever.
-    fn ended(&self, key: &StreamKey, epoch: u64) {
-        self.by_task(key, epoch, |entry| {
-            let waiting = entry.waiting();
+    /// The server has closed the stream for good (HTTP 204).
+    fn on_ended(&self, key: &StreamKey, epoch: u64) {
+        self.update_from_task(key, epoch, |entry| {
+            let waiting = entry.pending_subscribers();
             entry.followers.values_mut().for_each(|f| f.done = true);
             entry.state = StreamState::Ended;
             entry.task = None;
@@ -473,17 +488,24 @@ impl Streams {
         });
     }
 
-    /// It is not open; `telling`, when who follows it should look why.
-    fn broken(&self, key: &StreamKey, epoch: u64, why: String, telling: bool) -> Option<()> {
-        self.by_task(key, epoch, |entry| {
+    /// The connection is closed; with `wakes_subscribers`, they are woken to see the reason.
+    fn on_broken(&self, key: &StreamKey, epoch: u64, why: String, wakes_subscribers: bool) -> Option<()> {
+        self.update_from_task(key, epoch, |entry| {
             entry.state = StreamState::Waiting(why);
-            ((), if telling { entry.waiting() } else { Vec::new() })
+            (
+                (),
+                if wakes_subscribers {
+                    entry.pending_subscribers()
+                } else {
+                    Vec::new()
+                },
+            )
         })
     }
 
-    fn again(&self, key: &StreamKey, epoch: u64) -> Option<()> {
-        self.totals.reconnects.fetch_add(1, Ordering::Relaxed);
-        self.by_task(key, epoch, |entry| {
+    fn on_reconnect(&self, key: &StreamKey, epoch: u64) -> Option<()> {
+        self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.update_from_task(key, epoch, |entry| {
             entry.reconnects += 1;
             entry.state = StreamState::Connecting;
             ((), Vec::new())
@@ -491,12 +513,12 @@ impl Streams {
     }
 }
 
-fn facts(key: &StreamKey, entry: &Entry) -> StreamFacts {
-    StreamFacts {
+fn stream_status(key: &StreamKey, entry: &StreamEntry) -> StreamStatus {
+    StreamStatus {
         key: key.clone(),
         state: entry.state.clone(),
         events: entry.events,
         reconnects: entry.reconnects,
-        followers: entry.followers.len(),
+        subscribers: entry.followers.len(),
     }
 }

@@ -1,4 +1,4 @@
-//! TLS of one upstream: whom it trusts, and what the client shows of itself.
+//! The TLS settings of an upstream: trusted authorities, and the client certificate.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,10 +9,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
-use super::{SecretKeySelector, SecretValue, Secrets, SendError, missing, object::UpstreamObject};
+use super::{SecretKeySelector, SecretStore, SecretValue, SendError, missing_secret, object::UpstreamObject};
 
-/// The system's authorities, read once.
-fn system() -> &'static RootCertStore {
+/// The system's certificate authorities, read once.
+fn system_roots() -> &'static RootCertStore {
     static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
     ROOTS.get_or_init(|| {
         let mut roots = RootCertStore::empty();
@@ -21,8 +21,8 @@ fn system() -> &'static RootCertStore {
     })
 }
 
-/// The settings that an Upstream and its Secrets ask for.
-pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<ClientConfig, SendError> {
+/// The TLS configuration of an Upstream and its Secrets.
+pub fn build_config(upstream: &UpstreamObject, secrets: &dyn SecretStore) -> Result<ClientConfig, SendError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let invalid = |e: rustls::Error| SendError::Invalid(format!("spec.tls: {e}"));
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -30,7 +30,7 @@ pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Client
         .map_err(invalid)?;
     let read = |selector: &SecretKeySelector| {
         let key = upstream.secret_key(selector);
-        let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing(&key))?;
+        let SecretValue { value, .. } = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
         Ok::<_, SendError>((key, value))
     };
     let certificates = |selector: &SecretKeySelector| {
@@ -40,7 +40,7 @@ pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Client
         parsed.ok_or_else(|| SendError::Invalid(format!("{key} has no PEM certificates")))
     };
     let tls = upstream.spec.tls.as_ref();
-    let mut roots = system().clone();
+    let mut roots = system_roots().clone();
     if let Some(selector) = tls.and_then(|tls| tls.ca_secret_ref.as_ref()) {
         for certificate in certificates(selector)? {
             let key = upstream.secret_key(selector);
@@ -49,11 +49,12 @@ pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Client
                 .map_err(|e| SendError::Invalid(format!("{key}: {e}")))?;
         }
     }
-    let builder = match tls.is_some_and(|tls| tls.insecure_skip_verify) {
-        true => builder
+    let builder = if tls.is_some_and(|tls| tls.insecure_skip_verify) {
+        builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider))),
-        false => builder.with_root_certificates(roots),
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
+    } else {
+        builder.with_root_certificates(roots)
     };
     let mut config = match upstream.client_certificate() {
         None => builder.with_no_client_auth(),
@@ -71,11 +72,11 @@ pub fn config(upstream: &UpstreamObject, secrets: &dyn Secrets) -> Result<Client
     Ok(config)
 }
 
-/// Trusts anybody who has the key to the certificate shown.
+/// A verifier for `insecureSkipVerify`: accepts any certificate whose private key the server proves to have.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,62 +1,66 @@
-//! Why there was no answer: what a person can act on, and what to do about it.
+//! Errors of the transport: a cause that people can act on, and its class, on which retries and the status depend.
 
 use std::error::Error;
 
 use super::SendError;
-use crate::policy::network::NotAllowed;
+use crate::policy::network::AddressNotAllowed;
 
-/// What went wrong.
+/// The class of a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// No connection: nothing was sent.
+pub enum TransportErrorKind {
+    /// The connection failed: nothing was sent.
     Connect,
-    /// No agreement on TLS: nothing was sent.
+    /// The TLS handshake failed: nothing was sent.
     Tls,
-    /// The address may not be connected to.
+    /// The network policy does not allow the address.
     Address,
-    /// The connection broke, or nothing came in time.
+    /// The connection broke, or nothing was received in time.
     Broken,
 }
 
-/// A fault on the way to an answer, in words that never have the URL in them (its query may be anything).
+/// An error of the transport. Its text never contains the URL, whose query may be anything.
 #[derive(Clone, Debug)]
-pub struct Fault {
-    /// What went wrong.
-    pub kind: Kind,
+pub struct TransportError {
+    /// The class.
+    pub kind: TransportErrorKind,
     /// The innermost cause.
     pub text: String,
 }
 
-impl Fault {
-    /// Of a request.
-    pub fn of(error: &reqwest::Error) -> Self {
-        let mut fault = Self::within(error, error.is_connect());
+impl TransportError {
+    /// The error of a request.
+    pub fn from_request(error: &reqwest::Error) -> Self {
+        let mut transport_error = Self::from_chain(error, error.is_connect());
         if error.is_timeout() {
-            fault.text = "no answer in time".into();
+            transport_error.text = "no answer in time".into();
             if error.is_connect() {
-                fault.text = "can't connect: no answer in time".into();
+                transport_error.text = "can't connect: no answer in time".into();
             }
         } else if error.source().is_none() {
-            fault.text = "the connection failed".into();
+            transport_error.text = "the connection failed".into();
         }
-        fault
+        transport_error
     }
 
-    /// Of an attempt to connect.
-    pub fn connecting(error: &(dyn Error + 'static)) -> Self {
-        Self::within(error, true)
+    /// The error of a connection attempt.
+    pub fn from_connect(error: &(dyn Error + 'static)) -> Self {
+        Self::from_chain(error, true)
     }
 
-    fn within(error: &(dyn Error + 'static), connecting: bool) -> Self {
-        let mut kind = if connecting { Kind::Connect } else { Kind::Broken };
+    fn from_chain(error: &(dyn Error + 'static), connecting: bool) -> Self {
+        let mut kind = if connecting {
+            TransportErrorKind::Connect
+        } else {
+            TransportErrorKind::Broken
+        };
         let mut cause = error;
         loop {
-            if cause.is::<NotAllowed>() {
-                kind = Kind::Address;
+            if cause.is::<AddressNotAllowed>() {
+                kind = TransportErrorKind::Address;
             } else if cause.is::<rustls::Error>() {
-                kind = Kind::Tls;
+                kind = TransportErrorKind::Tls;
             }
-            // An I/O error gives the source of what it wraps, not what it wraps.
+            // `std::io::Error::source` skips the error that it wraps.
             let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
             let next = match wrapped {
                 Some(inner) => Some(inner as &(dyn Error + 'static)),
@@ -66,9 +70,9 @@ impl Fault {
             cause = next;
         }
         let what = match kind {
-            Kind::Connect => "can't connect: ",
-            Kind::Tls => "TLS: ",
-            Kind::Address | Kind::Broken => "",
+            TransportErrorKind::Connect => "can't connect: ",
+            TransportErrorKind::Tls => "TLS: ",
+            TransportErrorKind::Address | TransportErrorKind::Broken => "",
         };
         Self {
             kind,
@@ -76,16 +80,16 @@ impl Fault {
         }
     }
 
-    /// Whether nothing of the request has left.
-    pub fn unsent(&self) -> bool {
-        matches!(self.kind, Kind::Connect | Kind::Tls)
+    /// No part of the request was sent.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self.kind, TransportErrorKind::Connect | TransportErrorKind::Tls)
     }
 
-    /// As an error; `doing` says in the midst of what.
-    pub fn error(self, doing: &str) -> SendError {
+    /// Converts to the error of a request, with a prefix that names the operation.
+    pub fn into_send_error(self, doing: &str) -> SendError {
         let text = format!("{doing}{}", self.text);
         match self.kind {
-            Kind::Address => SendError::NotAllowed(text),
+            TransportErrorKind::Address => SendError::NotAllowed(text),
             _ => SendError::Unavailable(text),
         }
     }

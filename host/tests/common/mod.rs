@@ -1,13 +1,13 @@
-//! What the tests of upstreams share.
+//! Fixtures of the upstream tests.
 
 use std::{collections::HashMap, sync::Mutex};
 
 use ostler::testing::{
-    network::{Network, NetworkGrant, network},
-    upstream::{Secret, SecretKey, SecretValue, Secrets},
+    network::{NetworkGrant, NetworkPolicy, parse_network},
+    upstream::{Secret, SecretKey, SecretStore, SecretValue},
 };
 
-/// Secrets by name, or by key where one has several; a change of a value is a change of its version.
+/// Secrets by name, or by key where one has several; each change of a value increases its version.
 #[derive(Default)]
 pub struct Vault(Mutex<HashMap<String, (String, u32)>>);
 
@@ -20,7 +20,7 @@ impl Vault {
     }
 }
 
-impl Secrets for Vault {
+impl SecretStore for Vault {
     fn get(&self, key: &SecretKey) -> Option<SecretValue> {
         let vault = self.0.lock().unwrap();
         let (value, version) = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
@@ -31,11 +31,11 @@ impl Secrets for Vault {
     }
 }
 
-/// Lets connections to these addresses be made: the tests' servers are on this machine.
-pub fn allowing(addresses: &str) -> Network {
-    let here = Network::default();
-    here.allow(NetworkGrant {
-        allow: vec![network(addresses).unwrap()],
+/// Allows connections to these addresses: the tests' servers are on this machine.
+pub fn allowing(addresses: &str) -> NetworkPolicy {
+    let here = NetworkPolicy::default();
+    here.replace_grant(NetworkGrant {
+        allow: vec![parse_network(addresses).unwrap()],
     });
     here
 }

@@ -1,4 +1,4 @@
-//! A registry that says what a test wants.
+//! A fake registry, whose responses a test can replace.
 
 use std::{
     collections::BTreeMap,
@@ -13,8 +13,8 @@ use axum::{
 };
 use bytes::Bytes;
 use ostler::testing::{
-    oci::{Auth, Digest, PullError, Reference},
-    signature::Policy,
+    oci::{Digest, PullError, Reference, RegistryAuth},
+    signature::SignaturePolicy,
 };
 use serde_json::{Value, json};
 
@@ -25,15 +25,15 @@ pub const CONFIG: &str = "application/vnd.wasm.config.v0+json";
 pub const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 pub const PASSWORD: &str = "registry-pass-0003";
 
-/// A request that was made: its path, and the header `authorization`.
+/// A request: its path, and its header `authorization`.
 pub type Asked = (String, Option<String>);
-/// What is said to the nth request of a path instead of what is there.
+/// A replacement for the response to the nth request of a path.
 pub type Twist = dyn Fn(&Fake, &Request, usize) -> Option<Response> + Send + Sync;
 
-/// A registry that says what a test wants.
+/// A fake registry, whose responses a test can replace.
 pub struct Fake {
     pub address: String,
-    /// By path.
+    /// Content by path.
     pub things: Mutex<BTreeMap<String, (String, Bytes)>>,
     asked: Mutex<Vec<Asked>>,
     twist: Box<Twist>,
@@ -44,7 +44,7 @@ pub fn wasm() -> Bytes {
 }
 
 pub fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
-    json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+    json!({"mediaType": media_type, "digest": Digest::of_bytes(bytes).to_string(), "size": bytes.len()})
 }
 
 pub fn answer(media_type: &str, bytes: Bytes) -> Response {
@@ -77,7 +77,7 @@ impl Fake {
         fake
     }
 
-    /// One that has a component, and nothing against giving it.
+    /// A registry without replaced responses.
     pub async fn plain() -> Arc<Self> {
         Self::start(|_, _, _| None).await
     }
@@ -112,26 +112,26 @@ impl Fake {
         let bytes = bytes.into();
         let described = descriptor(media_type, &bytes);
         self.put(
-            &format!("blobs/{}", Digest::of(&bytes)),
+            &format!("blobs/{}", Digest::of_bytes(&bytes)),
             "application/octet-stream",
             bytes,
         );
         described
     }
 
-    /// Puts a manifest under its digest.
+    /// Adds a manifest under its digest.
     pub fn manifest(&self, manifest: &Value) -> Digest {
         let bytes = manifest.to_string();
-        let digest = Digest::of(bytes.as_bytes());
+        let digest = Digest::of_bytes(bytes.as_bytes());
         self.put(&format!("manifests/{digest}"), MANIFEST, bytes);
         digest
     }
 
-    /// Puts a component there.
+    /// Adds a component.
     pub fn component(&self) -> Reference {
         let layer = self.blob("application/wasm", wasm());
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(CONFIG, b"{}"), "layers": [layer]});
-        self.reference().pinned(self.manifest(&manifest))
+        self.reference().with_digest(self.manifest(&manifest))
     }
 
     pub fn reference(&self) -> Reference {
@@ -144,7 +144,7 @@ impl Fake {
 
     pub async fn pull(&self, reference: &Reference) -> Result<Vec<u8>, PullError> {
         store()
-            .pull(reference, &Auth::anonymous(), &Policy::none())
+            .pull_component(reference, &RegistryAuth::anonymous(), &SignaturePolicy::none())
             .await
             .map(|pulled| pulled.wasm)
     }

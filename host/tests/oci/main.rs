@@ -1,4 +1,4 @@
-//! Pulling from registries that are slow, strict, broken or not to be trusted; the real one is in the scenarios.
+//! Pulls from registries that are slow, strict, broken or malicious. The scenarios pull from a real one.
 
 mod cosign;
 mod fake;
@@ -14,22 +14,22 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use fake::{Asked, BUNDLE, CONFIG, Fake, MANIFEST, PASSWORD, answer, descriptor, status, wasm};
 use ostler::testing::{
-    oci::{Auth, Digest, Limits, Reference, Store},
-    signature::{Policy, PublicKey, SigningKey, simple_payload},
+    oci::{ComponentStore, Digest, PullLimits, Reference, RegistryAuth},
+    signature::{PublicKey, SignaturePolicy, SigningKey, simple_payload},
 };
 use serde_json::{Value, json};
 
-fn store() -> Store {
-    Store::new(None, Limits::default())
+fn store() -> ComponentStore {
+    ComponentStore::new(None, PullLimits::default())
 }
 
-fn login(registry: &str) -> Auth {
+fn login(registry: &str) -> RegistryAuth {
     let auth = BASE64_STANDARD.encode(format!("robot:{PASSWORD}"));
     let config = json!({"auths": {registry: {"auth": auth}}});
-    Auth::from_docker_config(config.to_string().as_bytes()).expect("a config")
+    RegistryAuth::from_docker_config(config.to_string().as_bytes()).expect("a config")
 }
 
-/// A key that is made of this number.
+/// The key derived from this number.
 fn key(seed: u8) -> SigningKey {
     let der = [
         &b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20"[..],
@@ -43,16 +43,16 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_pem(&pem).expect("a key")
 }
 
-fn policy(key: &PublicKey) -> Policy {
-    Policy::any_of(vec![key.clone()])
+fn policy(key: &PublicKey) -> SignaturePolicy {
+    SignaturePolicy::any_of(vec![key.clone()])
 }
 
 #[tokio::test]
-async fn a_component_is_pulled() {
+async fn component_is_pulled_in_two_requests() {
     let fake = Fake::plain().await;
     let reference = fake.component();
     assert_eq!(fake.pull(&reference).await.expect("pulled"), wasm());
-    // The manifest and the layer; nobody said that we should introduce ourselves, or look for signatures.
+    // The manifest and the layer; no request for a token or for signatures.
     assert_eq!(fake.asked().len(), 2);
     assert!(
         fake.asked()
@@ -62,13 +62,13 @@ async fn a_component_is_pulled() {
 }
 
 #[tokio::test]
-async fn what_passes_is_tried_again() {
+async fn transient_failure_is_retried() {
     let fake = Fake::start(|_, request, nth| {
         let blob = request.uri().path().contains("/blobs/");
         match (blob, nth) {
             (false, 1) => Some(status(503, "")),
             (false, 2) => Some((StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "0")]).into_response()),
-            // More is promised than comes.
+            // The declared length is larger than the body.
             (true, 1) => {
                 let cut = futures::stream::iter([Ok(wasm().slice(..4)), Err(std::io::Error::other("cut"))]);
                 Some(Body::from_stream(cut).into_response())
@@ -83,7 +83,7 @@ async fn what_passes_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_stays_is_told() {
+async fn permanent_failure_is_returned() {
     for (code, body, reason, says) in [
         (503, "", "PullFailed", "HTTP 503"),
         (404, "", "NotFound", "/a/b has no sha256:"),
@@ -111,7 +111,7 @@ async fn what_stays_is_told() {
             assert!(!error.to_string().contains(secret), "{error}");
         }
         assert_eq!(error.is_transient(), reason == "PullFailed");
-        // One that is sure of it is not asked again.
+        // A definite status is not retried.
         assert_eq!(fake.asked().len(), if code == 503 { 4 } else { 1 }, "{error}");
     }
     let gone: Reference = {
@@ -119,20 +119,20 @@ async fn what_stays_is_told() {
         format!(
             "{}/a/b@{}",
             listener.local_addr().expect("an address"),
-            Digest::of(b"")
+            Digest::of_bytes(b"")
         )
         .parse()
         .expect("a reference")
     };
     let error = store()
-        .pull(&gone, &Auth::anonymous(), &Policy::none())
+        .pull_component(&gone, &RegistryAuth::anonymous(), &SignaturePolicy::none())
         .await
         .expect_err("nobody there");
     assert!(error.is_transient(), "{error}");
 }
 
 #[tokio::test]
-async fn tags_are_for_development() {
+async fn tag_needs_development_mode() {
     let fake = Fake::plain().await;
     let pinned = fake.component();
     let digest = pinned.digest().expect("pinned");
@@ -149,15 +149,15 @@ async fn tags_are_for_development() {
     );
     let pulled = store()
         .with_tags()
-        .pull(&tag, &Auth::anonymous(), &Policy::none())
+        .pull_component(&tag, &RegistryAuth::anonymous(), &SignaturePolicy::none())
         .await
         .expect("pulled");
     assert_eq!((pulled.digest, pulled.offline), (digest.to_string(), None));
 }
 
 #[tokio::test]
-async fn too_much_is_not_read() {
-    // What is promised, and what comes without a promise.
+async fn oversized_content_is_not_read() {
+    // With and without a declared length.
     for promised in [true, false] {
         let fake = Fake::start(move |_, request, _| {
             let blob = request.uri().path().contains("/blobs/");
@@ -174,16 +174,16 @@ async fn too_much_is_not_read() {
         assert_eq!(error.reason(), "TooLarge", "{error}");
         assert_eq!(fake.asked().len(), 2, "and not asked again");
     }
-    // More than the host takes is not even asked for.
+    // A declared size above the limit is not requested.
     let fake = Fake::plain().await;
     let reference = fake.component();
-    let limits = Limits {
+    let limits = PullLimits {
         component_bytes: 7,
-        ..Limits::default()
+        ..PullLimits::default()
     };
-    let small = Store::new(None, limits);
+    let small = ComponentStore::new(None, limits);
     let error = small
-        .pull(&reference, &Auth::anonymous(), &Policy::none())
+        .pull_component(&reference, &RegistryAuth::anonymous(), &SignaturePolicy::none())
         .await
         .expect_err("too large");
     assert_eq!(error.to_string(), "the component has 8 bytes; 7 are allowed");
@@ -191,19 +191,19 @@ async fn too_much_is_not_read() {
 }
 
 #[tokio::test]
-async fn one_that_never_ends_is_left() {
+async fn endless_response_times_out() {
     let fake = Fake::start(|_, _, _| {
         let body = futures::stream::pending::<Result<Bytes, std::io::Error>>();
         Some(Body::from_stream(body).into_response())
     })
     .await;
-    let limits = Limits {
-        time: Duration::from_millis(200),
-        ..Limits::default()
+    let limits = PullLimits {
+        timeout: Duration::from_millis(200),
+        ..PullLimits::default()
     };
     let reference = fake.component();
-    let pulled = Store::new(None, limits)
-        .pull(&reference, &Auth::anonymous(), &Policy::none())
+    let pulled = ComponentStore::new(None, limits)
+        .pull_component(&reference, &RegistryAuth::anonymous(), &SignaturePolicy::none())
         .await;
     let error = pulled.expect_err("late");
     assert!(
@@ -213,7 +213,7 @@ async fn one_that_never_ends_is_left() {
 }
 
 #[tokio::test]
-async fn tokens_are_fetched_and_kept() {
+async fn token_is_fetched_once_and_reused() {
     let fake = Fake::start(|fake, request, _| {
         let authorization = request.headers().get(header::AUTHORIZATION);
         let authorization = authorization.map(|v| v.to_str().expect("text"));
@@ -240,7 +240,7 @@ async fn tokens_are_fetched_and_kept() {
     .await;
     let reference = fake.component();
     let pulled = store()
-        .pull(&reference, &login(&fake.address), &Policy::none())
+        .pull_component(&reference, &login(&fake.address), &SignaturePolicy::none())
         .await
         .expect("let in");
     assert_eq!(pulled.wasm, wasm());
@@ -250,13 +250,13 @@ async fn tokens_are_fetched_and_kept() {
 
     let error = fake.pull(&reference).await.expect_err("nobody in particular");
     assert_eq!(error.reason(), "Unauthorized");
-    let wrong = Auth::from_docker_config(
+    let wrong = RegistryAuth::from_docker_config(
         json!({"auths": {&fake.address: {"username": "robot", "password": "wrong-passphrase"}}})
             .to_string()
             .as_bytes(),
     );
     let error = store()
-        .pull(&reference, &wrong.expect("a config"), &Policy::none())
+        .pull_component(&reference, &wrong.expect("a config"), &SignaturePolicy::none())
         .await
         .expect_err("wrong");
     let said = format!("{error} {error:?}");
@@ -271,7 +271,7 @@ async fn tokens_are_fetched_and_kept() {
 }
 
 #[tokio::test]
-async fn credentials_go_to_their_registry_alone() {
+async fn credentials_are_sent_to_their_registry_only() {
     let elsewhere = Fake::plain().await;
     elsewhere.component();
     let other = elsewhere.address.clone();
@@ -289,21 +289,21 @@ async fn credentials_go_to_their_registry_alone() {
     let reference = fake.component();
     let auth = login(&fake.address);
     let pulled = store()
-        .pull(&reference, &auth, &Policy::none())
+        .pull_component(&reference, &auth, &SignaturePolicy::none())
         .await
         .expect("pulled");
     assert_eq!(pulled.wasm, wasm());
     let asked = elsewhere.asked();
     assert_eq!(asked.len(), 1, "it was asked");
     assert_eq!(asked[0].1, None, "without credentials");
-    // Where that leads is nobody's business either.
+    // The target of the redirect, whose query is a credential, stays out of the error.
     elsewhere.things.lock().expect("lock").clear();
     let error = store()
-        .pull(&reference, &auth, &Policy::none())
+        .pull_component(&reference, &auth, &SignaturePolicy::none())
         .await
         .expect_err("gone");
     assert!(!error.to_string().contains("hunter2"), "{error}");
-    // A token server that is not the registry's, and without TLS.
+    // A token server on another host, and without TLS.
     let thief = Fake::plain().await;
     let realm = format!(
         r#"Bearer realm="http://localhost.example:{}/token""#,
@@ -321,7 +321,7 @@ async fn credentials_go_to_their_registry_alone() {
     .await;
     let reference = fake.component();
     let error = store()
-        .pull(&reference, &login(&fake.address), &Policy::none())
+        .pull_component(&reference, &login(&fake.address), &SignaturePolicy::none())
         .await
         .expect_err("a thief");
     assert!(
@@ -331,9 +331,9 @@ async fn credentials_go_to_their_registry_alone() {
     assert_eq!(thief.asked(), []);
 }
 
-/// Puts a signature of this payload where cosign does.
+/// Adds a signature of this payload as cosign does.
 fn sign(fake: &Fake, digest: &Digest, key: &SigningKey, payload: Vec<u8>, media_type: &str) {
-    let signature = BASE64_STANDARD.encode(key.sign(&payload).expect("randomness"));
+    let signature = BASE64_STANDARD.encode(key.sign_message(&payload).expect("randomness"));
     let mut layer = fake.blob(media_type, payload);
     layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
     let config = descriptor("application/vnd.oci.image.config.v1+json", b"{}");
@@ -345,16 +345,16 @@ fn sign(fake: &Fake, digest: &Digest, key: &SigningKey, payload: Vec<u8>, media_
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
 #[tokio::test]
-async fn signatures_come_before_anything_else() {
+async fn signatures_are_verified_before_other_content_is_read() {
     let fake = Fake::plain().await;
     let reference = fake.component();
     let digest = reference.digest().expect("pinned");
     let (key, stranger) = (key(1), key(2));
-    let payload = simple_payload(&reference.place(), digest.as_str());
-    let other = simple_payload(&reference.place(), Digest::of(b"").as_str());
+    let payload = simple_payload(&reference.full_name(), digest.as_str());
+    let other = simple_payload(&reference.full_name(), Digest::of_bytes(b"").as_str());
     let pull = async || {
         store()
-            .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+            .pull_component(&reference, &RegistryAuth::anonymous(), &policy(&key.public_key()))
             .await
     };
 
@@ -370,7 +370,7 @@ async fn signatures_come_before_anything_else() {
     ] {
         sign(&fake, digest, signer, payload.clone(), media_type);
         let error = pull().await.expect_err(says);
-        assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+        assert_eq!(error.reason(), "InvalidSignature", "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
     fake.put(
@@ -379,15 +379,15 @@ async fn signatures_come_before_anything_else() {
         "<html>",
     );
     let error = pull().await.expect_err("no manifest");
-    assert_eq!(error.reason(), "SignatureInvalid", "{error}");
+    assert_eq!(error.reason(), "InvalidSignature", "{error}");
     sign(&fake, digest, &key, payload, SIMPLE);
     let pulled = pull().await.expect("signed");
-    assert_eq!(pulled.signers, [key.public().fingerprint().clone()]);
+    assert_eq!(pulled.signers, [key.public_key().fingerprint().clone()]);
 }
 
 #[tokio::test]
-async fn bundles_are_found_among_what_refers_to_it() {
-    // A registry that knows of referrers, and one for which a tag must do.
+async fn bundles_are_found_by_referrers_api_or_tag() {
+    // A registry with the referrers API, and one with the tag in its place.
     for knows in [true, false] {
         let fake = Fake::plain().await;
         let reference = fake.component();
@@ -399,7 +399,7 @@ async fn bundles_are_found_among_what_refers_to_it() {
                 "subject": [{"digest": {"sha256": digest.hex()}}]});
             let (kind, payload) = ("application/vnd.in-toto+json", statement.to_string());
             let message = format!("DSSEv1 {} {kind} {} {payload}", kind.len(), payload.len());
-            let signature = key.sign(message.as_bytes()).expect("randomness");
+            let signature = key.sign_message(message.as_bytes()).expect("randomness");
             json!({"mediaType": BUNDLE, "verificationMaterial": {"publicKey": {}}, "dsseEnvelope": {
                 "payload": BASE64_STANDARD.encode(payload), "payloadType": kind,
                 "signatures": [{"sig": BASE64_STANDARD.encode(signature)}]}})
@@ -411,7 +411,7 @@ async fn bundles_are_found_among_what_refers_to_it() {
                 "subject": {"mediaType": MANIFEST, "digest": digest.to_string(), "size": 1}});
             let of = fake.manifest(&manifest);
             let size = manifest.to_string().len();
-            let other = json!({"mediaType": MANIFEST, "digest": Digest::of(b"sbom").to_string(), "size": 4, "artifactType": "application/spdx+json"});
+            let other = json!({"mediaType": MANIFEST, "digest": Digest::of_bytes(b"sbom").to_string(), "size": 4, "artifactType": "application/spdx+json"});
             let entry = json!({"mediaType": MANIFEST, "digest": of.to_string(), "size": size, "artifactType": BUNDLE});
             let index = json!({"schemaVersion": 2, "manifests": [other, entry]}).to_string();
             let path = if knows {
@@ -423,13 +423,13 @@ async fn bundles_are_found_among_what_refers_to_it() {
         };
         let pull = async || {
             store()
-                .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+                .pull_component(&reference, &RegistryAuth::anonymous(), &policy(&key.public_key()))
                 .await
         };
         refer(&json!({"mediaType": BUNDLE}));
         let error = pull().await.expect_err("no bundle");
         assert!(error.to_string().contains("no dsseEnvelope"), "{error}");
-        refer(&bundle(&Digest::of(b"")));
+        refer(&bundle(&Digest::of_bytes(b"")));
         let error = pull().await.expect_err("of something else");
         assert!(error.to_string().contains("was it copied"), "{error}");
         refer(&bundle(digest));
@@ -439,7 +439,7 @@ async fn bundles_are_found_among_what_refers_to_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_component_says_so() {
+async fn other_artifact_is_named_in_error() {
     let fake = Fake::plain().await;
     for (config, bytes, says) in [
         (
@@ -452,7 +452,7 @@ async fn what_is_no_component_says_so() {
     ] {
         let layer = fake.blob("application/wasm", bytes);
         let manifest = json!({"schemaVersion": 2, "config": descriptor(config, b"{}"), "layers": [layer]});
-        let reference = fake.reference().pinned(fake.manifest(&manifest));
+        let reference = fake.reference().with_digest(fake.manifest(&manifest));
         let error = fake.pull(&reference).await.expect_err(says);
         assert_eq!(error.reason(), "NotAComponent", "{error}");
         assert!(error.to_string().contains(says), "{error}");
@@ -460,18 +460,18 @@ async fn what_is_no_component_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_used_and_what_is_broken_is_not() {
+async fn cached_content_is_used_unless_broken() {
     let directory = tempfile::tempdir().expect("a directory");
     let fake = Fake::plain().await;
     let reference = fake.component();
     let digest = reference.digest().expect("pinned");
     let key = key(1);
     sign(&fake, digest, &key, simple_payload("a", digest.as_str()), SIMPLE);
-    let store = Store::new(Some(directory.path().to_owned()), Limits::default());
+    let store = ComponentStore::new(Some(directory.path().to_owned()), PullLimits::default());
     let pull = async || {
         let before = fake.asked().len();
         let pulled = store
-            .pull(&reference, &Auth::anonymous(), &policy(&key.public()))
+            .pull_component(&reference, &RegistryAuth::anonymous(), &policy(&key.public_key()))
             .await
             .expect("pulled");
         assert_eq!(pulled.wasm, wasm());
@@ -482,11 +482,11 @@ async fn what_is_kept_is_used_and_what_is_broken_is_not() {
     let broken = directory
         .path()
         .join("blobs/sha256")
-        .join(Digest::of(&wasm()).hex());
+        .join(Digest::of_bytes(&wasm()).hex());
     std::fs::write(&broken, b"\0asm\x0d\0\x01\x01").expect("broken");
     assert_eq!(pull().await, (false, 1));
     assert_eq!(pull().await, (true, 0));
-    // Signatures that are no longer what they were are looked up again.
+    // Modified signatures are fetched again.
     let kept = directory.path().join("signatures").join(digest.hex());
     std::fs::write(&kept, b"[]").expect("broken");
     assert_eq!(pull().await, (true, 2));

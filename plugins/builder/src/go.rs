@@ -123,10 +123,10 @@ fn compile(place: &Workplace, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>>
 fn encode(module: &[u8]) -> Result<Vec<u8>> {
     let (resolve, world) = contract::resolve(&[], contract::WORLD)?;
     let mut module = module.to_vec();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)?;
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
     let mut adapter = wat::parse_str(ADAPTER)?;
     let (resolve, world) = contract::resolve(&[ADAPTER_WORLD], "adapter")?;
-    embed_component_metadata(&mut adapter, &resolve, world, StringEncoding::UTF8, false)?;
+    embed_component_metadata(&mut adapter, &resolve, world, StringEncoding::UTF8)?;
     let component = ComponentEncoder::default()
         .validate(true)
         .module(&module)?

@@ -25,7 +25,10 @@ pub fn section(folder: &Path) -> Result<Option<Vec<u8>>> {
     let value: serde_json::Value =
         serde_saphyr::from_str(&text).with_context(|| format!("{} is not YAML", path.display()))?;
     if !value.is_object() {
-        bail!("{}: a mapping is needed, such as `asks: {{}}`", path.display());
+        bail!(
+            "{}: a mapping is needed, such as `permissions: {{}}`",
+            path.display()
+        );
     }
     Ok(Some(value.to_string().into_bytes()))
 }
@@ -39,10 +42,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(section(folder.path()).unwrap(), None);
         let write = |text| std::fs::write(folder.path().join(FILE), text).unwrap();
-        write("asks: {events: true}\n");
+        write("permissions: {events: true}\n");
         assert_eq!(
             section(folder.path()).unwrap().unwrap(),
-            br#"{"asks":{"events":true}}"#
+            br#"{"permissions":{"events":true}}"#
         );
         for (wrong, words) in [("- a list", "a mapping is needed"), ("a: [", "is not YAML")] {
             write(wrong);

@@ -19,7 +19,7 @@ type Bookmark struct {
 func reconcile(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 	spec := bookmark.Spec
 	if !strings.HasPrefix(spec.Path, "/") {
-		return nil, ostler.Parked("InvalidPath", fmt.Sprintf("spec.path: %s does not start with /", spec.Path))
+		return nil, ostler.Terminal("InvalidPath", fmt.Sprintf("spec.path: %s does not start with /", spec.Path))
 	}
 	answer, err := ostler.Upstream{Name: spec.Upstream}.Get(spec.Path)
 	if err != nil {
@@ -27,7 +27,7 @@ func reconcile(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 	}
 	said := fmt.Sprintf("GET %s was answered with %d", spec.Path, answer.Status)
 	if !answer.OK() {
-		return nil, ostler.Retry("UnexpectedAnswer", said).With(ostler.No("Reachable", "UnexpectedAnswer", said))
+		return nil, ostler.Retry("UnexpectedAnswer", said).With(ostler.FalseCondition("Reachable", "UnexpectedAnswer", said))
 	}
 	err = ostler.ApplyOwned(map[string]any{
 		"apiVersion": "v1",
@@ -39,8 +39,8 @@ func reconcile(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 		return nil, err
 	}
 	return ostler.Poll(spec.Every * 1000).
-		With(ostler.Yes("Ready", "Kept", spec.Title+" is kept")).
-		With(ostler.Yes("Reachable", "Answered", said)).
+		With(ostler.TrueCondition("Ready", "Kept", spec.Title+" is kept")).
+		With(ostler.TrueCondition("Reachable", "Answered", said)).
 		Status(map[string]int{"httpStatus": answer.Status, "bytes": len(answer.Body)}), nil
 }
 
@@ -56,7 +56,7 @@ func cleanup(bookmark *ostler.Object[Bookmark]) (*ostler.Outcome, error) {
 		}
 	}
 	ostler.Event("Forgotten", spec.Title+" is forgotten")
-	return ostler.Settled(), nil
+	return ostler.AwaitChange(), nil
 }
 
 func init() {

@@ -22,7 +22,7 @@ func TestAPageIsKept(t *testing.T) {
 		return wit.HttpResponse{Status: 200, Body: []byte("page")}, nil
 	}
 	var applied string
-	wit.KubernetesApply = func(object []byte, options wit.KubernetesWriteOptions) ([]byte, *wit.Error) {
+	wit.KubernetesApply = func(object []byte, options wit.KubernetesApplyOptions) ([]byte, *wit.Error) {
 		if !options.Owned || !options.Force {
 			t.Errorf("options %v", options)
 		}
@@ -33,7 +33,7 @@ func TestAPageIsKept(t *testing.T) {
 	if result.Err != nil {
 		t.Fatal(result.Err)
 	}
-	if asked.Method != "GET" || asked.PathAndQuery != "/x" || asked.Upstream.Name != "pages" {
+	if asked.Method != wit.HttpMethodGet || asked.PathAndQuery != "/x" || asked.Upstream.Name != "pages" {
 		t.Errorf("asked %v", asked)
 	}
 	if !strings.Contains(applied, `"data":{"page":"page","title":"A"}`) {
@@ -49,10 +49,10 @@ func TestWhatIsInTheWayIsTold(t *testing.T) {
 		return wit.HttpResponse{}, &wit.Error{Case: wit.ErrorNotFound, NotFound: "Upstream pages"}
 	}
 	failure := reconciled("/x").Err
-	if failure.Resolution.Case != wit.ReconcilerResolutionYield || failure.Message != "Not found: Upstream pages" {
+	if failure.Resolution.Case != wit.ReconcilerResolutionWait || failure.Message != "Not found: Upstream pages" {
 		t.Errorf("%v", failure)
 	}
-	if failure = reconciled("x").Err; failure.Resolution.Case != wit.ReconcilerResolutionParked {
+	if failure = reconciled("x").Err; failure.Resolution.Case != wit.ReconcilerResolutionTerminal {
 		t.Errorf("%v", failure)
 	}
 }

@@ -1,14 +1,14 @@
 // The example of four languages: what an upstream says at a path is kept in a ConfigMap.
-import { no, parked, plugin, poll, retry, settled, yes } from "ostler";
+import { awaitChange, falseCondition, plugin, poll, retry, terminal, trueCondition } from "ostler";
 
 function reconcile({ metadata, spec }, host) {
   if (!spec.path.startsWith("/")) {
-    throw parked("InvalidPath", `spec.path: ${spec.path} does not start with /`);
+    throw terminal("InvalidPath", `spec.path: ${spec.path} does not start with /`);
   }
   const answer = host.upstream(spec.upstream).get(spec.path);
   const said = `GET ${spec.path} was answered with ${answer.status}`;
   if (!answer.ok) {
-    throw retry("UnexpectedAnswer", said).with(no("Reachable", "UnexpectedAnswer", said));
+    throw retry("UnexpectedAnswer", said).with(falseCondition("Reachable", "UnexpectedAnswer", said));
   }
   host.applyOwned({
     apiVersion: "v1",
@@ -17,8 +17,8 @@ function reconcile({ metadata, spec }, host) {
     data: { title: spec.title, page: answer.text() },
   });
   return poll(spec.every && spec.every * 1000)
-    .with(yes("Ready", "Kept", `${spec.title} is kept`))
-    .with(yes("Reachable", "Answered", said))
+    .with(trueCondition("Ready", "Kept", `${spec.title} is kept`))
+    .with(trueCondition("Reachable", "Answered", said))
     .withStatus({ httpStatus: answer.status, bytes: answer.body.length });
 }
 
@@ -30,7 +30,7 @@ function cleanup({ spec }, host) {
     }
   }
   host.event("Forgotten", `${spec.title} is forgotten`);
-  return settled();
+  return awaitChange();
 }
 
 export const reconciler = plugin({

@@ -1,6 +1,6 @@
 """The example of four languages: what an upstream says at a path is kept in a ConfigMap."""
 
-from ostler import Kind, no, parked, plugin, poll, retry, settled, yes
+from ostler import Kind, await_change, false_condition, plugin, poll, retry, terminal, true_condition
 
 
 class Bookmark(Kind):
@@ -10,11 +10,11 @@ class Bookmark(Kind):
     def reconcile(self, bookmark, host):
         metadata, spec = bookmark["metadata"], bookmark["spec"]
         if not spec["path"].startswith("/"):
-            raise parked("InvalidPath", f"spec.path: {spec['path']} does not start with /")
+            raise terminal("InvalidPath", f"spec.path: {spec['path']} does not start with /")
         answer = host.upstream(spec["upstream"]).get(spec["path"])
         said = f"GET {spec['path']} was answered with {answer.status}"
         if not answer.ok:
-            raise retry("UnexpectedAnswer", said).with_(no("Reachable", "UnexpectedAnswer", said))
+            raise retry("UnexpectedAnswer", said).with_(false_condition("Reachable", "UnexpectedAnswer", said))
         host.apply_owned({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -23,8 +23,8 @@ class Bookmark(Kind):
         })
         return (
             poll(spec["every"] * 1000 if spec.get("every") else None)
-            .with_(yes("Ready", "Kept", f"{spec['title']} is kept"))
-            .with_(yes("Reachable", "Answered", said))
+            .with_(true_condition("Ready", "Kept", f"{spec['title']} is kept"))
+            .with_(true_condition("Reachable", "Answered", said))
             .with_status(httpStatus=answer.status, bytes=len(answer.body))
         )
 
@@ -35,7 +35,7 @@ class Bookmark(Kind):
             if not answer.ok and answer.status != 404:
                 raise retry("UnexpectedAnswer", f"DELETE {spec['path']} was answered with {answer.status}")
         host.event("Forgotten", f"{spec['title']} is forgotten")
-        return settled()
+        return await_change()
 
 
 Reconciler = plugin("bookmark-python", "0.1.0", Bookmark())

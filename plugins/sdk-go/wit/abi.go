@@ -72,15 +72,32 @@ func storeListString(p uint32, v []string) {
 	store(p+4, count)
 }
 
+func loadKubernetesProjection(p uint32) (v KubernetesProjection) {
+	v.Case = load[KubernetesProjectionCase](p)
+	switch v.Case {
+	case KubernetesProjectionFields:
+		v.Fields = loadListString(p + 4)
+	}
+	return v
+}
+
+func storeKubernetesProjection(p uint32, v KubernetesProjection) {
+	store(p, v.Case)
+	switch v.Case {
+	case KubernetesProjectionFields:
+		storeListString(p+4, v.Fields)
+	}
+}
+
 func loadKubernetesGetOptions(p uint32) (v KubernetesGetOptions) {
 	v.Live = load[uint8](p+0) != 0
-	v.Fields = loadListString(p + 4)
+	v.Projection = loadKubernetesProjection(p + 4)
 	return v
 }
 
 func storeKubernetesGetOptions(p uint32, v KubernetesGetOptions) {
 	store(uint32(p+0), uint8(flag(v.Live)))
-	storeListString(p+4, v.Fields)
+	storeKubernetesProjection(p+4, v.Projection)
 }
 
 func loadOptionBytes(p uint32) (v *[]byte) {
@@ -98,19 +115,32 @@ func storeOptionBytes(p uint32, v *[]byte) {
 	}
 }
 
+func loadConditionStatus(p uint32) (v ConditionStatus) {
+	v = load[ConditionStatus](p)
+	return v
+}
+
+func storeConditionStatus(p uint32, v ConditionStatus) {
+	store(p, v)
+}
+
 func loadNotReady(p uint32) (v NotReady) {
 	v.Ref = loadObjectRef(p + 0)
-	v.Exists = load[uint8](p+56) != 0
-	v.Reason = loadString(p + 60)
-	v.Message = loadString(p + 68)
+	v.Condition = loadString(p + 56)
+	v.Status = loadConditionStatus(p + 64)
+	v.Exists = load[uint8](p+65) != 0
+	v.Reason = loadString(p + 68)
+	v.Message = loadString(p + 76)
 	return v
 }
 
 func storeNotReady(p uint32, v NotReady) {
 	storeObjectRef(p+0, v.Ref)
-	store(uint32(p+56), uint8(flag(v.Exists)))
-	storeString(p+60, v.Reason)
-	storeString(p+68, v.Message)
+	storeString(p+56, v.Condition)
+	storeConditionStatus(p+64, v.Status)
+	store(uint32(p+65), uint8(flag(v.Exists)))
+	storeString(p+68, v.Reason)
+	storeString(p+76, v.Message)
 }
 
 func loadError(p uint32) (v Error) {
@@ -130,8 +160,8 @@ func loadError(p uint32) (v Error) {
 		v.Unavailable = loadString(p + 8)
 	case ErrorNotReady:
 		v.NotReady = loadNotReady(p + 8)
-	case ErrorBudget:
-		v.Budget = loadString(p + 8)
+	case ErrorLimitExceeded:
+		v.LimitExceeded = loadString(p + 8)
 	case ErrorUnsupported:
 		v.Unsupported = loadString(p + 8)
 	}
@@ -155,8 +185,8 @@ func storeError(p uint32, v Error) {
 		storeString(p+8, v.Unavailable)
 	case ErrorNotReady:
 		storeNotReady(p+8, v.NotReady)
-	case ErrorBudget:
-		storeString(p+8, v.Budget)
+	case ErrorLimitExceeded:
+		storeString(p+8, v.LimitExceeded)
 	case ErrorUnsupported:
 		storeString(p+8, v.Unsupported)
 	}
@@ -185,16 +215,35 @@ func storeResultOptionBytesOrError(p uint32, v Result[*[]byte, Error]) {
 func hostKubernetesGet(a0 uint32, a1 uint32)
 
 // KubernetesGet:
-// One object; none when there is none. Errors: denied, invalid, unavailable, budget.
+// Returns an object, or none if there is no such object.
+//
+// Fails with `invalid` if the reference is malformed, and with `unavailable`
+// if the cache cannot be filled or, for a live read, if the API server
+// cannot be reached.
 func KubernetesGet(ref ObjectRef, options KubernetesGetOptions) (*[]byte, *Error) {
 	defer release()
-	p := allocate(68, 4)
+	p := allocate(72, 4)
 	storeObjectRef(p+0, ref)
 	storeKubernetesGetOptions(p+56, options)
-	answer := allocate(96, 8)
+	answer := allocate(104, 8)
 	hostKubernetesGet(p, answer)
 	r := loadResultOptionBytesOrError(answer)
 	return r.Ok, r.Err
+}
+
+func loadOptionUint32(p uint32) (v *uint32) {
+	if load[uint8](p) != 0 {
+		some := load[uint32](p + 4)
+		v = &some
+	}
+	return v
+}
+
+func storeOptionUint32(p uint32, v *uint32) {
+	store(p, uint8(flag(v != nil)))
+	if v != nil {
+		store(uint32(p+4), *v)
+	}
 }
 
 func loadKubernetesListOptions(p uint32) (v KubernetesListOptions) {
@@ -202,10 +251,10 @@ func loadKubernetesListOptions(p uint32) (v KubernetesListOptions) {
 	v.Namespace = loadOptionString(p + 12)
 	v.LabelSelector = loadOptionString(p + 24)
 	v.FieldSelector = loadOptionString(p + 36)
-	v.Fields = loadListString(p + 48)
-	v.Limit = load[uint32](p + 56)
-	v.ContinueToken = loadOptionString(p + 60)
-	v.Live = load[uint8](p+72) != 0
+	v.Projection = loadKubernetesProjection(p + 48)
+	v.Limit = loadOptionUint32(p + 60)
+	v.ContinueToken = loadOptionString(p + 68)
+	v.Live = load[uint8](p+80) != 0
 	return v
 }
 
@@ -214,10 +263,10 @@ func storeKubernetesListOptions(p uint32, v KubernetesListOptions) {
 	storeOptionString(p+12, v.Namespace)
 	storeOptionString(p+24, v.LabelSelector)
 	storeOptionString(p+36, v.FieldSelector)
-	storeListString(p+48, v.Fields)
-	store(uint32(p+56), v.Limit)
-	storeOptionString(p+60, v.ContinueToken)
-	store(uint32(p+72), uint8(flag(v.Live)))
+	storeKubernetesProjection(p+48, v.Projection)
+	storeOptionUint32(p+60, v.Limit)
+	storeOptionString(p+68, v.ContinueToken)
+	store(uint32(p+80), uint8(flag(v.Live)))
 }
 
 func lowerListBytes(v [][]byte) (uint32, uint32) {
@@ -279,13 +328,16 @@ func storeResultKubernetesPageOrError(p uint32, v Result[KubernetesPage, Error])
 func hostKubernetesList(a0 uint32, a1 uint32)
 
 // KubernetesList:
-// Objects of a kind, ordered by namespace and name. Errors: as `get`.
+// Returns the objects of a kind that match the options, one page at a time.
+//
+// Fails with `invalid` if a selector or the token is malformed, and with
+// `unavailable` as `get` does.
 func KubernetesList(gvk Gvk, options KubernetesListOptions) (KubernetesPage, *Error) {
 	defer release()
-	p := allocate(100, 4)
+	p := allocate(108, 4)
 	storeGvk(p+0, gvk)
 	storeKubernetesListOptions(p+24, options)
-	answer := allocate(96, 8)
+	answer := allocate(104, 8)
 	hostKubernetesList(p, answer)
 	r := loadResultKubernetesPageOrError(answer)
 	return r.Ok, r.Err
@@ -314,8 +366,11 @@ func storeResultBytesOrError(p uint32, v Result[[]byte, Error]) {
 func hostKubernetesRequireReady(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
 
 // KubernetesRequireReady:
-// An object whose Ready condition is True for its current generation and
-// which is not being deleted; otherwise `not-ready`, also when there is none.
+// Returns an object whose condition `Ready` is `True` for its current
+// generation, and which is not being deleted.
+//
+// Fails with `not-ready` if there is no such object or it is not ready, and
+// otherwise as `get` does.
 func KubernetesRequireReady(ref ObjectRef) ([]byte, *Error) {
 	defer release()
 	address1, count2 := lowerString(ref.Gvk.Group)
@@ -340,51 +395,262 @@ func KubernetesRequireReady(ref ObjectRef) ([]byte, *Error) {
 		flat16 = count13
 	}
 	address17, count18 := lowerString(ref.Name)
-	answer := allocate(96, 8)
+	answer := allocate(104, 8)
 	hostKubernetesRequireReady(address1, count2, address3, count4, address5, count6, some9, flat10, flat11, some14, flat15, flat16, address17, count18, answer)
 	r := loadResultBytesOrError(answer)
 	return r.Ok, r.Err
 }
 
+//go:wasmimport ostler:plugin/kubernetes@0.1.0 require-condition
+func hostKubernetesRequireCondition(a0 uint32, a1 uint32)
+
+// KubernetesRequireCondition:
+// Returns an object whose condition of this type has this status for its
+// current generation, and which is not being deleted. A condition without
+// `observedGeneration` counts by `status.observedGeneration`; if the object
+// has neither, the condition counts as it is.
+//
+// Fails with `not-ready` if there is no such object or its condition differs,
+// with `invalid` if the type is empty, and otherwise as `get` does.
+func KubernetesRequireCondition(ref ObjectRef, type_ string, status ConditionStatus) ([]byte, *Error) {
+	defer release()
+	p := allocate(68, 4)
+	storeObjectRef(p+0, ref)
+	storeString(p+56, type_)
+	storeConditionStatus(p+64, status)
+	answer := allocate(104, 8)
+	hostKubernetesRequireCondition(p, answer)
+	r := loadResultBytesOrError(answer)
+	return r.Ok, r.Err
+}
+
+func loadSecretKeyRef(p uint32) (v SecretKeyRef) {
+	v.Cluster = loadOptionString(p + 0)
+	v.Namespace = loadOptionString(p + 12)
+	v.Name = loadString(p + 24)
+	v.Key = loadString(p + 32)
+	return v
+}
+
+func storeSecretKeyRef(p uint32, v SecretKeyRef) {
+	storeOptionString(p+0, v.Cluster)
+	storeOptionString(p+12, v.Namespace)
+	storeString(p+24, v.Name)
+	storeString(p+32, v.Key)
+}
+
+func loadUsername(p uint32) (v Username) {
+	v.Case = load[UsernameCase](p)
+	switch v.Case {
+	case UsernameLiteral:
+		v.Literal = loadString(p + 4)
+	case UsernameSecret:
+		v.Secret = loadSecretKeyRef(p + 4)
+	}
+	return v
+}
+
+func storeUsername(p uint32, v Username) {
+	store(p, v.Case)
+	switch v.Case {
+	case UsernameLiteral:
+		storeString(p+4, v.Literal)
+	case UsernameSecret:
+		storeSecretKeyRef(p+4, v.Secret)
+	}
+}
+
+func loadBasicCredentials(p uint32) (v BasicCredentials) {
+	v.Username = loadUsername(p + 0)
+	v.Password = loadSecretKeyRef(p + 44)
+	return v
+}
+
+func storeBasicCredentials(p uint32, v BasicCredentials) {
+	storeUsername(p+0, v.Username)
+	storeSecretKeyRef(p+44, v.Password)
+}
+
+func loadSecretSource(p uint32) (v SecretSource) {
+	v.Case = load[SecretSourceCase](p)
+	switch v.Case {
+	case SecretSourceKey:
+		v.Key = loadSecretKeyRef(p + 4)
+	case SecretSourceBasic:
+		v.Basic = loadBasicCredentials(p + 4)
+	}
+	return v
+}
+
+func storeSecretSource(p uint32, v SecretSource) {
+	store(p, v.Case)
+	switch v.Case {
+	case SecretSourceKey:
+		storeSecretKeyRef(p+4, v.Key)
+	case SecretSourceBasic:
+		storeBasicCredentials(p+4, v.Basic)
+	}
+}
+
+func loadEncoding(p uint32) (v Encoding) {
+	v = load[Encoding](p)
+	return v
+}
+
+func storeEncoding(p uint32, v Encoding) {
+	store(p, v)
+}
+
+func loadSubstitution(p uint32) (v Substitution) {
+	v.Placeholder = loadString(p + 0)
+	v.Source = loadSecretSource(p + 8)
+	v.Encoding = loadEncoding(p + 96)
+	return v
+}
+
+func storeSubstitution(p uint32, v Substitution) {
+	storeString(p+0, v.Placeholder)
+	storeSecretSource(p+8, v.Source)
+	storeEncoding(p+96, v.Encoding)
+}
+
+func lowerListSubstitution(v []Substitution) (uint32, uint32) {
+	address := allocate(uint32(len(v))*100, 4)
+	item := address
+	for i := range v {
+		storeSubstitution(item, v[i])
+		item += 100
+	}
+	return address, uint32(len(v))
+}
+
+func loadListSubstitution(p uint32) (v []Substitution) {
+	item, count := load[uint32](p), load[uint32](p+4)
+	for range count {
+		v = append(v, loadSubstitution(item))
+		item += 100
+	}
+	return v
+}
+
+func storeListSubstitution(p uint32, v []Substitution) {
+	address, count := lowerListSubstitution(v)
+	store(p, address)
+	store(p+4, count)
+}
+
 //go:wasmimport ostler:plugin/kubernetes@0.1.0 apply
-func hostKubernetesApply(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
+func hostKubernetesApply(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32)
 
 // KubernetesApply:
-// Server-side apply of the fields given; the field manager is the plugin's.
-// Suppressed when it would change nothing. Gives the object as it is then.
-// Errors: denied, conflict (with the other manager), invalid, unavailable, budget.
-func KubernetesApply(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
+// Applies the given fields by server-side apply and returns the resulting
+// object. The field manager is the name of the plugin. An apply that would
+// change nothing is not sent.
+//
+// Fails with `conflict` if another manager owns a field and `force` is not
+// set, with `invalid` if the object or a substitution is malformed or the
+// API server rejects it, with `not-found` if a substituted secret does not
+// exist, and with `unavailable` if the API server cannot be reached.
+func KubernetesApply(object []byte, options KubernetesApplyOptions) ([]byte, *Error) {
 	defer release()
 	address19, count20 := lowerBytes(object)
-	answer := allocate(96, 8)
-	hostKubernetesApply(address19, count20, flag(options.Owned), flag(options.Force), answer)
+	var some23 uint32
+	var flat24 uint32
+	var flat25 uint32
+	if options.Cluster != nil {
+		some23 = 1
+		address21, count22 := lowerString((*options.Cluster))
+		flat24 = address21
+		flat25 = count22
+	}
+	address26, count27 := lowerListSubstitution(options.Substitutions)
+	answer := allocate(104, 8)
+	hostKubernetesApply(address19, count20, some23, flat24, flat25, flag(options.Owned), flag(options.Force), address26, count27, answer)
 	r := loadResultBytesOrError(answer)
 	return r.Ok, r.Err
 }
 
 //go:wasmimport ostler:plugin/kubernetes@0.1.0 create
-func hostKubernetesCreate(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
+func hostKubernetesCreate(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32)
 
 // KubernetesCreate:
-// Creates; `conflict` when it is there already. `force` has no meaning.
-func KubernetesCreate(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
+// Creates an object and returns it.
+//
+// Fails with `conflict` if the object exists, and otherwise as `apply` does.
+func KubernetesCreate(object []byte, options KubernetesCreateOptions) ([]byte, *Error) {
 	defer release()
-	address21, count22 := lowerBytes(object)
-	answer := allocate(96, 8)
-	hostKubernetesCreate(address21, count22, flag(options.Owned), flag(options.Force), answer)
+	address28, count29 := lowerBytes(object)
+	var some32 uint32
+	var flat33 uint32
+	var flat34 uint32
+	if options.Cluster != nil {
+		some32 = 1
+		address30, count31 := lowerString((*options.Cluster))
+		flat33 = address30
+		flat34 = count31
+	}
+	address35, count36 := lowerListSubstitution(options.Substitutions)
+	answer := allocate(104, 8)
+	hostKubernetesCreate(address28, count29, some32, flat33, flat34, flag(options.Owned), address35, count36, answer)
 	r := loadResultBytesOrError(answer)
 	return r.Ok, r.Err
 }
 
+func loadKubernetesPreconditions(p uint32) (v KubernetesPreconditions) {
+	v.Uid = loadOptionString(p + 0)
+	v.ResourceVersion = loadOptionString(p + 12)
+	return v
+}
+
+func storeKubernetesPreconditions(p uint32, v KubernetesPreconditions) {
+	storeOptionString(p+0, v.Uid)
+	storeOptionString(p+12, v.ResourceVersion)
+}
+
+//go:wasmimport ostler:plugin/kubernetes@0.1.0 patch
+func hostKubernetesPatch(a0 uint32, a1 uint32)
+
+// KubernetesPatch:
+// Applies a JSON merge patch (RFC 7386) to an object and returns the
+// result. Prefer `apply`, which records the ownership of fields; a patch is
+// for changes that depend on the current object, for example to an element
+// of a list. `metadata` may change in its labels and annotations alone, and
+// `status` is ignored.
+//
+// Fails with `not-found` if there is no such object, with `conflict` if a
+// precondition is not met, with `invalid` if the patch is malformed or the
+// API server rejects it, and with `unavailable` if the API server cannot be
+// reached.
+func KubernetesPatch(ref ObjectRef, patch []byte, preconditions KubernetesPreconditions) ([]byte, *Error) {
+	defer release()
+	p := allocate(88, 4)
+	storeObjectRef(p+0, ref)
+	storeBytes(p+56, patch)
+	storeKubernetesPreconditions(p+64, preconditions)
+	answer := allocate(104, 8)
+	hostKubernetesPatch(p, answer)
+	r := loadResultBytesOrError(answer)
+	return r.Ok, r.Err
+}
+
+func loadKubernetesPropagation(p uint32) (v KubernetesPropagation) {
+	v = load[KubernetesPropagation](p)
+	return v
+}
+
+func storeKubernetesPropagation(p uint32, v KubernetesPropagation) {
+	store(p, v)
+}
+
 func loadKubernetesDeleteOptions(p uint32) (v KubernetesDeleteOptions) {
-	v.Propagation = loadOptionString(p + 0)
-	v.Uid = loadOptionString(p + 12)
+	v.Propagation = loadKubernetesPropagation(p + 0)
+	v.Preconditions = loadKubernetesPreconditions(p + 4)
 	return v
 }
 
 func storeKubernetesDeleteOptions(p uint32, v KubernetesDeleteOptions) {
-	storeOptionString(p+0, v.Propagation)
-	storeOptionString(p+12, v.Uid)
+	storeKubernetesPropagation(p+0, v.Propagation)
+	storeKubernetesPreconditions(p+4, v.Preconditions)
 }
 
 func loadResultUnitOrError(p uint32) (v Result[Unit, Error]) {
@@ -410,13 +676,16 @@ func storeResultUnitOrError(p uint32, v Result[Unit, Error]) {
 func hostKubernetesDelete(a0 uint32, a1 uint32)
 
 // KubernetesDelete:
-// Deletes; an object that is gone already is no error. Errors: denied, conflict, unavailable, budget.
+// Deletes an object. It succeeds if there is no such object.
+//
+// Fails with `conflict` if a precondition is not met, and with `unavailable`
+// if the API server cannot be reached.
 func KubernetesDelete(ref ObjectRef, options KubernetesDeleteOptions) *Error {
 	defer release()
-	p := allocate(80, 4)
+	p := allocate(84, 4)
 	storeObjectRef(p+0, ref)
 	storeKubernetesDeleteOptions(p+56, options)
-	answer := allocate(96, 8)
+	answer := allocate(104, 8)
 	hostKubernetesDelete(p, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
@@ -426,48 +695,147 @@ func KubernetesDelete(ref ObjectRef, options KubernetesDeleteOptions) *Error {
 func hostReferencesHold(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
 
 // ReferencesHold:
-// Holds an object for as long as this one uses it. The set is declared
-// afresh in each reconcile: what is not held again is let go. The host
-// keeps the finalizers that encode it. Errors: denied, not-found, unsupported.
+// Holds an object for as long as the reconciled object uses it. Each
+// reconcile declares the whole set: what a successful reconcile does not
+// hold again is released. The host encodes holds as finalizers.
+//
+// Fails with `not-found` if there is no such object, with `not-ready` if it
+// is being deleted already, with `invalid` if the hold would close a cycle
+// of holds, and with `unavailable` if the API server cannot be reached.
 func ReferencesHold(ref ObjectRef) *Error {
 	defer release()
-	address23, count24 := lowerString(ref.Gvk.Group)
-	address25, count26 := lowerString(ref.Gvk.Version)
-	address27, count28 := lowerString(ref.Gvk.Kind)
-	var some31 uint32
-	var flat32 uint32
-	var flat33 uint32
+	address37, count38 := lowerString(ref.Gvk.Group)
+	address39, count40 := lowerString(ref.Gvk.Version)
+	address41, count42 := lowerString(ref.Gvk.Kind)
+	var some45 uint32
+	var flat46 uint32
+	var flat47 uint32
 	if ref.Cluster != nil {
-		some31 = 1
-		address29, count30 := lowerString((*ref.Cluster))
-		flat32 = address29
-		flat33 = count30
+		some45 = 1
+		address43, count44 := lowerString((*ref.Cluster))
+		flat46 = address43
+		flat47 = count44
 	}
-	var some36 uint32
-	var flat37 uint32
-	var flat38 uint32
+	var some50 uint32
+	var flat51 uint32
+	var flat52 uint32
 	if ref.Namespace != nil {
-		some36 = 1
-		address34, count35 := lowerString((*ref.Namespace))
-		flat37 = address34
-		flat38 = count35
+		some50 = 1
+		address48, count49 := lowerString((*ref.Namespace))
+		flat51 = address48
+		flat52 = count49
 	}
-	address39, count40 := lowerString(ref.Name)
-	answer := allocate(96, 8)
-	hostReferencesHold(address23, count24, address25, count26, address27, count28, some31, flat32, flat33, some36, flat37, flat38, address39, count40, answer)
+	address53, count54 := lowerString(ref.Name)
+	answer := allocate(104, 8)
+	hostReferencesHold(address37, count38, address39, count40, address41, count42, some45, flat46, flat47, some50, flat51, flat52, address53, count54, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
 }
 
-func loadHttpUpstream(p uint32) (v HttpUpstream) {
-	v.Namespace = loadOptionString(p + 0)
-	v.Name = loadString(p + 12)
+func lowerListObjectRef(v []ObjectRef) (uint32, uint32) {
+	address := allocate(uint32(len(v))*56, 4)
+	item := address
+	for i := range v {
+		storeObjectRef(item, v[i])
+		item += 56
+	}
+	return address, uint32(len(v))
+}
+
+func loadListObjectRef(p uint32) (v []ObjectRef) {
+	item, count := load[uint32](p), load[uint32](p+4)
+	for range count {
+		v = append(v, loadObjectRef(item))
+		item += 56
+	}
 	return v
 }
 
-func storeHttpUpstream(p uint32, v HttpUpstream) {
-	storeOptionString(p+0, v.Namespace)
-	storeString(p+12, v.Name)
+func storeListObjectRef(p uint32, v []ObjectRef) {
+	address, count := lowerListObjectRef(v)
+	store(p, address)
+	store(p+4, count)
+}
+
+func loadResultListObjectRefOrError(p uint32) (v Result[[]ObjectRef, Error]) {
+	if load[uint8](p) == 0 {
+		v.Ok = loadListObjectRef(p + 8)
+	} else {
+		failed := loadError(p + 8)
+		v.Err = &failed
+	}
+	return v
+}
+
+func storeResultListObjectRefOrError(p uint32, v Result[[]ObjectRef, Error]) {
+	store(p, uint8(flag(v.Err != nil)))
+	if v.Err == nil {
+		storeListObjectRef(p+8, v.Ok)
+	} else {
+		storeError(p+8, *v.Err)
+	}
+}
+
+//go:wasmimport ostler:plugin/references@0.1.0 list-holders
+func hostReferencesListHolders(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
+
+// ReferencesListHolders:
+// Returns the objects that hold an object, ordered by kind, namespace and
+// name; an empty list if there are none or the object does not exist. The
+// reconciled object is reconciled again when the list changes. It needs the
+// permission to read the object.
+//
+// Fails as `kubernetes.get` does.
+func ReferencesListHolders(ref ObjectRef) ([]ObjectRef, *Error) {
+	defer release()
+	address55, count56 := lowerString(ref.Gvk.Group)
+	address57, count58 := lowerString(ref.Gvk.Version)
+	address59, count60 := lowerString(ref.Gvk.Kind)
+	var some63 uint32
+	var flat64 uint32
+	var flat65 uint32
+	if ref.Cluster != nil {
+		some63 = 1
+		address61, count62 := lowerString((*ref.Cluster))
+		flat64 = address61
+		flat65 = count62
+	}
+	var some68 uint32
+	var flat69 uint32
+	var flat70 uint32
+	if ref.Namespace != nil {
+		some68 = 1
+		address66, count67 := lowerString((*ref.Namespace))
+		flat69 = address66
+		flat70 = count67
+	}
+	address71, count72 := lowerString(ref.Name)
+	answer := allocate(104, 8)
+	hostReferencesListHolders(address55, count56, address57, count58, address59, count60, some63, flat64, flat65, some68, flat69, flat70, address71, count72, answer)
+	r := loadResultListObjectRefOrError(answer)
+	return r.Ok, r.Err
+}
+
+func loadUpstreamRef(p uint32) (v UpstreamRef) {
+	v.Cluster = loadOptionString(p + 0)
+	v.Namespace = loadOptionString(p + 12)
+	v.Name = loadString(p + 24)
+	return v
+}
+
+func storeUpstreamRef(p uint32, v UpstreamRef) {
+	storeOptionString(p+0, v.Cluster)
+	storeOptionString(p+12, v.Namespace)
+	storeString(p+24, v.Name)
+}
+
+func loadHttpMethod(p uint32) (v HttpMethod) {
+	v = load[HttpMethod](p)
+	return v
+}
+
+func storeHttpMethod(p uint32, v HttpMethod) {
+	store(p, v)
 }
 
 func loadHttpHeader(p uint32) (v HttpHeader) {
@@ -506,76 +874,40 @@ func storeListHttpHeader(p uint32, v []HttpHeader) {
 	store(p+4, count)
 }
 
-func loadHttpEncoding(p uint32) (v HttpEncoding) {
-	v = load[HttpEncoding](p)
-	return v
-}
-
-func storeHttpEncoding(p uint32, v HttpEncoding) {
-	store(p, v)
-}
-
-func loadHttpSubstitution(p uint32) (v HttpSubstitution) {
-	v.Placeholder = loadString(p + 0)
-	v.Namespace = loadOptionString(p + 8)
-	v.Secret = loadString(p + 20)
-	v.Key = loadString(p + 28)
-	v.Encoding = loadHttpEncoding(p + 36)
-	return v
-}
-
-func storeHttpSubstitution(p uint32, v HttpSubstitution) {
-	storeString(p+0, v.Placeholder)
-	storeOptionString(p+8, v.Namespace)
-	storeString(p+20, v.Secret)
-	storeString(p+28, v.Key)
-	storeHttpEncoding(p+36, v.Encoding)
-}
-
-func lowerListHttpSubstitution(v []HttpSubstitution) (uint32, uint32) {
-	address := allocate(uint32(len(v))*40, 4)
-	item := address
-	for i := range v {
-		storeHttpSubstitution(item, v[i])
-		item += 40
-	}
-	return address, uint32(len(v))
-}
-
-func loadListHttpSubstitution(p uint32) (v []HttpSubstitution) {
-	item, count := load[uint32](p), load[uint32](p+4)
-	for range count {
-		v = append(v, loadHttpSubstitution(item))
-		item += 40
+func loadOptionUint64(p uint32) (v *uint64) {
+	if load[uint8](p) != 0 {
+		some := load[uint64](p + 8)
+		v = &some
 	}
 	return v
 }
 
-func storeListHttpSubstitution(p uint32, v []HttpSubstitution) {
-	address, count := lowerListHttpSubstitution(v)
-	store(p, address)
-	store(p+4, count)
+func storeOptionUint64(p uint32, v *uint64) {
+	store(p, uint8(flag(v != nil)))
+	if v != nil {
+		store(uint32(p+8), *v)
+	}
 }
 
 func loadHttpRequest(p uint32) (v HttpRequest) {
-	v.Upstream = loadHttpUpstream(p + 0)
-	v.Method = loadString(p + 20)
-	v.PathAndQuery = loadString(p + 28)
-	v.Headers = loadListHttpHeader(p + 36)
-	v.Body = loadOptionBytes(p + 44)
-	v.Substitutions = loadListHttpSubstitution(p + 56)
-	v.Timeout = load[uint32](p + 64)
+	v.Upstream = loadUpstreamRef(p + 0)
+	v.Method = loadHttpMethod(p + 32)
+	v.PathAndQuery = loadString(p + 36)
+	v.Headers = loadListHttpHeader(p + 44)
+	v.Body = loadOptionBytes(p + 52)
+	v.Substitutions = loadListSubstitution(p + 64)
+	v.Timeout = loadOptionUint64(p + 72)
 	return v
 }
 
 func storeHttpRequest(p uint32, v HttpRequest) {
-	storeHttpUpstream(p+0, v.Upstream)
-	storeString(p+20, v.Method)
-	storeString(p+28, v.PathAndQuery)
-	storeListHttpHeader(p+36, v.Headers)
-	storeOptionBytes(p+44, v.Body)
-	storeListHttpSubstitution(p+56, v.Substitutions)
-	store(uint32(p+64), v.Timeout)
+	storeUpstreamRef(p+0, v.Upstream)
+	storeHttpMethod(p+32, v.Method)
+	storeString(p+36, v.PathAndQuery)
+	storeListHttpHeader(p+44, v.Headers)
+	storeOptionBytes(p+52, v.Body)
+	storeListSubstitution(p+64, v.Substitutions)
+	storeOptionUint64(p+72, v.Timeout)
 }
 
 func loadHttpResponse(p uint32) (v HttpResponse) {
@@ -614,33 +946,55 @@ func storeResultHttpResponseOrError(p uint32, v Result[HttpResponse, Error]) {
 func hostHttpSend(a0 uint32, a1 uint32)
 
 // HttpSend:
-// Sends one request. Any HTTP status is an answer, not an error; a 401 is
-// tried once more after a fresh login. A login that is refused is answered
-// with status 401 and a text that says why. Redirects are not followed. Errors:
-// denied, not-found (upstream or secret), invalid, throttled, unavailable, budget.
-// A GET with `Cache-Control: max-age=N`, without body and substitutions, is
-// answered with what the upstream said to such a one (same path and other headers)
-// up to N seconds ago, if that was a 200: one request serves all objects, whoever
-// of them comes first. Any other answer and an error serve those who waited for it.
-// The credentials, what they are made of, and the substituted secrets with their
-// former values are masked in an answer, as far as the host has come to know them
-// since it started; of the credentials' passwords those of 8 characters or more.
+// Sends a request and returns the response. A response with any status code
+// is a success of this function. Redirects are not followed.
+//
+// # Authentication
+//
+// The host adds the credentials of the upstream. After a response with
+// status 401 it logs in again and repeats the request once. If the login
+// itself is refused, the function returns a response with status 401 and
+// the reason in its body.
+//
+// # Caching
+//
+// A GET request with the header `Cache-Control: max-age=N`, and without body
+// and substitutions, may be answered with an earlier response of status 200
+// that is at most N seconds old and belongs to the same path and header
+// fields. Concurrent requests of this kind share one request to the
+// upstream, whichever object they are for. Other responses and errors are
+// not cached; they are shared with the requests that were waiting for them.
+//
+// # Redaction
+//
+// In a response the host redacts the credentials, the values that they are
+// derived from, and the substituted secrets with their previous values, as
+// far as it has known them since it started. Passwords of the credentials
+// are redacted if they have 8 characters or more. Redaction guards against
+// accidents, not against a hostile server.
+//
+// # Errors
+//
+// Fails with `not-found` if the upstream or a secret does not exist, with
+// `invalid` if the request is malformed, with `throttled` if a limit of the
+// upstream is reached, and with `unavailable` if the upstream cannot be
+// reached, breaks the connection or exceeds the timeout.
 func HttpSend(request HttpRequest) (HttpResponse, *Error) {
 	defer release()
-	p := allocate(68, 4)
+	p := allocate(88, 8)
 	storeHttpRequest(p+0, request)
-	answer := allocate(96, 8)
+	answer := allocate(104, 8)
 	hostHttpSend(p, answer)
 	r := loadResultHttpResponseOrError(answer)
 	return r.Ok, r.Err
 }
 
 func lowerListHttpRequest(v []HttpRequest) (uint32, uint32) {
-	address := allocate(uint32(len(v))*68, 4)
+	address := allocate(uint32(len(v))*88, 8)
 	item := address
 	for i := range v {
 		storeHttpRequest(item, v[i])
-		item += 68
+		item += 88
 	}
 	return address, uint32(len(v))
 }
@@ -649,7 +1003,7 @@ func loadListHttpRequest(p uint32) (v []HttpRequest) {
 	item, count := load[uint32](p), load[uint32](p+4)
 	for range count {
 		v = append(v, loadHttpRequest(item))
-		item += 68
+		item += 88
 	}
 	return v
 }
@@ -661,11 +1015,11 @@ func storeListHttpRequest(p uint32, v []HttpRequest) {
 }
 
 func lowerListResultHttpResponseOrError(v []Result[HttpResponse, Error]) (uint32, uint32) {
-	address := allocate(uint32(len(v))*96, 8)
+	address := allocate(uint32(len(v))*104, 8)
 	item := address
 	for i := range v {
 		storeResultHttpResponseOrError(item, v[i])
-		item += 96
+		item += 104
 	}
 	return address, uint32(len(v))
 }
@@ -674,7 +1028,7 @@ func loadListResultHttpResponseOrError(p uint32) (v []Result[HttpResponse, Error
 	item, count := load[uint32](p), load[uint32](p+4)
 	for range count {
 		v = append(v, loadResultHttpResponseOrError(item))
-		item += 96
+		item += 104
 	}
 	return v
 }
@@ -689,13 +1043,14 @@ func storeListResultHttpResponseOrError(p uint32, v []Result[HttpResponse, Error
 func hostHttpSendAll(a0 uint32, a1 uint32, a2 uint32)
 
 // HttpSendAll:
-// Sends them side by side within the upstream's limits; answers in order. More
-// than 64 are not sent: each is answered with `budget`.
+// Sends several requests concurrently, within the limits of their
+// upstreams, and returns their results in the same order. At most 64
+// requests are sent at once; with more, each result is `limit-exceeded`.
 func HttpSendAll(requests []HttpRequest) []Result[HttpResponse, Error] {
 	defer release()
-	address41, count42 := lowerListHttpRequest(requests)
+	address73, count74 := lowerListHttpRequest(requests)
 	answer := allocate(8, 4)
-	hostHttpSendAll(address41, count42, answer)
+	hostHttpSendAll(address73, count74, answer)
 	r := loadListResultHttpResponseOrError(answer)
 	return r
 }
@@ -720,77 +1075,78 @@ func storeResultOptionStringOrError(p uint32, v Result[*string, Error]) {
 }
 
 //go:wasmimport ostler:plugin/http@0.1.0 secret-digest
-func hostHttpSecretDigest(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32)
+func hostHttpSecretDigest(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32)
 
 // HttpSecretDigest:
-// A digest of a Secret's key that changes when the value does and tells
-// nothing about it; for noticing a rotation. None when there is no such key.
-func HttpSecretDigest(namespace *string, secret string, key string) (*string, *Error) {
+// Returns a keyed digest of the value of a secret, or none if there is no
+// such key. It changes when the value changes and reveals nothing about it,
+// so a plugin can notice a rotation. The reconciled object is reconciled
+// again when the secret changes.
+//
+// Fails with `invalid` if the reference is malformed.
+func HttpSecretDigest(secret SecretKeyRef) (*string, *Error) {
 	defer release()
-	var some45 uint32
-	var flat46 uint32
-	var flat47 uint32
-	if namespace != nil {
-		some45 = 1
-		address43, count44 := lowerString((*namespace))
-		flat46 = address43
-		flat47 = count44
+	var some77 uint32
+	var flat78 uint32
+	var flat79 uint32
+	if secret.Cluster != nil {
+		some77 = 1
+		address75, count76 := lowerString((*secret.Cluster))
+		flat78 = address75
+		flat79 = count76
 	}
-	address48, count49 := lowerString(secret)
-	address50, count51 := lowerString(key)
-	answer := allocate(96, 8)
-	hostHttpSecretDigest(some45, flat46, flat47, address48, count49, address50, count51, answer)
+	var some82 uint32
+	var flat83 uint32
+	var flat84 uint32
+	if secret.Namespace != nil {
+		some82 = 1
+		address80, count81 := lowerString((*secret.Namespace))
+		flat83 = address80
+		flat84 = count81
+	}
+	address85, count86 := lowerString(secret.Name)
+	address87, count88 := lowerString(secret.Key)
+	answer := allocate(104, 8)
+	hostHttpSecretDigest(some77, flat78, flat79, some82, flat83, flat84, address85, count86, address87, count88, answer)
 	r := loadResultOptionStringOrError(answer)
 	return r.Ok, r.Err
 }
 
-func loadTupleStringString(p uint32) (v struct {
-	F0 string
-	F1 string
-}) {
-	v.F0 = loadString(p + 0)
-	v.F1 = loadString(p + 8)
+func loadHttpDataMatch(p uint32) (v HttpDataMatch) {
+	v.Pointer = loadString(p + 0)
+	v.Value = loadString(p + 8)
 	return v
 }
 
-func storeTupleStringString(p uint32, v struct {
-	F0 string
-	F1 string
-}) {
-	storeString(p+0, v.F0)
-	storeString(p+8, v.F1)
+func storeHttpDataMatch(p uint32, v HttpDataMatch) {
+	storeString(p+0, v.Pointer)
+	storeString(p+8, v.Value)
 }
 
-func loadOptionTupleStringString(p uint32) (v *struct {
-	F0 string
-	F1 string
-}) {
+func loadOptionHttpDataMatch(p uint32) (v *HttpDataMatch) {
 	if load[uint8](p) != 0 {
-		some := loadTupleStringString(p + 4)
+		some := loadHttpDataMatch(p + 4)
 		v = &some
 	}
 	return v
 }
 
-func storeOptionTupleStringString(p uint32, v *struct {
-	F0 string
-	F1 string
-}) {
+func storeOptionHttpDataMatch(p uint32, v *HttpDataMatch) {
 	store(p, uint8(flag(v != nil)))
 	if v != nil {
-		storeTupleStringString(p+4, *v)
+		storeHttpDataMatch(p+4, *v)
 	}
 }
 
 func loadHttpEventMatch(p uint32) (v HttpEventMatch) {
 	v.Name = loadOptionString(p + 0)
-	v.Data = loadOptionTupleStringString(p + 12)
+	v.Data = loadOptionHttpDataMatch(p + 12)
 	return v
 }
 
 func storeHttpEventMatch(p uint32, v HttpEventMatch) {
 	storeOptionString(p+0, v.Name)
-	storeOptionTupleStringString(p+12, v.Data)
+	storeOptionHttpDataMatch(p+12, v.Data)
 }
 
 func lowerListHttpEventMatch(v []HttpEventMatch) (uint32, uint32) {
@@ -819,36 +1175,72 @@ func storeListHttpEventMatch(p uint32, v []HttpEventMatch) {
 }
 
 //go:wasmimport ostler:plugin/http@0.1.0 subscribe
-func hostHttpSubscribe(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32)
+func hostHttpSubscribe(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
 
 // HttpSubscribe:
-// Keeps an event stream (server-sent events) open on behalf of the object,
-// whose events wake it. One connection per upstream and path serves all
-// objects; it is opened again with back-off, after the last event where the
-// server gives ids. Whenever something may have been missed, the first time
-// included, the object is woken once: subscribe first, then read. Ends when a
-// reconcile that succeeds doesn't subscribe again, with the object, or with
-// this host's leading. Needs the grant of a GET. Errors: denied, not-found,
-// invalid, unavailable (also when the upstream has too many streams).
+// Keeps an event stream open on behalf of the reconciled object. Its events
+// cause a reconcile.
+//
+// One connection per upstream and path serves all objects. The host
+// reconnects with backoff, after the last event if the server sends ids.
+// Whenever events may have been missed, which includes the first
+// connection, it reconciles the object once; so subscribe first, then read.
+// The subscription ends when a successful reconcile does not repeat it, with
+// the object, and with the leadership of the host. It needs the grant for a
+// GET request.
+//
+// Fails with `not-found` if the upstream does not exist, with `invalid` if
+// the subscription is malformed, and with `unavailable` if the upstream has
+// too many streams.
 func HttpSubscribe(subscription HttpSubscription) *Error {
 	defer release()
-	var some54 uint32
-	var flat55 uint32
-	var flat56 uint32
-	if subscription.Upstream.Namespace != nil {
-		some54 = 1
-		address52, count53 := lowerString((*subscription.Upstream.Namespace))
-		flat55 = address52
-		flat56 = count53
+	var some91 uint32
+	var flat92 uint32
+	var flat93 uint32
+	if subscription.Upstream.Cluster != nil {
+		some91 = 1
+		address89, count90 := lowerString((*subscription.Upstream.Cluster))
+		flat92 = address89
+		flat93 = count90
 	}
-	address57, count58 := lowerString(subscription.Upstream.Name)
-	address59, count60 := lowerString(subscription.PathAndQuery)
-	address61, count62 := lowerListHttpEventMatch(subscription.Wake)
-	address63, count64 := lowerListHttpEventMatch(subscription.Until)
-	answer := allocate(96, 8)
-	hostHttpSubscribe(some54, flat55, flat56, address57, count58, address59, count60, address61, count62, address63, count64, answer)
+	var some96 uint32
+	var flat97 uint32
+	var flat98 uint32
+	if subscription.Upstream.Namespace != nil {
+		some96 = 1
+		address94, count95 := lowerString((*subscription.Upstream.Namespace))
+		flat97 = address94
+		flat98 = count95
+	}
+	address99, count100 := lowerString(subscription.Upstream.Name)
+	address101, count102 := lowerString(subscription.PathAndQuery)
+	address103, count104 := lowerListHttpEventMatch(subscription.Wake)
+	address105, count106 := lowerListHttpEventMatch(subscription.Until)
+	answer := allocate(104, 8)
+	hostHttpSubscribe(some91, flat92, flat93, some96, flat97, flat98, address99, count100, address101, count102, address103, count104, address105, count106, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
+}
+
+func loadHttpEventQuery(p uint32) (v HttpEventQuery) {
+	v.Upstream = loadUpstreamRef(p + 0)
+	v.PathAndQuery = loadString(p + 32)
+	v.Select = loadListHttpEventMatch(p + 40)
+	v.Until = loadListHttpEventMatch(p + 48)
+	v.MaxEvents = loadOptionUint32(p + 56)
+	v.MaxBytes = loadOptionUint32(p + 64)
+	v.Timeout = loadOptionUint64(p + 72)
+	return v
+}
+
+func storeHttpEventQuery(p uint32, v HttpEventQuery) {
+	storeUpstreamRef(p+0, v.Upstream)
+	storeString(p+32, v.PathAndQuery)
+	storeListHttpEventMatch(p+40, v.Select)
+	storeListHttpEventMatch(p+48, v.Until)
+	storeOptionUint32(p+56, v.MaxEvents)
+	storeOptionUint32(p+64, v.MaxBytes)
+	storeOptionUint64(p+72, v.Timeout)
 }
 
 func loadHttpEvent(p uint32) (v HttpEvent) {
@@ -922,33 +1314,240 @@ func storeResultHttpEventTailOrError(p uint32, v Result[HttpEventTail, Error]) {
 }
 
 //go:wasmimport ostler:plugin/http@0.1.0 read-events
-func hostHttpReadEvents(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
+func hostHttpReadEvents(a0 uint32, a1 uint32)
 
 // HttpReadEvents:
-// Reads an event stream through to its end and gives the last events of it;
-// the host keeps no more than these. Secrets that it has put into requests since
-// it started, and the credentials, are masked, but not one that is split over two
-// events. While it reads it is one of the upstream's requests in flight. Wakes
-// nobody. Errors: denied, not-found, invalid, throttled, unavailable.
+// Reads an event stream to its end and returns its last events; the host
+// keeps no more than these. The query counts as one concurrent request to
+// the upstream, and its events cause no reconcile. Redaction works as in
+// `send`, but a secret that is split over two events is not recognized.
+//
+// Fails as `send` does.
 func HttpReadEvents(query HttpEventQuery) (HttpEventTail, *Error) {
 	defer release()
-	var some67 uint32
-	var flat68 uint32
-	var flat69 uint32
-	if query.Upstream.Namespace != nil {
-		some67 = 1
-		address65, count66 := lowerString((*query.Upstream.Namespace))
-		flat68 = address65
-		flat69 = count66
-	}
-	address70, count71 := lowerString(query.Upstream.Name)
-	address72, count73 := lowerString(query.PathAndQuery)
-	address74, count75 := lowerListHttpEventMatch(query.Select)
-	address76, count77 := lowerListHttpEventMatch(query.Until)
-	answer := allocate(96, 8)
-	hostHttpReadEvents(some67, flat68, flat69, address70, count71, address72, count73, address74, count75, address76, count77, uint32(query.Last), uint32(query.Bytes), uint32(query.Timeout), answer)
+	p := allocate(88, 8)
+	storeHttpEventQuery(p+0, query)
+	answer := allocate(104, 8)
+	hostHttpReadEvents(p, answer)
 	r := loadResultHttpEventTailOrError(answer)
 	return r.Ok, r.Err
+}
+
+func loadHeaderValue(p uint32) (v HeaderValue) {
+	v.Case = load[HeaderValueCase](p)
+	switch v.Case {
+	case HeaderValueText:
+		v.Text = loadString(p + 8)
+	case HeaderValueBytes:
+		v.Bytes = loadBytes(p + 8)
+	case HeaderValueBoolean:
+		v.Boolean = load[uint8](p+8) != 0
+	case HeaderValueInteger:
+		v.Integer = load[int64](p + 8)
+	case HeaderValueFloat:
+		v.Float = load[float64](p + 8)
+	case HeaderValueTimestamp:
+		v.Timestamp = load[uint64](p + 8)
+	case HeaderValueStructure:
+		v.Structure = loadBytes(p + 8)
+	}
+	return v
+}
+
+func storeHeaderValue(p uint32, v HeaderValue) {
+	store(p, v.Case)
+	switch v.Case {
+	case HeaderValueText:
+		storeString(p+8, v.Text)
+	case HeaderValueBytes:
+		storeBytes(p+8, v.Bytes)
+	case HeaderValueBoolean:
+		store(uint32(p+8), uint8(flag(v.Boolean)))
+	case HeaderValueInteger:
+		store(uint32(p+8), v.Integer)
+	case HeaderValueFloat:
+		store(uint32(p+8), v.Float)
+	case HeaderValueTimestamp:
+		store(uint32(p+8), v.Timestamp)
+	case HeaderValueStructure:
+		storeBytes(p+8, v.Structure)
+	}
+}
+
+func loadMessageHeader(p uint32) (v MessageHeader) {
+	v.Name = loadString(p + 0)
+	v.Value = loadHeaderValue(p + 8)
+	return v
+}
+
+func storeMessageHeader(p uint32, v MessageHeader) {
+	storeString(p+0, v.Name)
+	storeHeaderValue(p+8, v.Value)
+}
+
+func lowerListMessageHeader(v []MessageHeader) (uint32, uint32) {
+	address := allocate(uint32(len(v))*24, 8)
+	item := address
+	for i := range v {
+		storeMessageHeader(item, v[i])
+		item += 24
+	}
+	return address, uint32(len(v))
+}
+
+func loadListMessageHeader(p uint32) (v []MessageHeader) {
+	item, count := load[uint32](p), load[uint32](p+4)
+	for range count {
+		v = append(v, loadMessageHeader(item))
+		item += 24
+	}
+	return v
+}
+
+func storeListMessageHeader(p uint32, v []MessageHeader) {
+	address, count := lowerListMessageHeader(v)
+	store(p, address)
+	store(p+4, count)
+}
+
+func loadOptionUint8(p uint32) (v *uint8) {
+	if load[uint8](p) != 0 {
+		some := load[uint8](p + 1)
+		v = &some
+	}
+	return v
+}
+
+func storeOptionUint8(p uint32, v *uint8) {
+	store(p, uint8(flag(v != nil)))
+	if v != nil {
+		store(uint32(p+1), *v)
+	}
+}
+
+func loadMessageProperties(p uint32) (v MessageProperties) {
+	v.ContentType = loadOptionString(p + 0)
+	v.ContentEncoding = loadOptionString(p + 12)
+	v.Headers = loadListMessageHeader(p + 24)
+	v.Persistent = load[uint8](p+32) != 0
+	v.Priority = loadOptionUint8(p + 33)
+	v.CorrelationId = loadOptionString(p + 36)
+	v.ReplyTo = loadOptionString(p + 48)
+	v.Expiration = loadOptionUint64(p + 64)
+	v.MessageId = loadOptionString(p + 80)
+	v.Timestamp = loadOptionUint64(p + 96)
+	v.Type = loadOptionString(p + 112)
+	v.UserId = loadOptionString(p + 124)
+	v.AppId = loadOptionString(p + 136)
+	return v
+}
+
+func storeMessageProperties(p uint32, v MessageProperties) {
+	storeOptionString(p+0, v.ContentType)
+	storeOptionString(p+12, v.ContentEncoding)
+	storeListMessageHeader(p+24, v.Headers)
+	store(uint32(p+32), uint8(flag(v.Persistent)))
+	storeOptionUint8(p+33, v.Priority)
+	storeOptionString(p+36, v.CorrelationId)
+	storeOptionString(p+48, v.ReplyTo)
+	storeOptionUint64(p+64, v.Expiration)
+	storeOptionString(p+80, v.MessageId)
+	storeOptionUint64(p+96, v.Timestamp)
+	storeOptionString(p+112, v.Type)
+	storeOptionString(p+124, v.UserId)
+	storeOptionString(p+136, v.AppId)
+}
+
+func loadMessagingMessage(p uint32) (v MessagingMessage) {
+	v.Exchange = loadString(p + 0)
+	v.RoutingKey = loadString(p + 8)
+	v.Properties = loadMessageProperties(p + 16)
+	v.Body = loadBytes(p + 168)
+	v.Mandatory = load[uint8](p+176) != 0
+	return v
+}
+
+func storeMessagingMessage(p uint32, v MessagingMessage) {
+	storeString(p+0, v.Exchange)
+	storeString(p+8, v.RoutingKey)
+	storeMessageProperties(p+16, v.Properties)
+	storeBytes(p+168, v.Body)
+	store(uint32(p+176), uint8(flag(v.Mandatory)))
+}
+
+//go:wasmimport ostler:plugin/messaging@0.1.0 publish
+func hostMessagingPublish(a0 uint32, a1 uint32)
+
+// MessagingPublish:
+// Publishes a message and waits until the broker confirms it. A message
+// whose confirmation is lost may have been published, so give it a
+// `message-id` by which consumers recognize the duplicate.
+//
+// Fails with `not-found` if the broker or the exchange does not exist, with
+// `invalid` if the message is malformed, with `throttled` if a limit of the
+// broker is reached, with `unavailable` if the broker cannot be reached or
+// does not confirm, and with `unsupported` if this host has no brokers.
+func MessagingPublish(broker UpstreamRef, message MessagingMessage) *Error {
+	defer release()
+	p := allocate(216, 8)
+	storeUpstreamRef(p+0, broker)
+	storeMessagingMessage(p+32, message)
+	answer := allocate(104, 8)
+	hostMessagingPublish(p, answer)
+	r := loadResultUnitOrError(answer)
+	return r.Err
+}
+
+//go:wasmimport ostler:plugin/status@0.1.0 checkpoint
+func hostStatusCheckpoint(a0 uint32, a1 uint32, a2 uint32)
+
+// StatusCheckpoint:
+// Merges these fields into the status of the reconciled object and writes it
+// at once, before an effect that must happen exactly once. Only after a
+// success may the plugin go on to that effect.
+//
+// Fails with `conflict` if the object was replaced or changed, with
+// `invalid` if the fields are not a JSON object or the API server rejects
+// them, and with `unavailable` if the API server cannot be reached.
+func StatusCheckpoint(fields []byte) *Error {
+	defer release()
+	address107, count108 := lowerBytes(fields)
+	answer := allocate(104, 8)
+	hostStatusCheckpoint(address107, count108, answer)
+	r := loadResultUnitOrError(answer)
+	return r.Err
+}
+
+//go:wasmimport ostler:plugin/events@0.1.0 emit
+func hostEventsEmit(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
+
+// EventsEmit:
+// Emits an Event. The host aggregates repeated Events and limits their
+// rate. The reason is CamelCase, the note one sentence that must never
+// contain a secret. It never fails: an Event that cannot be written is
+// counted and dropped.
+func EventsEmit(type_ EventsEventType, reason string, note string) {
+	defer release()
+	address109, count110 := lowerString(reason)
+	address111, count112 := lowerString(note)
+	hostEventsEmit(uint32(type_), address109, count110, address111, count112)
+}
+
+func loadTupleStringString(p uint32) (v struct {
+	F0 string
+	F1 string
+}) {
+	v.F0 = loadString(p + 0)
+	v.F1 = loadString(p + 8)
+	return v
+}
+
+func storeTupleStringString(p uint32, v struct {
+	F0 string
+	F1 string
+}) {
+	storeString(p+0, v.F0)
+	storeString(p+8, v.F1)
 }
 
 func lowerListTupleStringString(v []struct {
@@ -985,87 +1584,30 @@ func storeListTupleStringString(p uint32, v []struct {
 	store(p+4, count)
 }
 
-//go:wasmimport ostler:plugin/messaging@0.1.0 publish
-func hostMessagingPublish(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32, a5 uint32, a6 uint32, a7 uint32, a8 uint32, a9 uint32, a10 uint32, a11 uint32, a12 uint32, a13 uint32, a14 uint32)
-
-// MessagingPublish:
-// Publishes and waits for the broker's confirmation. Errors: denied,
-// not-found (broker), throttled, unavailable, unsupported.
-func MessagingPublish(broker string, message MessagingMessage) *Error {
-	defer release()
-	address78, count79 := lowerString(broker)
-	address80, count81 := lowerString(message.Exchange)
-	address82, count83 := lowerString(message.RoutingKey)
-	address84, count85 := lowerListTupleStringString(message.Headers)
-	var some88 uint32
-	var flat89 uint32
-	var flat90 uint32
-	if message.ContentType != nil {
-		some88 = 1
-		address86, count87 := lowerString((*message.ContentType))
-		flat89 = address86
-		flat90 = count87
-	}
-	address91, count92 := lowerBytes(message.Body)
-	answer := allocate(96, 8)
-	hostMessagingPublish(address78, count79, address80, count81, address82, count83, address84, count85, some88, flat89, flat90, address91, count92, flag(message.Persistent), answer)
-	r := loadResultUnitOrError(answer)
-	return r.Err
-}
-
-//go:wasmimport ostler:plugin/status@0.1.0 checkpoint
-func hostStatusCheckpoint(a0 uint32, a1 uint32, a2 uint32)
-
-// StatusCheckpoint:
-// Writes these status fields now, merged into the status, before an effect
-// that must happen once. The reconcile may go on when it has succeeded.
-// Errors: conflict, invalid, unavailable, budget.
-func StatusCheckpoint(fields []byte) *Error {
-	defer release()
-	address93, count94 := lowerBytes(fields)
-	answer := allocate(96, 8)
-	hostStatusCheckpoint(address93, count94, answer)
-	r := loadResultUnitOrError(answer)
-	return r.Err
-}
-
-//go:wasmimport ostler:plugin/events@0.1.0 emit
-func hostEventsEmit(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
-
-// EventsEmit:
-// `reason` is CamelCase, `note` one sentence, never a secret. Never fails:
-// an event that can't be written is counted and dropped.
-func EventsEmit(type_ EventsEventType, reason string, note string) {
-	defer release()
-	address95, count96 := lowerString(reason)
-	address97, count98 := lowerString(note)
-	hostEventsEmit(uint32(type_), address95, count96, address97, count98)
-}
-
 //go:wasmimport ostler:plugin/log@0.1.0 write
 func hostLogWrite(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
 
 // LogWrite:
-// Writes one line. Fields are key and value.
+// Writes a line. The fields are pairs of key and value.
 func LogWrite(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string
 }) {
 	defer release()
-	address99, count100 := lowerString(message)
-	address101, count102 := lowerListTupleStringString(fields)
-	hostLogWrite(uint32(level), address99, count100, address101, count102)
+	address113, count114 := lowerString(message)
+	address115, count116 := lowerListTupleStringString(fields)
+	hostLogWrite(uint32(level), address113, count114, address115, count116)
 }
 
 //go:wasmimport ostler:plugin/metrics@0.1.0 counter
 func hostMetricsCounter(a0 uint32, a1 uint32, a2 uint64)
 
 // MetricsCounter:
-// Adds to a counter. Names are `[a-z][a-z0-9_]*`; others are dropped.
+// Adds to a counter.
 func MetricsCounter(name string, delta uint64) {
 	defer release()
-	address103, count104 := lowerString(name)
-	hostMetricsCounter(address103, count104, delta)
+	address117, count118 := lowerString(name)
+	hostMetricsCounter(address117, count118, delta)
 }
 
 //go:wasmimport ostler:plugin/metrics@0.1.0 gauge
@@ -1075,15 +1617,15 @@ func hostMetricsGauge(a0 uint32, a1 uint32, a2 float64)
 // Sets a gauge.
 func MetricsGauge(name string, value float64) {
 	defer release()
-	address105, count106 := lowerString(name)
-	hostMetricsGauge(address105, count106, value)
+	address119, count120 := lowerString(name)
+	hostMetricsGauge(address119, count120, value)
 }
 
 //go:wasmimport ostler:plugin/clock@0.1.0 now
 func hostClockNow() uint64
 
 // ClockNow:
-// Milliseconds since the Unix epoch.
+// Returns the current time.
 func ClockNow() uint64 {
 	defer release()
 	r := uint64(hostClockNow())
@@ -1094,7 +1636,8 @@ func ClockNow() uint64 {
 func hostClockRemaining() uint64
 
 // ClockRemaining:
-// Milliseconds left for this call, 0 when the host is draining: end early.
+// Returns the time that is left for this call. It is 0 while the host shuts
+// down: the plugin should finish early.
 func ClockRemaining() uint64 {
 	defer release()
 	r := uint64(hostClockRemaining())
@@ -1105,7 +1648,8 @@ func ClockRemaining() uint64 {
 func hostConfigGet(a0 uint32)
 
 // ConfigGet:
-// One JSON object, `{}` without a configuration.
+// Returns the configuration from the administrator as a JSON object; `{}`
+// if there is none.
 func ConfigGet() []byte {
 	defer release()
 	answer := allocate(8, 4)
@@ -1114,42 +1658,45 @@ func ConfigGet() []byte {
 	return r
 }
 
-//go:wasmimport ostler:plugin/memo@0.1.0 get
-func hostMemoGet(a0 uint32, a1 uint32, a2 uint32)
+//go:wasmimport ostler:plugin/cache@0.1.0 get
+func hostCacheGet(a0 uint32, a1 uint32, a2 uint32)
 
-// MemoGet is of the contract.
-func MemoGet(key string) *[]byte {
+// CacheGet:
+// Returns the value of a key, or none if there is none.
+func CacheGet(key string) *[]byte {
 	defer release()
-	address107, count108 := lowerString(key)
+	address121, count122 := lowerString(key)
 	answer := allocate(12, 4)
-	hostMemoGet(address107, count108, answer)
+	hostCacheGet(address121, count122, answer)
 	r := loadOptionBytes(answer)
 	return r
 }
 
-//go:wasmimport ostler:plugin/memo@0.1.0 put
-func hostMemoPut(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
+//go:wasmimport ostler:plugin/cache@0.1.0 set
+func hostCacheSet(a0 uint32, a1 uint32, a2 uint32, a3 uint32, a4 uint32)
 
-// MemoPut:
-// Errors: budget (with the limit in bytes).
-func MemoPut(key string, value []byte) *Error {
+// CacheSet:
+// Sets the value of a key. Fails with `limit-exceeded` if the object would
+// keep more bytes than its limit, which the text names.
+func CacheSet(key string, value []byte) *Error {
 	defer release()
-	address109, count110 := lowerString(key)
-	address111, count112 := lowerBytes(value)
-	answer := allocate(96, 8)
-	hostMemoPut(address109, count110, address111, count112, answer)
+	address123, count124 := lowerString(key)
+	address125, count126 := lowerBytes(value)
+	answer := allocate(104, 8)
+	hostCacheSet(address123, count124, address125, count126, answer)
 	r := loadResultUnitOrError(answer)
 	return r.Err
 }
 
-//go:wasmimport ostler:plugin/memo@0.1.0 remove
-func hostMemoRemove(a0 uint32, a1 uint32)
+//go:wasmimport ostler:plugin/cache@0.1.0 delete
+func hostCacheDelete(a0 uint32, a1 uint32)
 
-// MemoRemove is of the contract.
-func MemoRemove(key string) {
+// CacheDelete:
+// Removes a key.
+func CacheDelete(key string) {
 	defer release()
-	address113, count114 := lowerString(key)
-	hostMemoRemove(address113, count114)
+	address127, count128 := lowerString(key)
+	hostCacheDelete(address127, count128)
 }
 
 func loadReconcilerReconciledKind(p uint32) (v ReconcilerReconciledKind) {
@@ -1157,6 +1704,7 @@ func loadReconcilerReconciledKind(p uint32) (v ReconcilerReconciledKind) {
 	v.Finalizer = loadOptionString(p + 24)
 	v.LabelSelector = loadOptionString(p + 36)
 	v.Phase = load[uint8](p+48) != 0
+	v.WaitForDependents = load[uint8](p+49) != 0
 	return v
 }
 
@@ -1165,6 +1713,7 @@ func storeReconcilerReconciledKind(p uint32, v ReconcilerReconciledKind) {
 	storeOptionString(p+24, v.Finalizer)
 	storeOptionString(p+36, v.LabelSelector)
 	store(uint32(p+48), uint8(flag(v.Phase)))
+	store(uint32(p+49), uint8(flag(v.WaitForDependents)))
 }
 
 func lowerListReconcilerReconciledKind(v []ReconcilerReconciledKind) (uint32, uint32) {
@@ -1196,7 +1745,7 @@ func loadReconcilerDescriptor(p uint32) (v ReconcilerDescriptor) {
 	v.Name = loadString(p + 0)
 	v.Version = loadString(p + 8)
 	v.Kinds = loadListReconcilerReconciledKind(p + 16)
-	v.MaxConcurrent = load[uint32](p + 24)
+	v.MaxConcurrent = loadOptionUint32(p + 24)
 	return v
 }
 
@@ -1204,14 +1753,14 @@ func storeReconcilerDescriptor(p uint32, v ReconcilerDescriptor) {
 	storeString(p+0, v.Name)
 	storeString(p+8, v.Version)
 	storeListReconcilerReconciledKind(p+16, v.Kinds)
-	store(uint32(p+24), v.MaxConcurrent)
+	storeOptionUint32(p+24, v.MaxConcurrent)
 }
 
 //go:wasmexport ostler:plugin/reconciler@0.1.0#describe
 func exportReconcilerDescribe() uint32 {
 	release()
 	result := ReconcilerExports.Describe()
-	answer := allocate(28, 4)
+	answer := allocate(32, 4)
 	storeReconcilerDescriptor(answer, result)
 	return answer
 }
@@ -1234,18 +1783,9 @@ func storeReconcilerRequest(p uint32, v ReconcilerRequest) {
 	storeListString(p+68, v.Causes)
 }
 
-func loadTriState(p uint32) (v TriState) {
-	v = load[TriState](p)
-	return v
-}
-
-func storeTriState(p uint32, v TriState) {
-	store(p, v)
-}
-
 func loadCondition(p uint32) (v Condition) {
 	v.Type = loadString(p + 0)
-	v.Status = loadTriState(p + 8)
+	v.Status = loadConditionStatus(p + 8)
 	v.Reason = loadString(p + 12)
 	v.Message = loadString(p + 20)
 	return v
@@ -1253,7 +1793,7 @@ func loadCondition(p uint32) (v Condition) {
 
 func storeCondition(p uint32, v Condition) {
 	storeString(p+0, v.Type)
-	storeTriState(p+8, v.Status)
+	storeConditionStatus(p+8, v.Status)
 	storeString(p+12, v.Reason)
 	storeString(p+20, v.Message)
 }
@@ -1281,21 +1821,6 @@ func storeListCondition(p uint32, v []Condition) {
 	address, count := lowerListCondition(v)
 	store(p, address)
 	store(p+4, count)
-}
-
-func loadOptionUint64(p uint32) (v *uint64) {
-	if load[uint8](p) != 0 {
-		some := load[uint64](p + 8)
-		v = &some
-	}
-	return v
-}
-
-func storeOptionUint64(p uint32, v *uint64) {
-	store(p, uint8(flag(v != nil)))
-	if v != nil {
-		store(uint32(p+8), *v)
-	}
 }
 
 func loadReconcilerNext(p uint32) (v ReconcilerNext) {

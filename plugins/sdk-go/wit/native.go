@@ -5,129 +5,237 @@
 package wit
 
 // KubernetesGet:
-// One object; none when there is none. Errors: denied, invalid, unavailable, budget.
+// Returns an object, or none if there is no such object.
+//
+// Fails with `invalid` if the reference is malformed, and with `unavailable`
+// if the cache cannot be filled or, for a live read, if the API server
+// cannot be reached.
 var KubernetesGet = func(ref ObjectRef, options KubernetesGetOptions) (*[]byte, *Error) {
 	panic("wit.KubernetesGet is not set: outside of a host a test sets it")
 }
 
 // KubernetesList:
-// Objects of a kind, ordered by namespace and name. Errors: as `get`.
+// Returns the objects of a kind that match the options, one page at a time.
+//
+// Fails with `invalid` if a selector or the token is malformed, and with
+// `unavailable` as `get` does.
 var KubernetesList = func(gvk Gvk, options KubernetesListOptions) (KubernetesPage, *Error) {
 	panic("wit.KubernetesList is not set: outside of a host a test sets it")
 }
 
 // KubernetesRequireReady:
-// An object whose Ready condition is True for its current generation and
-// which is not being deleted; otherwise `not-ready`, also when there is none.
+// Returns an object whose condition `Ready` is `True` for its current
+// generation, and which is not being deleted.
+//
+// Fails with `not-ready` if there is no such object or it is not ready, and
+// otherwise as `get` does.
 var KubernetesRequireReady = func(ref ObjectRef) ([]byte, *Error) {
 	panic("wit.KubernetesRequireReady is not set: outside of a host a test sets it")
 }
 
+// KubernetesRequireCondition:
+// Returns an object whose condition of this type has this status for its
+// current generation, and which is not being deleted. A condition without
+// `observedGeneration` counts by `status.observedGeneration`; if the object
+// has neither, the condition counts as it is.
+//
+// Fails with `not-ready` if there is no such object or its condition differs,
+// with `invalid` if the type is empty, and otherwise as `get` does.
+var KubernetesRequireCondition = func(ref ObjectRef, type_ string, status ConditionStatus) ([]byte, *Error) {
+	panic("wit.KubernetesRequireCondition is not set: outside of a host a test sets it")
+}
+
 // KubernetesApply:
-// Server-side apply of the fields given; the field manager is the plugin's.
-// Suppressed when it would change nothing. Gives the object as it is then.
-// Errors: denied, conflict (with the other manager), invalid, unavailable, budget.
-var KubernetesApply = func(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
+// Applies the given fields by server-side apply and returns the resulting
+// object. The field manager is the name of the plugin. An apply that would
+// change nothing is not sent.
+//
+// Fails with `conflict` if another manager owns a field and `force` is not
+// set, with `invalid` if the object or a substitution is malformed or the
+// API server rejects it, with `not-found` if a substituted secret does not
+// exist, and with `unavailable` if the API server cannot be reached.
+var KubernetesApply = func(object []byte, options KubernetesApplyOptions) ([]byte, *Error) {
 	panic("wit.KubernetesApply is not set: outside of a host a test sets it")
 }
 
 // KubernetesCreate:
-// Creates; `conflict` when it is there already. `force` has no meaning.
-var KubernetesCreate = func(object []byte, options KubernetesWriteOptions) ([]byte, *Error) {
+// Creates an object and returns it.
+//
+// Fails with `conflict` if the object exists, and otherwise as `apply` does.
+var KubernetesCreate = func(object []byte, options KubernetesCreateOptions) ([]byte, *Error) {
 	panic("wit.KubernetesCreate is not set: outside of a host a test sets it")
 }
 
+// KubernetesPatch:
+// Applies a JSON merge patch (RFC 7386) to an object and returns the
+// result. Prefer `apply`, which records the ownership of fields; a patch is
+// for changes that depend on the current object, for example to an element
+// of a list. `metadata` may change in its labels and annotations alone, and
+// `status` is ignored.
+//
+// Fails with `not-found` if there is no such object, with `conflict` if a
+// precondition is not met, with `invalid` if the patch is malformed or the
+// API server rejects it, and with `unavailable` if the API server cannot be
+// reached.
+var KubernetesPatch = func(ref ObjectRef, patch []byte, preconditions KubernetesPreconditions) ([]byte, *Error) {
+	panic("wit.KubernetesPatch is not set: outside of a host a test sets it")
+}
+
 // KubernetesDelete:
-// Deletes; an object that is gone already is no error. Errors: denied, conflict, unavailable, budget.
+// Deletes an object. It succeeds if there is no such object.
+//
+// Fails with `conflict` if a precondition is not met, and with `unavailable`
+// if the API server cannot be reached.
 var KubernetesDelete = func(ref ObjectRef, options KubernetesDeleteOptions) *Error {
 	panic("wit.KubernetesDelete is not set: outside of a host a test sets it")
 }
 
 // ReferencesHold:
-// Holds an object for as long as this one uses it. The set is declared
-// afresh in each reconcile: what is not held again is let go. The host
-// keeps the finalizers that encode it. Errors: denied, not-found, unsupported.
+// Holds an object for as long as the reconciled object uses it. Each
+// reconcile declares the whole set: what a successful reconcile does not
+// hold again is released. The host encodes holds as finalizers.
+//
+// Fails with `not-found` if there is no such object, with `not-ready` if it
+// is being deleted already, with `invalid` if the hold would close a cycle
+// of holds, and with `unavailable` if the API server cannot be reached.
 var ReferencesHold = func(ref ObjectRef) *Error {
 	panic("wit.ReferencesHold is not set: outside of a host a test sets it")
 }
 
+// ReferencesListHolders:
+// Returns the objects that hold an object, ordered by kind, namespace and
+// name; an empty list if there are none or the object does not exist. The
+// reconciled object is reconciled again when the list changes. It needs the
+// permission to read the object.
+//
+// Fails as `kubernetes.get` does.
+var ReferencesListHolders = func(ref ObjectRef) ([]ObjectRef, *Error) {
+	panic("wit.ReferencesListHolders is not set: outside of a host a test sets it")
+}
+
 // HttpSend:
-// Sends one request. Any HTTP status is an answer, not an error; a 401 is
-// tried once more after a fresh login. A login that is refused is answered
-// with status 401 and a text that says why. Redirects are not followed. Errors:
-// denied, not-found (upstream or secret), invalid, throttled, unavailable, budget.
-// A GET with `Cache-Control: max-age=N`, without body and substitutions, is
-// answered with what the upstream said to such a one (same path and other headers)
-// up to N seconds ago, if that was a 200: one request serves all objects, whoever
-// of them comes first. Any other answer and an error serve those who waited for it.
-// The credentials, what they are made of, and the substituted secrets with their
-// former values are masked in an answer, as far as the host has come to know them
-// since it started; of the credentials' passwords those of 8 characters or more.
+// Sends a request and returns the response. A response with any status code
+// is a success of this function. Redirects are not followed.
+//
+// # Authentication
+//
+// The host adds the credentials of the upstream. After a response with
+// status 401 it logs in again and repeats the request once. If the login
+// itself is refused, the function returns a response with status 401 and
+// the reason in its body.
+//
+// # Caching
+//
+// A GET request with the header `Cache-Control: max-age=N`, and without body
+// and substitutions, may be answered with an earlier response of status 200
+// that is at most N seconds old and belongs to the same path and header
+// fields. Concurrent requests of this kind share one request to the
+// upstream, whichever object they are for. Other responses and errors are
+// not cached; they are shared with the requests that were waiting for them.
+//
+// # Redaction
+//
+// In a response the host redacts the credentials, the values that they are
+// derived from, and the substituted secrets with their previous values, as
+// far as it has known them since it started. Passwords of the credentials
+// are redacted if they have 8 characters or more. Redaction guards against
+// accidents, not against a hostile server.
+//
+// # Errors
+//
+// Fails with `not-found` if the upstream or a secret does not exist, with
+// `invalid` if the request is malformed, with `throttled` if a limit of the
+// upstream is reached, and with `unavailable` if the upstream cannot be
+// reached, breaks the connection or exceeds the timeout.
 var HttpSend = func(request HttpRequest) (HttpResponse, *Error) {
 	panic("wit.HttpSend is not set: outside of a host a test sets it")
 }
 
 // HttpSendAll:
-// Sends them side by side within the upstream's limits; answers in order. More
-// than 64 are not sent: each is answered with `budget`.
+// Sends several requests concurrently, within the limits of their
+// upstreams, and returns their results in the same order. At most 64
+// requests are sent at once; with more, each result is `limit-exceeded`.
 var HttpSendAll = func(requests []HttpRequest) []Result[HttpResponse, Error] {
 	panic("wit.HttpSendAll is not set: outside of a host a test sets it")
 }
 
 // HttpSecretDigest:
-// A digest of a Secret's key that changes when the value does and tells
-// nothing about it; for noticing a rotation. None when there is no such key.
-var HttpSecretDigest = func(namespace *string, secret string, key string) (*string, *Error) {
+// Returns a keyed digest of the value of a secret, or none if there is no
+// such key. It changes when the value changes and reveals nothing about it,
+// so a plugin can notice a rotation. The reconciled object is reconciled
+// again when the secret changes.
+//
+// Fails with `invalid` if the reference is malformed.
+var HttpSecretDigest = func(secret SecretKeyRef) (*string, *Error) {
 	panic("wit.HttpSecretDigest is not set: outside of a host a test sets it")
 }
 
 // HttpSubscribe:
-// Keeps an event stream (server-sent events) open on behalf of the object,
-// whose events wake it. One connection per upstream and path serves all
-// objects; it is opened again with back-off, after the last event where the
-// server gives ids. Whenever something may have been missed, the first time
-// included, the object is woken once: subscribe first, then read. Ends when a
-// reconcile that succeeds doesn't subscribe again, with the object, or with
-// this host's leading. Needs the grant of a GET. Errors: denied, not-found,
-// invalid, unavailable (also when the upstream has too many streams).
+// Keeps an event stream open on behalf of the reconciled object. Its events
+// cause a reconcile.
+//
+// One connection per upstream and path serves all objects. The host
+// reconnects with backoff, after the last event if the server sends ids.
+// Whenever events may have been missed, which includes the first
+// connection, it reconciles the object once; so subscribe first, then read.
+// The subscription ends when a successful reconcile does not repeat it, with
+// the object, and with the leadership of the host. It needs the grant for a
+// GET request.
+//
+// Fails with `not-found` if the upstream does not exist, with `invalid` if
+// the subscription is malformed, and with `unavailable` if the upstream has
+// too many streams.
 var HttpSubscribe = func(subscription HttpSubscription) *Error {
 	panic("wit.HttpSubscribe is not set: outside of a host a test sets it")
 }
 
 // HttpReadEvents:
-// Reads an event stream through to its end and gives the last events of it;
-// the host keeps no more than these. Secrets that it has put into requests since
-// it started, and the credentials, are masked, but not one that is split over two
-// events. While it reads it is one of the upstream's requests in flight. Wakes
-// nobody. Errors: denied, not-found, invalid, throttled, unavailable.
+// Reads an event stream to its end and returns its last events; the host
+// keeps no more than these. The query counts as one concurrent request to
+// the upstream, and its events cause no reconcile. Redaction works as in
+// `send`, but a secret that is split over two events is not recognized.
+//
+// Fails as `send` does.
 var HttpReadEvents = func(query HttpEventQuery) (HttpEventTail, *Error) {
 	panic("wit.HttpReadEvents is not set: outside of a host a test sets it")
 }
 
 // MessagingPublish:
-// Publishes and waits for the broker's confirmation. Errors: denied,
-// not-found (broker), throttled, unavailable, unsupported.
-var MessagingPublish = func(broker string, message MessagingMessage) *Error {
+// Publishes a message and waits until the broker confirms it. A message
+// whose confirmation is lost may have been published, so give it a
+// `message-id` by which consumers recognize the duplicate.
+//
+// Fails with `not-found` if the broker or the exchange does not exist, with
+// `invalid` if the message is malformed, with `throttled` if a limit of the
+// broker is reached, with `unavailable` if the broker cannot be reached or
+// does not confirm, and with `unsupported` if this host has no brokers.
+var MessagingPublish = func(broker UpstreamRef, message MessagingMessage) *Error {
 	panic("wit.MessagingPublish is not set: outside of a host a test sets it")
 }
 
 // StatusCheckpoint:
-// Writes these status fields now, merged into the status, before an effect
-// that must happen once. The reconcile may go on when it has succeeded.
-// Errors: conflict, invalid, unavailable, budget.
+// Merges these fields into the status of the reconciled object and writes it
+// at once, before an effect that must happen exactly once. Only after a
+// success may the plugin go on to that effect.
+//
+// Fails with `conflict` if the object was replaced or changed, with
+// `invalid` if the fields are not a JSON object or the API server rejects
+// them, and with `unavailable` if the API server cannot be reached.
 var StatusCheckpoint = func(fields []byte) *Error {
 	panic("wit.StatusCheckpoint is not set: outside of a host a test sets it")
 }
 
 // EventsEmit:
-// `reason` is CamelCase, `note` one sentence, never a secret. Never fails:
-// an event that can't be written is counted and dropped.
+// Emits an Event. The host aggregates repeated Events and limits their
+// rate. The reason is CamelCase, the note one sentence that must never
+// contain a secret. It never fails: an Event that cannot be written is
+// counted and dropped.
 var EventsEmit = func(type_ EventsEventType, reason string, note string) {
 	panic("wit.EventsEmit is not set: outside of a host a test sets it")
 }
 
 // LogWrite:
-// Writes one line. Fields are key and value.
+// Writes a line. The fields are pairs of key and value.
 var LogWrite = func(level LogLevel, message string, fields []struct {
 	F0 string
 	F1 string
@@ -136,7 +244,7 @@ var LogWrite = func(level LogLevel, message string, fields []struct {
 }
 
 // MetricsCounter:
-// Adds to a counter. Names are `[a-z][a-z0-9_]*`; others are dropped.
+// Adds to a counter.
 var MetricsCounter = func(name string, delta uint64) {
 	panic("wit.MetricsCounter is not set: outside of a host a test sets it")
 }
@@ -148,35 +256,40 @@ var MetricsGauge = func(name string, value float64) {
 }
 
 // ClockNow:
-// Milliseconds since the Unix epoch.
+// Returns the current time.
 var ClockNow = func() uint64 {
 	panic("wit.ClockNow is not set: outside of a host a test sets it")
 }
 
 // ClockRemaining:
-// Milliseconds left for this call, 0 when the host is draining: end early.
+// Returns the time that is left for this call. It is 0 while the host shuts
+// down: the plugin should finish early.
 var ClockRemaining = func() uint64 {
 	panic("wit.ClockRemaining is not set: outside of a host a test sets it")
 }
 
 // ConfigGet:
-// One JSON object, `{}` without a configuration.
+// Returns the configuration from the administrator as a JSON object; `{}`
+// if there is none.
 var ConfigGet = func() []byte {
 	panic("wit.ConfigGet is not set: outside of a host a test sets it")
 }
 
-// MemoGet is of the contract.
-var MemoGet = func(key string) *[]byte {
-	panic("wit.MemoGet is not set: outside of a host a test sets it")
+// CacheGet:
+// Returns the value of a key, or none if there is none.
+var CacheGet = func(key string) *[]byte {
+	panic("wit.CacheGet is not set: outside of a host a test sets it")
 }
 
-// MemoPut:
-// Errors: budget (with the limit in bytes).
-var MemoPut = func(key string, value []byte) *Error {
-	panic("wit.MemoPut is not set: outside of a host a test sets it")
+// CacheSet:
+// Sets the value of a key. Fails with `limit-exceeded` if the object would
+// keep more bytes than its limit, which the text names.
+var CacheSet = func(key string, value []byte) *Error {
+	panic("wit.CacheSet is not set: outside of a host a test sets it")
 }
 
-// MemoRemove is of the contract.
-var MemoRemove = func(key string) {
-	panic("wit.MemoRemove is not set: outside of a host a test sets it")
+// CacheDelete:
+// Removes a key.
+var CacheDelete = func(key string) {
+	panic("wit.CacheDelete is not set: outside of a host a test sets it")
 }

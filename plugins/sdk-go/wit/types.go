@@ -3,74 +3,199 @@
 package wit
 
 // Gvk:
-// A Kubernetes kind, for example `concourse-ci.org`, `v1alpha1`, `Team`.
-// The core group is the empty string.
+// A Kubernetes kind (GroupVersionKind), for example `concourse-ci.org`,
+// `v1alpha1` and `Team`.
 type Gvk struct {
-	Group   string
+	// The API group. It is empty for the core group.
+	Group string
+	// The API version, for example `v1alpha1`.
 	Version string
-	Kind    string
+	// The kind in CamelCase.
+	Kind string
 }
 
 // ObjectRef:
-// Names one object. `namespace` is none for cluster-scoped kinds;
-// `cluster` is none for the cluster the host runs against, and otherwise a
-// cluster name granted to the plugin.
+// A reference to a Kubernetes object.
 type ObjectRef struct {
-	Gvk       Gvk
-	Cluster   *string
+	// The kind of the object.
+	Gvk Gvk
+	// The `Cluster` object that describes the cluster of the object, as
+	// `namespace/name`, or as `name` in the namespace of the reconciled
+	// object. None is the cluster of the reconciled object.
+	Cluster *string
+	// The namespace of the object. It is none for a cluster-scoped kind.
 	Namespace *string
-	Name      string
+	// The name of the object.
+	Name string
 }
 
-// TriState:
-// `status` of a condition: Kubernetes' True, False and Unknown.
-type TriState uint8
+// UpstreamRef:
+// A reference to an `Upstream` object: an HTTP server or a message broker.
+// The host binds the URL, TLS settings, credentials and limits to it.
+type UpstreamRef struct {
+	// The cluster of the `Upstream` object, as in `object-ref`.
+	Cluster *string
+	// The namespace of the `Upstream` object. None is the namespace of the
+	// reconciled object.
+	Namespace *string
+	// The name of the `Upstream` object.
+	Name string
+}
 
-// The cases of [TriState].
+// SecretKeyRef:
+// A reference to one key of a `Secret`. A plugin names a secret and never
+// reads it.
+type SecretKeyRef struct {
+	// The cluster of the `Secret`, as in `object-ref`.
+	Cluster *string
+	// The namespace of the `Secret`. None is the namespace of the reconciled
+	// object.
+	Namespace *string
+	// The name of the `Secret`.
+	Name string
+	// The key in the data of the `Secret`.
+	Key string
+}
+
+// Encoding:
+// The encoding of a secret at the place of its placeholder.
+type Encoding uint8
+
+// The cases of [Encoding].
 const (
-	TriStateYes     TriState = 0
-	TriStateNo      TriState = 1
-	TriStateUnknown TriState = 2
+	// The value as it is.
+	EncodingPlain Encoding = 0
+	// The inside of a JSON string (RFC 8259, section 7), without the quotes.
+	EncodingJsonString Encoding = 1
+	// A value of `application/x-www-form-urlencoded`, with percent-encoding.
+	EncodingForm Encoding = 2
+	// Base64 with padding (RFC 4648, section 4).
+	EncodingBase64 Encoding = 3
+	// The text of an XML element or attribute, with its special characters
+	// as entities (XML 1.0, section 2.4).
+	EncodingXml Encoding = 4
+)
+
+// Username:
+// The user name of HTTP Basic credentials.
+type Username struct {
+	Case    UsernameCase
+	Literal string
+	Secret  SecretKeyRef
+}
+
+// UsernameCase says which of a Username it is.
+type UsernameCase uint8
+
+// The cases of [Username].
+const (
+	// The user name itself.
+	UsernameLiteral UsernameCase = 0
+	// The user name is the value of a key of a `Secret`.
+	UsernameSecret UsernameCase = 1
+)
+
+// BasicCredentials:
+// A pair of user name and password. Its value is `user:password`, as HTTP
+// Basic authentication (RFC 7617, section 2) and `.dockerconfigjson` have
+// it before they encode it in base64.
+type BasicCredentials struct {
+	Username Username
+	Password SecretKeyRef
+}
+
+// SecretSource:
+// The source of a value that only the host knows.
+type SecretSource struct {
+	Case  SecretSourceCase
+	Key   SecretKeyRef
+	Basic BasicCredentials
+}
+
+// SecretSourceCase says which of a SecretSource it is.
+type SecretSourceCase uint8
+
+// The cases of [SecretSource].
+const (
+	// The value of a key of a `Secret`.
+	SecretSourceKey SecretSourceCase = 0
+	// The pair `user:password`.
+	SecretSourceBasic SecretSourceCase = 1
+)
+
+// Substitution:
+// A secret that the host inserts into what it sends. It replaces every
+// occurrence of the placeholder. The plugin sees only the placeholder: in
+// what the host returns, the placeholder takes the place of the value again.
+type Substitution struct {
+	// At least 16 bytes that occur nowhere else in the document.
+	Placeholder string
+	// The source of the value.
+	Source SecretSource
+	// The encoding of the value.
+	Encoding Encoding
+}
+
+// ConditionStatus:
+// The `status` of a condition. It is `True`, `False` or `Unknown` in the
+// object.
+type ConditionStatus uint8
+
+// The cases of [ConditionStatus].
+const (
+	ConditionStatusTrue    ConditionStatus = 0
+	ConditionStatusFalse   ConditionStatus = 1
+	ConditionStatusUnknown ConditionStatus = 2
 )
 
 // Condition:
 // A status condition (Kubernetes `metav1.Condition`). The host adds
 // `observedGeneration` and `lastTransitionTime`.
 type Condition struct {
-	// CamelCase, for example `Ready`.
-	Type   string
-	Status TriState
-	// CamelCase, for programs.
+	// The type in CamelCase, for example `Ready`.
+	Type string
+	// The status.
+	Status ConditionStatus
+	// The machine-readable reason of the status, in CamelCase.
 	Reason string
-	// One sentence, for people. Never a secret.
+	// One sentence that explains the status. It must never contain a secret.
 	Message string
 }
 
 // NotReady:
-// Another object that is not Ready (`kubernetes.require-ready`).
+// An object that does not meet a required condition
+// (`kubernetes.require-ready`, `kubernetes.require-condition`).
 type NotReady struct {
+	// The object.
 	Ref ObjectRef
-	// False when the object does not exist at all.
+	// The type of the required condition.
+	Condition string
+	// The required status of that condition.
+	Status ConditionStatus
+	// Whether the object exists.
 	Exists bool
-	// The reason and message of its Ready condition, empty when it has none.
-	Reason  string
+	// The reason of that condition in the object. It is empty when the object
+	// has no such condition.
+	Reason string
+	// The message of that condition in the object. It is empty when the
+	// object has no such condition.
 	Message string
 }
 
 // Error:
-// Why a capability did not do what it was asked. The SDK turns each into
-// the fitting `failure` when the plugin just returns it.
+// The error of a host function. When a plugin returns an error as it is,
+// the SDK turns it into the `failure` that fits.
 type Error struct {
-	Case        ErrorCase
-	Denied      string
-	NotFound    string
-	Conflict    string
-	Invalid     string
-	Throttled   uint64
-	Unavailable string
-	NotReady    NotReady
-	Budget      string
-	Unsupported string
+	Case          ErrorCase
+	Denied        string
+	NotFound      string
+	Conflict      string
+	Invalid       string
+	Throttled     uint64
+	Unavailable   string
+	NotReady      NotReady
+	LimitExceeded string
+	Unsupported   string
 }
 
 // ErrorCase says which of a Error it is.
@@ -78,212 +203,382 @@ type ErrorCase uint8
 
 // The cases of [Error].
 const (
-	// A grant is missing. The text says which.
+	// A grant, an RBAC permission or a namespace's permission is missing. The
+	// text names it.
 	ErrorDenied ErrorCase = 0
-	// The object, the upstream or the key does not exist. Says which.
+	// The object, the upstream or the key does not exist. The text names it.
 	ErrorNotFound ErrorCase = 1
-	// Somebody else changed or owns it. Says who and what.
+	// Another client has changed the object or owns the field. The text names
+	// the owner and the field.
 	ErrorConflict ErrorCase = 2
-	// The request itself is wrong and will stay wrong. Says the field.
+	// The request is malformed; it fails again if it is repeated. The text
+	// names the field.
 	ErrorInvalid ErrorCase = 3
-	// Come back after this many milliseconds.
+	// The other side asked for fewer requests. The request may be repeated
+	// after this duration.
 	ErrorThrottled ErrorCase = 4
-	// The other side can't be reached or answered with a fault.
+	// The other side cannot be reached, or failed.
 	ErrorUnavailable ErrorCase = 5
-	// The other object is not Ready yet. Its change wakes this one.
+	// The object does not meet the required condition yet. When it changes,
+	// the reconciled object is reconciled again.
 	ErrorNotReady ErrorCase = 6
-	// A limit of this reconcile is used up (time, calls, bytes).
-	ErrorBudget ErrorCase = 7
-	// This host does not offer the function (yet). Says which.
+	// A limit of this call is used up: time, host calls or bytes. The text
+	// names the limit.
+	ErrorLimitExceeded ErrorCase = 7
+	// This host does not offer the function, or this use of it. The text says
+	// which.
 	ErrorUnsupported ErrorCase = 8
 )
 
-// KubernetesGetOptions is of the contract.
+// HeaderValue:
+// The value of a message header (a field of an AMQP 0-9-1 field table).
+type HeaderValue struct {
+	Case      HeaderValueCase
+	Text      string
+	Bytes     []byte
+	Boolean   bool
+	Integer   int64
+	Float     float64
+	Timestamp uint64
+	Structure []byte
+}
+
+// HeaderValueCase says which of a HeaderValue it is.
+type HeaderValueCase uint8
+
+// The cases of [HeaderValue].
+const (
+	HeaderValueText      HeaderValueCase = 0
+	HeaderValueBytes     HeaderValueCase = 1
+	HeaderValueBoolean   HeaderValueCase = 2
+	HeaderValueInteger   HeaderValueCase = 3
+	HeaderValueFloat     HeaderValueCase = 4
+	HeaderValueTimestamp HeaderValueCase = 5
+	// A nested table or array, for example RabbitMQ's `x-death`.
+	HeaderValueStructure HeaderValueCase = 6
+	// A header without a value.
+	HeaderValueEmpty HeaderValueCase = 7
+)
+
+// MessageHeader:
+// A header of a message.
+type MessageHeader struct {
+	Name  string
+	Value HeaderValue
+}
+
+// MessageProperties:
+// The properties of a message (AMQP 0-9-1, class `basic`). Each is none
+// when it is not set.
+type MessageProperties struct {
+	// The media type of the body.
+	ContentType *string
+	// The encoding of the body, for example `gzip`.
+	ContentEncoding *string
+	// The headers, in order.
+	Headers []MessageHeader
+	// Whether the message survives a restart of the broker
+	// (`delivery-mode` 2).
+	Persistent bool
+	// The priority, from 0 to 9.
+	Priority *uint8
+	// The message that this one answers or belongs to.
+	CorrelationId *string
+	// The queue to answer to.
+	ReplyTo *string
+	// The lifetime of the message in its queue.
+	Expiration *uint64
+	// The id of the message, given by its publisher. Consumers tell
+	// duplicates by it.
+	MessageId *string
+	// The time of publication. AMQP carries whole seconds.
+	Timestamp *uint64
+	// The type of the message, given by the application.
+	Type *string
+	// The user that published the message. The broker verifies it.
+	UserId *string
+	// The application that published the message.
+	AppId *string
+}
+
+// KubernetesProjection:
+// The part of an object that a read returns. A change of the rest does not
+// have to be cached or watched.
+type KubernetesProjection struct {
+	Case   KubernetesProjectionCase
+	Fields []string
+}
+
+// KubernetesProjectionCase says which of a KubernetesProjection it is.
+type KubernetesProjectionCase uint8
+
+// The cases of [KubernetesProjection].
+const (
+	// The whole object.
+	KubernetesProjectionFull KubernetesProjectionCase = 0
+	// `apiVersion`, `kind` and `metadata`, as Kubernetes'
+	// `PartialObjectMetadata` has them. The host keeps no more of the object
+	// if nothing else reads more.
+	KubernetesProjectionMetadata KubernetesProjectionCase = 1
+	// These fields, given by their paths from the root (`spec`,
+	// `metadata.labels`), in addition to `apiVersion`, `kind` and
+	// `metadata` with name, namespace, uid, resourceVersion and generation.
+	KubernetesProjectionFields KubernetesProjectionCase = 2
+)
+
+// KubernetesGetOptions:
+// The options of `get`.
 type KubernetesGetOptions struct {
-	// Ask the API server instead of the shared cache.
+	// Whether to ask the API server instead of the shared cache.
 	Live bool
-	// Top-level JSON paths to return (`spec`, `metadata.labels`); empty for
-	// the whole object. `apiVersion`, `kind` and the identity always come.
-	Fields []string
+	// The part of the object to return.
+	Projection KubernetesProjection
 }
 
-// KubernetesListOptions is of the contract.
+// KubernetesListOptions:
+// The options of `list`.
 type KubernetesListOptions struct {
+	// The cluster to list, as in `object-ref`.
 	Cluster *string
-	// None for every namespace the plugin may see.
+	// The namespace to list. None is every namespace that the plugin may see.
 	Namespace *string
-	// Kubernetes label selector syntax; none for all.
+	// A label selector in Kubernetes' syntax. None selects all objects.
 	LabelSelector *string
-	// Kubernetes field selector syntax, of any scalar field of any kind
-	// (`spec.instanceRef.name=ci`); none for all.
+	// A field selector in Kubernetes' syntax. It may name any scalar field of
+	// any kind, for example `spec.instanceRef.name=ci`. None selects all
+	// objects.
 	FieldSelector *string
-	// As in `get-options`.
-	Fields []string
-	// Objects per page at most; 0 for the host's limit.
-	Limit uint32
-	// The token of the page before.
+	// The part of each object to return.
+	Projection KubernetesProjection
+	// The maximum number of objects in a page.
+	Limit *uint32
+	// The token of the previous page. None returns the first page.
 	ContinueToken *string
-	Live          bool
+	// Whether to ask the API server instead of the shared cache.
+	Live bool
 }
 
-// KubernetesPage is of the contract.
+// KubernetesPage:
+// A page of a list.
 type KubernetesPage struct {
+	// The objects, ordered by namespace and name.
 	Items [][]byte
-	// Some when there is more.
+	// The token for the next page. It is none on the last page.
 	ContinueToken *string
 }
 
-// KubernetesWriteOptions is of the contract.
-type KubernetesWriteOptions struct {
-	// Make the reconciled object its controller owner, so that it goes with it.
-	// Same namespace (or a cluster-scoped owner) only, else `invalid`.
+// KubernetesApplyOptions:
+// The options of `apply`.
+type KubernetesApplyOptions struct {
+	// The cluster to write to, as in `object-ref`.
+	Cluster *string
+	// Whether the reconciled object becomes the controller owner of the
+	// object, so that both are deleted together. In the same cluster the
+	// owner has to be in the same namespace or cluster-scoped.
 	Owned bool
-	// Take over fields that another manager owns, instead of `conflict`.
+	// Whether to take over fields that another manager owns, instead of
+	// failing with `conflict`.
 	Force bool
+	// Secrets to insert into the string values of the object; in the `data`
+	// of a `Secret`, into the decoded values. They stay redacted in every read
+	// of the object.
+	Substitutions []Substitution
 }
 
-// KubernetesDeleteOptions is of the contract.
-type KubernetesDeleteOptions struct {
-	// `background` (default), `foreground` or `orphan`.
-	Propagation *string
-	// Only this very object; `conflict` when another took its name.
+// KubernetesCreateOptions:
+// The options of `create`. They mean the same as in `apply-options`.
+type KubernetesCreateOptions struct {
+	Cluster       *string
+	Owned         bool
+	Substitutions []Substitution
+}
+
+// KubernetesPreconditions:
+// What must be true of an object for a write to happen (Kubernetes
+// `metav1.Preconditions`).
+type KubernetesPreconditions struct {
+	// The uid of the object. Another object of the same name does not have it.
 	Uid *string
+	// The resourceVersion of the object. It changes with every write.
+	ResourceVersion *string
 }
 
-// HttpUpstream:
-// An `Upstream` object; namespace none for that of the reconciled object.
-type HttpUpstream struct {
-	Namespace *string
-	Name      string
+// KubernetesPropagation:
+// The treatment of the dependents of a deleted object (Kubernetes
+// `metav1.DeletionPropagation`).
+type KubernetesPropagation uint8
+
+// The cases of [KubernetesPropagation].
+const (
+	// The object is deleted at once, its dependents afterwards.
+	KubernetesPropagationBackground KubernetesPropagation = 0
+	// The object stays until its dependents are deleted.
+	KubernetesPropagationForeground KubernetesPropagation = 1
+	// The dependents stay.
+	KubernetesPropagationOrphan KubernetesPropagation = 2
+)
+
+// KubernetesDeleteOptions:
+// The options of `delete`.
+type KubernetesDeleteOptions struct {
+	// The treatment of the dependents.
+	Propagation KubernetesPropagation
+	// Preconditions; the call fails with `conflict` if one is not met.
+	Preconditions KubernetesPreconditions
 }
 
-// HttpHeader is of the contract.
+// HttpMethod:
+// The method of a request (RFC 9110, section 9, and RFC 5789).
+type HttpMethod uint8
+
+// The cases of [HttpMethod].
+const (
+	HttpMethodGet     HttpMethod = 0
+	HttpMethodHead    HttpMethod = 1
+	HttpMethodOptions HttpMethod = 2
+	HttpMethodPost    HttpMethod = 3
+	HttpMethodPut     HttpMethod = 4
+	HttpMethodPatch   HttpMethod = 5
+	HttpMethodDelete  HttpMethod = 6
+)
+
+// HttpHeader:
+// A header field of a request or a response.
 type HttpHeader struct {
 	Name  string
 	Value string
 }
 
-// HttpEncoding:
-// How a secret is written into the body.
-type HttpEncoding uint8
-
-// The cases of [HttpEncoding].
-const (
-	HttpEncodingPlain      HttpEncoding = 0
-	HttpEncodingJsonString HttpEncoding = 1
-	HttpEncodingForm       HttpEncoding = 2
-)
-
-// HttpSubstitution:
-// A secret that the host puts into the body on the wire. Every occurrence
-// of `placeholder` is replaced; the plugin sees only the placeholder, also
-// in the answer, where the host puts it back in place of the value.
-type HttpSubstitution struct {
-	// At least 16 characters that occur nowhere else.
-	Placeholder string
-	// Namespace none for that of the reconciled object.
-	Namespace *string
-	Secret    string
-	Key       string
-	Encoding  HttpEncoding
-}
-
-// HttpRequest is of the contract.
+// HttpRequest:
+// A request.
 type HttpRequest struct {
-	Upstream HttpUpstream
-	// An HTTP method, upper case.
-	Method string
-	// Starts with `/`; appended to the upstream's URL. `..` segments are refused.
+	// The upstream.
+	Upstream UpstreamRef
+	// The method.
+	Method HttpMethod
+	// The path and query, which are appended to the URL of the upstream. They
+	// start with `/`; segments `.` and `..` are refused.
 	PathAndQuery string
-	// `Authorization`, `Cookie`, `Host`, hop-by-hop headers and those that replace
-	// the method or the path (`X-HTTP-Method-Override`, `X-Original-URL`) are refused.
-	Headers       []HttpHeader
-	Body          *[]byte
-	Substitutions []HttpSubstitution
-	// Milliseconds; 0 for the upstream's.
-	Timeout uint32
+	// The header fields. The host sets those about credentials and the
+	// connection itself, so it refuses `Authorization`, `Cookie`, `Host` and
+	// hop-by-hop fields, and those with which some servers replace the method
+	// or the path (`X-HTTP-Method-Override`, `X-Original-URL`).
+	Headers []HttpHeader
+	// The body, if there is one.
+	Body *[]byte
+	// Secrets to insert into the body.
+	Substitutions []Substitution
+	// The timeout of the request. None is that of the upstream.
+	Timeout *uint64
 }
 
-// HttpResponse is of the contract.
+// HttpResponse:
+// A response.
 type HttpResponse struct {
+	// The status code.
 	Status uint16
-	// Names in lower case. `set-cookie` and authentication headers are removed.
+	// The header fields, with names in lower case. `set-cookie` and
+	// authentication fields are removed.
 	Headers []HttpHeader
-	Body    []byte
+	// The body.
+	Body []byte
+}
+
+// HttpDataMatch:
+// A value in the data of an event.
+type HttpDataMatch struct {
+	// A JSON pointer (RFC 6901) into the data.
+	Pointer string
+	// The value at the pointer: the text of a string, or the JSON of any
+	// other value.
+	Value string
 }
 
 // HttpEventMatch:
-// Which events of a stream are meant.
+// A pattern of events in a stream.
 type HttpEventMatch struct {
-	// Name of the event (`message` where the server gives none); none for any.
+	// The name of the event (`message` if the server sends none). None
+	// matches every name.
 	Name *string
-	// A JSON pointer into its data, and what must be there: a text, or the
-	// JSON of anything else. None for any data.
-	Data *struct {
-		F0 string
-		F1 string
-	}
+	// The value that the data must contain. None matches any data.
+	Data *HttpDataMatch
 }
 
-// HttpSubscription is of the contract.
+// HttpSubscription:
+// A subscription to a stream of server-sent events (HTML Living Standard,
+// section 9.2).
 type HttpSubscription struct {
-	Upstream     HttpUpstream
+	// The upstream.
+	Upstream UpstreamRef
+	// The path and query of the stream, as in `request`.
 	PathAndQuery string
-	// Events that wake the object; empty for every event.
+	// The events that cause a reconcile. An empty list matches every event.
 	Wake []HttpEventMatch
-	// Events that wake the object and after which it waits for nothing more:
-	// the host closes the stream, whether or not the server does.
+	// The events that cause a reconcile and end the subscription: the host
+	// closes the stream even if the server does not.
 	Until []HttpEventMatch
 }
 
-// HttpEvent is of the contract.
+// HttpEvent:
+// An event of a stream.
 type HttpEvent struct {
-	// Where the server gives ids.
-	Id   *string
+	// The id, if the server sent one.
+	Id *string
+	// The name (`message` if the server sent none).
 	Name string
+	// The data.
 	Data string
 }
 
-// HttpEventQuery is of the contract.
+// HttpEventQuery:
+// A query for the last events of a stream.
 type HttpEventQuery struct {
-	Upstream     HttpUpstream
+	// The upstream.
+	Upstream UpstreamRef
+	// The path and query of the stream, as in `request`.
 	PathAndQuery string
-	// Events to give; empty for all.
+	// The events to return. An empty list matches every event.
 	Select []HttpEventMatch
-	// The last event; empty for the end of the connection.
+	// The last event to read. An empty list reads until the server closes
+	// the connection.
 	Until []HttpEventMatch
-	// So many at most, the last ones; 0 for the host's limit.
-	Last uint32
-	// With so many bytes of data at most; 0 for the host's limit.
-	Bytes uint32
-	// Milliseconds; 0 for the host's limit.
-	Timeout uint32
+	// The maximum number of events to return.
+	MaxEvents *uint32
+	// The maximum size of the data of all returned events, in bytes.
+	MaxBytes *uint32
+	// The timeout of the whole query.
+	Timeout *uint64
 }
 
-// HttpEventTail is of the contract.
+// HttpEventTail:
+// The last events of a stream.
 type HttpEventTail struct {
+	// The events, oldest first.
 	Events []HttpEvent
-	// How many that were selected came before these.
+	// The number of selected events before these.
 	Skipped uint64
-	// False when the time was over before the end.
+	// Whether the stream was read to its end before the timeout.
 	Complete bool
 }
 
-// MessagingMessage is of the contract.
+// MessagingMessage:
+// A message to publish.
 type MessagingMessage struct {
-	Exchange   string
+	// The exchange. It is empty for the default exchange.
+	Exchange string
+	// The routing key; for the default exchange, the name of the queue.
 	RoutingKey string
-	Headers    []struct {
-		F0 string
-		F1 string
-	}
-	ContentType *string
-	Body        []byte
-	// Survive a restart of the broker.
-	Persistent bool
+	// The properties.
+	Properties MessageProperties
+	// The body.
+	Body []byte
+	// Whether the message must reach a queue: the call fails with `not-found`
+	// if the exchange routes it to none.
+	Mandatory bool
 }
 
-// EventsEventType is of the contract.
+// EventsEventType:
+// The type of an Event.
 type EventsEventType uint8
 
 // The cases of [EventsEventType].
@@ -292,7 +587,8 @@ const (
 	EventsEventTypeWarning EventsEventType = 1
 )
 
-// LogLevel is of the contract.
+// LogLevel:
+// The level of a log line.
 type LogLevel uint8
 
 // The cases of [LogLevel].
@@ -305,45 +601,59 @@ const (
 )
 
 // ReconcilerReconciledKind:
-// A kind the plugin reconciles.
+// A kind that the plugin reconciles.
 type ReconcilerReconciledKind struct {
+	// The kind. The host watches this version of it.
 	Gvk Gvk
-	// A finalizer (`domain/name`) when the plugin needs `cleanup`. The host
+	// The finalizer (`domain/name`) of a plugin that needs `cleanup`. The host
 	// adds it before the first reconcile and removes it after the cleanup.
 	Finalizer *string
-	// Label selector that narrows the objects; none for all of them.
+	// A label selector in Kubernetes' syntax that narrows the objects. None
+	// selects all of them.
 	LabelSelector *string
-	// Whether the host keeps a `phase` in the status: `Progressing`, `Ready` or
-	// `Terminating`. Otherwise a field of this name is the plugin's.
+	// Whether the host maintains the status field `phase` with the values
+	// `Progressing`, `Ready` and `Terminating`. Otherwise a field of this name
+	// belongs to the plugin.
 	Phase bool
+	// Whether `cleanup` waits until the objects that the deleted one owns are
+	// gone, as with Kubernetes' foreground deletion. A host that does not
+	// offer this refuses the plugin.
+	WaitForDependents bool
 }
 
 // ReconcilerDescriptor:
-// What the plugin is.
+// The description of a plugin.
 type ReconcilerDescriptor struct {
-	// DNS label, for example `concourse-team`. Field manager and metric label.
+	// The name of the plugin, a DNS label such as `concourse-team`. It is the
+	// field manager of its writes and a label of its metrics.
 	Name string
-	// The plugin's own version (semver).
+	// The version of the plugin (semantic versioning).
 	Version string
-	Kinds   []ReconcilerReconciledKind
-	// Reconciles of this plugin at the same time at most; 0 leaves it to the host.
-	MaxConcurrent uint32
+	// The kinds that it reconciles.
+	Kinds []ReconcilerReconciledKind
+	// The maximum number of concurrent reconciles of this plugin.
+	MaxConcurrent *uint32
 }
 
 // ReconcilerRequest:
-// One reconcile. Level-triggered: the object as it is now, never an event.
+// The parameters of a reconcile. Reconciles are level-triggered: the
+// request has the current object and never an event.
 type ReconcilerRequest struct {
+	// The current object.
 	Object []byte
-	Ref    ObjectRef
-	// Failures in a row before this call.
+	// The reference to the object. Its `cluster` is none.
+	Ref ObjectRef
+	// The number of consecutive failures before this call.
 	Attempt uint32
-	// Why it runs, for logs: `start`, `change`, `dependency`, `poll`, `retry`,
-	// `timer`, `event`, `manual`, `plugin-change`, `config-change`. Open set; do not decide by it.
+	// The causes of this reconcile, for logs: `start`, `change`,
+	// `dependency`, `poll`, `retry`, `timer`, `event`, `manual`,
+	// `plugin-change` or `config-change`. The set is open; a plugin must not
+	// base decisions on it.
 	Causes []string
 }
 
 // ReconcilerNext:
-// When to come back without a change.
+// The time of the next reconcile, if nothing changes before.
 type ReconcilerNext struct {
 	Case  ReconcilerNextCase
 	Poll  *uint64
@@ -356,32 +666,36 @@ type ReconcilerNextCase uint8
 
 // The cases of [ReconcilerNext].
 const (
-	// Only when something it read, or the object itself, changes.
-	ReconcilerNextSettled ReconcilerNextCase = 0
-	// Every so many milliseconds, with jitter; none takes the plugin's
-	// configured interval.
+	// No time: the object is reconciled again when it, or an object that was
+	// read, changes.
+	ReconcilerNextAwaitChange ReconcilerNextCase = 0
+	// Repeatedly at this interval, with jitter. None is the interval that is
+	// configured for the plugin.
 	ReconcilerNextPoll ReconcilerNextCase = 1
-	// Once, after so many milliseconds.
+	// Once after this duration.
 	ReconcilerNextAfter ReconcilerNextCase = 2
-	// Once, at this time (milliseconds since the Unix epoch).
+	// Once at this time.
 	ReconcilerNextAt ReconcilerNextCase = 3
 )
 
 // ReconcilerOutcome:
-// A reconcile that did what it could.
+// The result of a reconcile that succeeded.
 type ReconcilerOutcome struct {
-	// The conditions of the object. Without a `Ready` among them the host
-	// adds Ready=True, reason `Ready`. A type not named any more is removed.
+	// The conditions of the object. If `Ready` is not among them, the host
+	// adds `Ready=True` with the reason `Ready`. A condition of the plugin
+	// that is no longer listed is removed.
 	Conditions []Condition
-	// The status fields as one JSON object, the whole of what the plugin
-	// knows; none leaves them as they are. `conditions`, `observedGeneration`
-	// and, for kinds that ask for it, `phase` are the host's.
+	// The status fields as one JSON object: everything that the plugin
+	// maintains. None leaves them unchanged. `conditions`,
+	// `observedGeneration` and, if the kind asks for it, `phase` belong to the
+	// host.
 	Status *[]byte
-	Next   ReconcilerNext
+	// The time of the next reconcile.
+	Next ReconcilerNext
 }
 
 // ReconcilerResolution:
-// How a failure is gone on with.
+// The way to go on after a failure.
 type ReconcilerResolution struct {
 	Case      ReconcilerResolutionCase
 	Throttled uint64
@@ -393,46 +707,53 @@ type ReconcilerResolutionCase uint8
 
 // The cases of [ReconcilerResolution].
 const (
-	// Try again: exponential back-off for this object, jittered.
+	// The reconcile is retried with exponential backoff and jitter.
 	ReconcilerResolutionRetry ReconcilerResolutionCase = 0
-	// Not an error, waiting for something: at a fixed interval, and at once
-	// when what it waits for changes.
-	ReconcilerResolutionYield ReconcilerResolutionCase = 1
-	// Will not get better by itself: no retry until the spec, something it
-	// read, its config or the plugin changes. `Stalled=True`.
-	ReconcilerResolutionParked ReconcilerResolutionCase = 2
-	// After this many milliseconds.
+	// Not an error: the object waits for something else. It is reconciled at
+	// a fixed interval, and at once when an object that was read changes.
+	ReconcilerResolutionWait ReconcilerResolutionCase = 1
+	// The failure is permanent. The object is not retried until its spec, an
+	// object that was read, the configuration or the plugin changes. The host
+	// sets `Stalled=True`.
+	ReconcilerResolutionTerminal ReconcilerResolutionCase = 2
+	// The reconcile is retried after this duration.
 	ReconcilerResolutionThrottled ReconcilerResolutionCase = 3
-	// A grant is missing; says which. Tried again when grants change.
+	// A grant is missing; the text names it. The reconcile is retried when
+	// the grants change.
 	ReconcilerResolutionDenied ReconcilerResolutionCase = 4
 )
 
 // ReconcilerFailure:
-// A reconcile that did not succeed. The host sets Ready=False with this
-// reason and message; conditions not named stay as they were.
+// The result of a reconcile that failed. The host sets `Ready=False` with
+// this reason and message. Conditions that are not listed stay unchanged.
 type ReconcilerFailure struct {
+	// The way to go on.
 	Resolution ReconcilerResolution
-	// CamelCase.
-	Reason     string
-	Message    string
+	// The machine-readable reason, in CamelCase.
+	Reason string
+	// One sentence that explains the failure. It must never contain a secret.
+	Message string
+	// Conditions to set besides `Ready`.
 	Conditions []Condition
-	// As in `outcome`.
+	// The status fields, as in `outcome`.
 	Status *[]byte
 }
 
 // Reconciler is what a plugin exports.
 type Reconciler interface {
 	// Describe:
-	// Says what the plugin is. Pure: called once per load in a sealed store, in
-	// which every capability answers `denied`.
+	// Returns the description of the plugin. The host calls it once when it
+	// loads the plugin. It must be pure: every host function that it calls fails
+	// with `denied`.
 	Describe() ReconcilerDescriptor
 	// Reconcile:
 	// Brings the world closer to what the object asks for.
 	Reconcile(request ReconcilerRequest) Result[ReconcilerOutcome, ReconcilerFailure]
 	// Cleanup:
-	// Undoes what `reconcile` did, for an object that is being deleted. Only
-	// called for kinds with a finalizer, also while paused. A settled outcome
-	// lets the object go; any other outcome or a failure keeps it.
+	// Undoes what `reconcile` did, for an object that is being deleted. The
+	// host calls it only for kinds with a finalizer, and also while the plugin
+	// is suspended. The outcome `await-change` releases the object; any other
+	// outcome and every failure keep it.
 	Cleanup(request ReconcilerRequest) Result[ReconcilerOutcome, ReconcilerFailure]
 }
 

@@ -11,7 +11,7 @@ wit_bindgen::generate!({
     additional_derives: [PartialEq],
 });
 
-/// The hooks, which only some plugins export.
+/// The life-cycle hooks, which only some plugins export.
 pub mod hooks {
     wit_bindgen::generate!({
         path: "../../wit",
@@ -20,6 +20,19 @@ pub mod hooks {
         pub_export_macro: true,
         export_macro_name: "export_hooks",
         default_bindings_module: "ostler_sdk::bindings::hooks",
+        additional_derives: [PartialEq],
+    });
+}
+
+/// The message handler, which only some plugins export.
+pub mod handler {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "message-handler",
+        with: { "ostler:plugin/types@0.1.0": crate::bindings::ostler::plugin::types },
+        pub_export_macro: true,
+        export_macro_name: "export_handler",
+        default_bindings_module: "ostler_sdk::bindings::handler",
         additional_derives: [PartialEq],
     });
 }

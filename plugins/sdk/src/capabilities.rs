@@ -1,19 +1,20 @@
-//! The host's functions, declared once: natively a trait that a mock
-//! implements, in a component direct calls, so that only those that are used
-//! become imports.
+//! The host functions, declared once: a native build has a trait that the mock implements, a component calls the
+//! imports directly, so that only the functions in use become imports.
 
 use crate::bindings::ostler::plugin as host;
-use crate::{Context, DeleteOptions, Error, Gvk, Level, ObjectRef};
+use crate::{
+    ApplyOptions, ConditionStatus, Context, CreateOptions, DeleteOptions, Error, Gvk, Level, Message,
+    ObjectRef, Preconditions, SecretKeyRef, UpstreamRef,
+};
 use host::{
     events::EventType,
     http,
-    kubernetes::{GetOptions, ListOptions, Page, WriteOptions},
-    messaging::Message,
+    kubernetes::{GetOptions, ListOptions, Page},
 };
 
 macro_rules! capabilities {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $result:ty)? = $($path:ident)::+;)+) => {
-        /// What the host offers to a plugin (see the contract in `wit/`).
+        /// The functions that the host offers to a plugin (see the contract in `wit/`).
         #[cfg(not(target_arch = "wasm32"))]
         pub trait Capabilities {
             $($(#[$doc])* fn $name(&self, $($arg: $ty),*) $(-> $result)?;)+
@@ -40,26 +41,32 @@ capabilities! {
     fn kubernetes_list(gvk: &Gvk, options: &ListOptions) -> Result<Page, Error> = kubernetes::list;
     /// `kubernetes.require-ready`
     fn kubernetes_require_ready(reference: &ObjectRef) -> Result<Vec<u8>, Error> = kubernetes::require_ready;
+    /// `kubernetes.require-condition`
+    fn kubernetes_require_condition(reference: &ObjectRef, kind: &str, status: ConditionStatus) -> Result<Vec<u8>, Error> = kubernetes::require_condition;
     /// `kubernetes.apply`
-    fn kubernetes_apply(object: &[u8], options: WriteOptions) -> Result<Vec<u8>, Error> = kubernetes::apply;
+    fn kubernetes_apply(object: &[u8], options: &ApplyOptions) -> Result<Vec<u8>, Error> = kubernetes::apply;
     /// `kubernetes.create`
-    fn kubernetes_create(object: &[u8], options: WriteOptions) -> Result<Vec<u8>, Error> = kubernetes::create;
+    fn kubernetes_create(object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> = kubernetes::create;
+    /// `kubernetes.patch`
+    fn kubernetes_patch(reference: &ObjectRef, patch: &[u8], preconditions: &Preconditions) -> Result<Vec<u8>, Error> = kubernetes::patch;
     /// `kubernetes.delete`
     fn kubernetes_delete(reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> = kubernetes::delete;
     /// `references.hold`
     fn references_hold(reference: &ObjectRef) -> Result<(), Error> = references::hold;
+    /// `references.list-holders`
+    fn references_list_holders(reference: &ObjectRef) -> Result<Vec<ObjectRef>, Error> = references::list_holders;
     /// `http.send`
     fn http_send(request: &http::Request) -> Result<http::Response, Error> = http::send;
     /// `http.send-all`
     fn http_send_all(requests: &[http::Request]) -> Vec<Result<http::Response, Error>> = http::send_all;
     /// `http.secret-digest`
-    fn http_secret_digest(namespace: Option<&str>, secret: &str, key: &str) -> Result<Option<String>, Error> = http::secret_digest;
+    fn http_secret_digest(secret: &SecretKeyRef) -> Result<Option<String>, Error> = http::secret_digest;
     /// `http.subscribe`
     fn http_subscribe(subscription: &http::Subscription) -> Result<(), Error> = http::subscribe;
     /// `http.read-events`
     fn http_read_events(query: &http::EventQuery) -> Result<http::EventTail, Error> = http::read_events;
     /// `messaging.publish`
-    fn messaging_publish(broker: &str, message: &Message) -> Result<(), Error> = messaging::publish;
+    fn messaging_publish(broker: &UpstreamRef, message: &Message) -> Result<(), Error> = messaging::publish;
     /// `status.checkpoint`
     fn status_checkpoint(fields: &[u8]) -> Result<(), Error> = status::checkpoint;
     /// `events.emit`
@@ -76,10 +83,10 @@ capabilities! {
     fn clock_remaining() -> u64 = clock::remaining;
     /// `config.get`
     fn config_get() -> Vec<u8> = config::get;
-    /// `memo.get`
-    fn memo_get_bytes(key: &str) -> Option<Vec<u8>> = memo::get;
-    /// `memo.put`
-    fn memo_put_bytes(key: &str, value: &[u8]) -> Result<(), Error> = memo::put;
-    /// `memo.remove`
-    fn memo_remove_key(key: &str) = memo::remove;
+    /// `cache.get`
+    fn cache_get_bytes(key: &str) -> Option<Vec<u8>> = cache::get;
+    /// `cache.set`
+    fn cache_set_bytes(key: &str, value: &[u8]) -> Result<(), Error> = cache::set;
+    /// `cache.delete`
+    fn cache_delete_key(key: &str) = cache::delete;
 }

@@ -1,38 +1,104 @@
-//! What a reconcile can do.
+//! The host functions, as a reconciler calls them.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::bindings::ostler::plugin::{
     events::EventType,
-    kubernetes::{GetOptions, ListOptions, WriteOptions},
-    messaging::Message,
+    kubernetes::{GetOptions, ListOptions},
 };
 use crate::outcome::json;
-use crate::{DeleteOptions, Error, Failure, Gvk, Level, Object, ObjectRef, Request, Resource, Upstream};
+use crate::{
+    ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, Message, Object,
+    ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef, Upstream,
+    UpstreamRef,
+};
 
-/// Which objects a list gives; all of them by default.
+/// A selection of objects to list. The default selects all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
-    /// In one namespace; none for every one the plugin may see.
+    /// The namespace; none for every namespace that the plugin may see.
     pub namespace: Option<&'a str>,
-    /// Kubernetes label selector syntax.
+    /// A label selector in Kubernetes' syntax.
     pub labels: Option<&'a str>,
-    /// Kubernetes field selector syntax, of any scalar field.
+    /// A field selector in Kubernetes' syntax, of any scalar field.
     pub fields: Option<&'a str>,
 }
 
-/// An object as it is after it was written. Read only when it is looked at: most reconcilers don't.
+/// The object that results from a write. It is parsed only when it is asked for, since most reconcilers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written(Vec<u8>);
 
 impl Written {
-    /// The object.
+    /// Parses the object.
     ///
     /// # Errors
-    /// `Error::Invalid` when the host gave what is no JSON.
+    /// `Error::Invalid` if the host returned no JSON.
     pub fn json(&self) -> Result<Value, Error> {
         crate::slim::value(&self.0).map_err(|error| invalid("the object written", error))
+    }
+}
+
+impl Default for Preconditions {
+    /// No preconditions.
+    fn default() -> Self {
+        Self {
+            uid: None,
+            resource_version: None,
+        }
+    }
+}
+
+impl Preconditions {
+    /// Requires the object to have this uid, so that no other object of the same name is changed.
+    #[must_use]
+    pub fn uid(uid: &str) -> Self {
+        Self {
+            uid: Some(uid.into()),
+            resource_version: None,
+        }
+    }
+
+    /// Requires the object to have this resourceVersion, so that no change of another client is overwritten.
+    #[must_use]
+    pub fn resource_version(resource_version: &str) -> Self {
+        Self {
+            uid: None,
+            resource_version: Some(resource_version.into()),
+        }
+    }
+}
+
+impl Default for DeleteOptions {
+    /// Background deletion without preconditions.
+    fn default() -> Self {
+        Self {
+            propagation: Propagation::Background,
+            preconditions: Preconditions::default(),
+        }
+    }
+}
+
+impl Default for ApplyOptions {
+    /// An apply in the cluster of the reconciled object that neither owns the object nor overrules other managers.
+    fn default() -> Self {
+        Self {
+            cluster: None,
+            owned: false,
+            force: false,
+            substitutions: Vec::new(),
+        }
+    }
+}
+
+impl Default for CreateOptions {
+    /// A creation in the cluster of the reconciled object that does not own the object.
+    fn default() -> Self {
+        Self {
+            cluster: None,
+            owned: false,
+            substitutions: Vec::new(),
+        }
     }
 }
 
@@ -44,22 +110,22 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Failures in a row before this call.
+    /// Returns the number of consecutive failures before this call.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.request.attempt
     }
 
-    /// One object of a typed kind.
+    /// Gets an object of a typed kind.
     ///
     /// # Errors
-    /// As `kubernetes.get`; `invalid` when it is not of the type.
+    /// As `kubernetes.get`; `invalid` if the object is not of the type.
     pub fn get<S: Resource>(&self, namespace: &str, name: &str) -> Result<Option<Object<S>>, Error> {
         let bytes = self.read(&S::reference(namespace, name))?;
         bytes.map(|bytes| object(&bytes)).transpose()
     }
 
-    /// One object of any kind, as JSON.
+    /// Gets an object of any kind as JSON.
     ///
     /// # Errors
     /// As `kubernetes.get`.
@@ -68,54 +134,67 @@ impl Context<'_> {
         bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
     }
 
-    /// The metadata of one object of any kind: all that is kept of it, where nobody reads more.
+    /// Gets the metadata of an object of any kind: `apiVersion`, `kind` and `metadata`. The host caches no more of the
+    /// object if nothing else reads more.
     ///
     /// # Errors
     /// As `kubernetes.get`.
     pub fn get_metadata(&self, reference: &ObjectRef) -> Result<Option<Value>, Error> {
-        let options = GetOptions {
-            live: false,
-            fields: vec!["metadata".into()],
-        };
-        let bytes = self.kubernetes_get(reference, &options)?;
+        let bytes = self.kubernetes_get(reference, &cached(Projection::Metadata))?;
         bytes.map(|bytes| value(&bytes, &reference.gvk)).transpose()
     }
 
     fn read(&self, reference: &ObjectRef) -> Result<Option<Vec<u8>>, Error> {
-        let options = GetOptions {
-            live: false,
-            fields: Vec::new(),
-        };
-        self.kubernetes_get(reference, &options)
+        self.kubernetes_get(reference, &cached(Projection::Full))
     }
 
-    /// The objects of a typed kind that are selected.
+    /// Lists the selected objects of a typed kind.
     ///
     /// # Errors
-    /// As `kubernetes.list`; `invalid` when one is not of the type.
+    /// As `kubernetes.list`; `invalid` if an object is not of the type.
     pub fn list<S: Resource>(&self, selection: &Selection) -> Result<Vec<Object<S>>, Error> {
-        let items = self.items(&S::gvk(), selection, &[])?;
+        let items = self.list_pages(&S::gvk(), selection, Projection::Full)?;
         items.iter().map(|bytes| object(bytes)).collect()
     }
 
-    /// The objects of any kind that are selected, as JSON. `only` names the parts to read (`metadata`,
-    /// `spec.x`); empty for the whole objects.
+    /// Lists the selected objects of any kind as JSON. `fields` names the parts to read (`metadata`, `spec.x`); if it is
+    /// empty, whole objects are read.
     ///
     /// # Errors
     /// As `kubernetes.list`.
-    pub fn list_json(&self, gvk: &Gvk, selection: &Selection, only: &[&str]) -> Result<Vec<Value>, Error> {
-        let items = self.items(gvk, selection, only)?;
+    pub fn list_json(&self, gvk: &Gvk, selection: &Selection, fields: &[&str]) -> Result<Vec<Value>, Error> {
+        let projection = if fields.is_empty() {
+            Projection::Full
+        } else {
+            Projection::Fields(fields.iter().map(|field| (*field).to_owned()).collect())
+        };
+        let items = self.list_pages(gvk, selection, projection)?;
         items.iter().map(|bytes| value(bytes, gvk)).collect()
     }
 
-    fn items(&self, gvk: &Gvk, selection: &Selection, only: &[&str]) -> Result<Vec<Vec<u8>>, Error> {
+    /// Lists the metadata of the selected objects of any kind. The host caches no more of the objects if nothing else
+    /// reads more.
+    ///
+    /// # Errors
+    /// As `kubernetes.list`.
+    pub fn list_metadata(&self, gvk: &Gvk, selection: &Selection) -> Result<Vec<Value>, Error> {
+        let items = self.list_pages(gvk, selection, Projection::Metadata)?;
+        items.iter().map(|bytes| value(bytes, gvk)).collect()
+    }
+
+    fn list_pages(
+        &self,
+        gvk: &Gvk,
+        selection: &Selection,
+        projection: Projection,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let mut options = ListOptions {
             cluster: None,
             namespace: selection.namespace.map(Into::into),
             label_selector: selection.labels.map(Into::into),
             field_selector: selection.fields.map(Into::into),
-            fields: only.iter().map(|field| (*field).to_owned()).collect(),
-            limit: 0,
+            projection,
+            limit: None,
             continue_token: None,
             live: false,
         };
@@ -130,15 +209,15 @@ impl Context<'_> {
         }
     }
 
-    /// An object that is Ready for its current generation.
+    /// Gets an object of a typed kind that is Ready for its current generation.
     ///
     /// # Errors
-    /// `not-ready` until then; its change wakes this object.
+    /// `not-ready` until then; the change of the object causes a reconcile.
     pub fn require_ready<S: Resource>(&self, namespace: &str, name: &str) -> Result<Object<S>, Error> {
         object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
     }
 
-    /// As [`Context::require_ready`], as JSON: smaller where few fields matter.
+    /// Gets an object of any kind that is Ready for its current generation, as JSON.
     ///
     /// # Errors
     /// As [`Context::require_ready`].
@@ -146,54 +225,107 @@ impl Context<'_> {
         value(&self.kubernetes_require_ready(reference)?, &reference.gvk)
     }
 
-    /// Applies the fields given, to an object that belongs to the reconciled
-    /// one and goes with it. Whoever else has set them is overruled: drift is
-    /// put right.
+    /// Gets an object of any kind whose condition of this type has this status for its current generation, as JSON.
+    ///
+    /// ```
+    /// # use ostler_sdk::{ConditionStatus, prelude::*};
+    /// fn check(ctx: &Context) -> Result<(), Failure> {
+    ///     let deployment = gvk("apps", "v1", "Deployment").named("shop", "web");
+    ///     ctx.require_condition(&deployment, "Available", ConditionStatus::True)?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// `not-ready` until then; the change of the object causes a reconcile.
+    pub fn require_condition(
+        &self,
+        reference: &ObjectRef,
+        kind: &str,
+        status: ConditionStatus,
+    ) -> Result<Value, Error> {
+        let bytes = self.kubernetes_require_condition(reference, kind, status)?;
+        value(&bytes, &reference.gvk)
+    }
+
+    /// Applies the given fields to an object that the reconciled object owns, so that both are deleted together. Other
+    /// managers of these fields are overruled, which corrects drift.
     ///
     /// # Errors
     /// As `kubernetes.apply`.
     pub fn apply_owned(&self, object: &impl Serialize) -> Result<Written, Error> {
-        self.write(object, true, true)
+        let options = ApplyOptions {
+            owned: true,
+            force: true,
+            ..ApplyOptions::default()
+        };
+        self.apply_with(object, &options)
     }
 
-    /// Applies the fields given. `force` overrules whoever else has set them,
-    /// which is a `conflict` otherwise.
+    /// Applies the given fields. With `force` other managers of these fields are overruled, which is a `conflict`
+    /// otherwise.
     ///
     /// # Errors
     /// As `kubernetes.apply`.
     pub fn apply(&self, object: &impl Serialize, force: bool) -> Result<Written, Error> {
-        self.write(object, false, force)
+        let options = ApplyOptions {
+            force,
+            ..ApplyOptions::default()
+        };
+        self.apply_with(object, &options)
     }
 
-    fn write(&self, object: &impl Serialize, owned: bool, force: bool) -> Result<Written, Error> {
-        let options = WriteOptions { owned, force };
+    /// Applies the given fields, with all options.
+    ///
+    /// # Errors
+    /// As `kubernetes.apply`.
+    pub fn apply_with(&self, object: &impl Serialize, options: &ApplyOptions) -> Result<Written, Error> {
         self.kubernetes_apply(&json(object), options).map(Written)
     }
 
-    /// Creates an object; `owned` makes it go with the reconciled one.
+    /// Creates an object. With `owned` the reconciled object owns it, so that both are deleted together.
     ///
     /// # Errors
     /// As `kubernetes.create`.
     pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<Written, Error> {
-        let options = WriteOptions { owned, force: false };
+        let options = CreateOptions {
+            owned,
+            ..CreateOptions::default()
+        };
+        self.create_with(object, &options)
+    }
+
+    /// Creates an object, with all options.
+    ///
+    /// # Errors
+    /// As `kubernetes.create`.
+    pub fn create_with(&self, object: &impl Serialize, options: &CreateOptions) -> Result<Written, Error> {
         self.kubernetes_create(&json(object), options).map(Written)
     }
 
-    /// Deletes an object.
+    /// Applies a JSON merge patch (RFC 7386) to an object.
+    ///
+    /// # Errors
+    /// As `kubernetes.patch`.
+    pub fn patch(
+        &self,
+        reference: &ObjectRef,
+        patch: &impl Serialize,
+        preconditions: &Preconditions,
+    ) -> Result<Written, Error> {
+        self.kubernetes_patch(reference, &json(patch), preconditions)
+            .map(Written)
+    }
+
+    /// Deletes an object in the background.
     ///
     /// # Errors
     /// As `kubernetes.delete`.
     pub fn delete(&self, reference: &ObjectRef) -> Result<(), Error> {
-        self.delete_with(
-            reference,
-            &DeleteOptions {
-                propagation: None,
-                uid: None,
-            },
-        )
+        self.delete_with(reference, &DeleteOptions::default())
     }
 
-    /// Deletes an object, with options.
+    /// Deletes an object, with all options.
     ///
     /// # Errors
     /// As `kubernetes.delete`.
@@ -201,7 +333,7 @@ impl Context<'_> {
         self.kubernetes_delete(reference, options)
     }
 
-    /// Keeps an object from going while the reconciled one uses it.
+    /// Holds an object: it is not deleted while the reconciled object uses it.
     ///
     /// # Errors
     /// As `references.hold`.
@@ -209,49 +341,57 @@ impl Context<'_> {
         self.references_hold(reference)
     }
 
-    /// An `Upstream` in the reconciled object's namespace.
+    /// Lists the objects that hold an object.
+    ///
+    /// # Errors
+    /// As `references.list-holders`.
+    pub fn list_holders(&self, reference: &ObjectRef) -> Result<Vec<ObjectRef>, Error> {
+        self.references_list_holders(reference)
+    }
+
+    /// Returns an `Upstream` in the namespace of the reconciled object.
     #[must_use]
     pub fn upstream(&self, name: &str) -> Upstream<'_> {
-        Upstream::new(self, None, name)
+        Upstream::new(self, UpstreamRef::new(name))
     }
 
-    /// An `Upstream` in another namespace.
+    /// Returns an `Upstream` in another namespace.
     #[must_use]
     pub fn upstream_in(&self, namespace: &str, name: &str) -> Upstream<'_> {
-        Upstream::new(self, Some(namespace), name)
+        Upstream::new(self, UpstreamRef::new(name).in_namespace(namespace))
     }
 
-    /// A digest that changes when a Secret's value does; none when there is no
-    /// such key. The namespace is the reconciled object's.
+    /// Returns a digest of a Secret's value that changes when the value does, or none if there is no such key. The
+    /// Secret is in the namespace of the reconciled object.
     ///
     /// # Errors
     /// As `http.secret-digest`.
     pub fn secret_digest(&self, secret: &str, key: &str) -> Result<Option<String>, Error> {
-        self.http_secret_digest(None, secret, key)
+        self.http_secret_digest(&SecretKeyRef::new(secret, key))
     }
 
-    /// Publishes a message and waits for the broker's confirmation.
+    /// Publishes a message and waits for the confirmation of the broker.
     ///
     /// # Errors
     /// As `messaging.publish`.
-    pub fn publish(&self, broker: &str, message: &Message) -> Result<(), Error> {
+    pub fn publish(&self, broker: &UpstreamRef, message: &Message) -> Result<(), Error> {
         self.messaging_publish(broker, message)
     }
 
-    /// Persists status fields before an effect that must happen once.
+    /// Persists status fields before an effect that must happen exactly once.
     ///
     /// # Errors
-    /// As `status.checkpoint`; do not go on then.
+    /// As `status.checkpoint`; the effect must not happen then.
     pub fn checkpoint(&self, fields: &impl Serialize) -> Result<(), Error> {
         self.status_checkpoint(&json(fields))
     }
 
-    /// A normal Event about the object.
+    /// Emits a normal Event about the object.
     pub fn event(&self, reason: &str, note: &str) {
         self.events_emit(EventType::Normal, reason, note);
     }
 
-    /// A warning Event about the object.
+    /// Emits a warning Event about the object.
     pub fn warn(&self, reason: &str, note: &str) {
         self.events_emit(EventType::Warning, reason, note);
     }
@@ -280,44 +420,52 @@ impl Context<'_> {
         self.metrics_gauge(name, value);
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the current time in milliseconds since the Unix epoch.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.clock_now()
     }
 
-    /// Milliseconds left for this call.
+    /// Returns the milliseconds that are left for this call.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.clock_remaining()
     }
 
-    /// The plugin's configuration.
+    /// Parses the configuration of the plugin.
     ///
     /// # Errors
-    /// Parks the object when the configuration is not of the type.
+    /// A terminal failure if the configuration is not of the type.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         crate::slim::from_slice(&self.config_get())
-            .map_err(|error| Failure::parked("InvalidConfig", error.to_string()))
+            .map_err(|error| Failure::terminal("InvalidConfig", error.to_string()))
     }
 
-    /// What was put under this key, if it is still there.
+    /// Returns the cached value of a key, if it is still cached.
     #[must_use]
-    pub fn memo(&self, key: &str) -> Option<Vec<u8>> {
-        self.memo_get_bytes(key)
+    pub fn cache_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.cache_get_bytes(key)
     }
 
-    /// Keeps something for the next reconcile of this object; a cache only.
+    /// Caches a value for the next reconciles of this object. The cache does not survive a restart of the host.
     ///
     /// # Errors
-    /// `budget` when it is too large.
-    pub fn memo_put(&self, key: &str, value: &[u8]) -> Result<(), Error> {
-        self.memo_put_bytes(key, value)
+    /// `limit-exceeded` if the object caches too many bytes.
+    pub fn cache_set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.cache_set_bytes(key, value)
     }
 
-    /// Forgets a key.
-    pub fn memo_remove(&self, key: &str) {
-        self.memo_remove_key(key);
+    /// Removes a key from the cache.
+    pub fn cache_delete(&self, key: &str) {
+        self.cache_delete_key(key);
+    }
+}
+
+/// The options of a read from the shared cache.
+fn cached(projection: Projection) -> GetOptions {
+    GetOptions {
+        live: false,
+        projection,
     }
 }
 

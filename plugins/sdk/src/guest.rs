@@ -1,19 +1,26 @@
-//! What [`crate::plugin!`] expands to.
+//! The code that [`crate::plugin!`] expands to.
 
+#[cfg(target_arch = "wasm32")]
+use crate::MessageHandler;
 pub use crate::bindings::exports::ostler::plugin::reconciler::{
     Descriptor, Failure, Guest, Outcome, ReconciledKind, Request,
+};
+pub use crate::bindings::handler::exports::ostler::plugin::messages::{
+    Delivery, Disposition, Guest as Messages,
 };
 pub use crate::bindings::hooks::exports::ostler::plugin::lifecycle::Guest as Hooks;
 use crate::outcome::json;
 use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
 
-/// Exports reconcilers as a plugin. Its name and version are the crate's. With hooks in its life
-/// ([`Lifecycle`](crate::Lifecycle)): `plugin!(A, B; lifecycle = Hooks)`.
+/// Exports reconcilers as a plugin, with the name and version of the crate.
 ///
-/// Natively it expands to nothing, so that the crate can be tested.
+/// A plugin with life-cycle hooks ([`Lifecycle`](crate::Lifecycle)) is `plugin!(A, B; lifecycle = Hooks)`, a plugin that
+/// handles messages ([`MessageHandler`](crate::MessageHandler)) `plugin!(A, B; messages = Handler)`.
+///
+/// In a native build it expands to nothing, so that the crate can be tested.
 #[macro_export]
 macro_rules! plugin {
-    ($($reconciler:path),+ $(,)? $(; lifecycle = $hooks:path)?) => {
+    ($($reconciler:path),+ $(,)? $(; lifecycle = $hooks:path)? $(; messages = $handler:path)?) => {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, missing_docs)]
         mod __ostler_plugin {
@@ -29,7 +36,7 @@ macro_rules! plugin {
                         name: env!("CARGO_PKG_NAME").into(),
                         version: env!("CARGO_PKG_VERSION").into(),
                         kinds: vec![$(guest::kind(&$reconciler)),+],
-                        max_concurrent: 0,
+                        max_concurrent: None,
                     }
                 }
 
@@ -67,11 +74,22 @@ macro_rules! plugin {
 
                 $crate::bindings::hooks::export_hooks!(Plugin with_types_in $crate::bindings::hooks);
             )?
+
+            $(
+                impl guest::Messages for Plugin {
+                    fn handle(delivery: guest::Delivery) -> Result<guest::Disposition, $crate::Error> {
+                        guest::log_panics();
+                        guest::handle(&$handler, &delivery)
+                    }
+                }
+
+                $crate::bindings::handler::export_handler!(Plugin with_types_in $crate::bindings::handler);
+            )?
         }
     };
 }
 
-/// A whole object, and what its spec is.
+/// A whole object with its spec type.
 pub trait Whole {
     type Spec: Resource;
 }
@@ -80,7 +98,7 @@ impl<S: Resource> Whole for Object<S> {
     type Spec = S;
 }
 
-/// Which of a reconciler's functions to run.
+/// The function of a reconciler to call.
 #[derive(Clone, Copy)]
 pub enum Call {
     Reconcile,
@@ -93,6 +111,7 @@ pub fn kind<R: Reconciler>(_: &R) -> ReconciledKind {
         finalizer: R::FINALIZER.map(Into::into),
         label_selector: R::LABEL_SELECTOR.map(Into::into),
         phase: R::PHASE,
+        wait_for_dependents: R::WAIT_FOR_DEPENDENTS,
     }
 }
 
@@ -103,7 +122,7 @@ pub fn handles<R: Reconciler>(_: &R, request: &Request) -> bool {
 
 pub fn unknown(request: &Request) -> Failure {
     let message = [&request.ref_.gvk.kind, " is not a kind of this plugin."].concat();
-    Failure::parked("UnknownKind", message)
+    Failure::terminal("UnknownKind", message)
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -111,18 +130,18 @@ pub fn run<R: Reconciler>(reconciler: &R, request: &Request, call: Call) -> Resu
     call_with(reconciler, &Context { request }, call)
 }
 
-/// Reads the object and calls the reconciler.
+/// Parses the object and calls the reconciler.
 pub fn call_with<R: Reconciler>(reconciler: &R, ctx: &Context, call: Call) -> Result<Outcome, Failure> {
     let object: Object<R::Spec> = Object::read(&ctx.request.object)
-        .map_err(|error| Failure::parked("InvalidSpec", error.to_string()))?;
+        .map_err(|error| Failure::terminal("InvalidSpec", error.to_string()))?;
     match call {
         Call::Reconcile => reconciler.reconcile(ctx, &object),
         Call::Cleanup => reconciler.cleanup(ctx, &object),
     }
 }
 
-/// What a hook is called with, as the context of a reconcile has it.
-pub fn of_hook(object: Vec<u8>) -> Request {
+/// Builds the request for the context of a hook or a message handler, which have no reconciled object.
+pub fn hook_request(object: Vec<u8>) -> Request {
     Request {
         object,
         ref_: crate::ObjectRef {
@@ -138,17 +157,23 @@ pub fn of_hook(object: Vec<u8>) -> Request {
 
 #[cfg(target_arch = "wasm32")]
 pub fn initialize<L: Lifecycle>(hooks: &L) -> Result<(), Error> {
-    let request = of_hook(Vec::new());
+    let request = hook_request(Vec::new());
     hooks.initialize(&Context { request: &request })
 }
 
 #[cfg(target_arch = "wasm32")]
 pub fn upgrade<L: Lifecycle>(hooks: &L, object: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    let request = of_hook(object.to_vec());
+    let request = hook_request(object.to_vec());
     upgrade_with(hooks, &Context { request: &request })
 }
 
-/// Reads the object and calls the hook.
+#[cfg(target_arch = "wasm32")]
+pub fn handle<H: MessageHandler>(handler: &H, delivery: &Delivery) -> Result<Disposition, Error> {
+    let request = hook_request(Vec::new());
+    handler.handle(&Context { request: &request }, delivery)
+}
+
+/// Parses the object and calls the hook.
 pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec<u8>>, Error> {
     let object =
         crate::slim::value(&ctx.request.object).map_err(|error| Error::Invalid(error.to_string()))?;
@@ -156,7 +181,7 @@ pub fn upgrade_with<L: Lifecycle>(hooks: &L, ctx: &Context) -> Result<Option<Vec
     Ok(upgraded.as_ref().map(json))
 }
 
-/// A panic ends the instance; what it says goes to the log first.
+/// Logs the message of a panic, which ends the instance.
 #[cfg(target_arch = "wasm32")]
 pub fn log_panics() {
     use crate::bindings::ostler::plugin::log;

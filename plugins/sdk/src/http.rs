@@ -1,88 +1,93 @@
-//! HTTP to a named upstream.
+//! HTTP requests to named upstreams, and the secrets that the host inserts into them.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::bindings::ostler::plugin::http::{self, Header};
 use crate::outcome::json;
-use crate::{Context, Error, EventMatch, EventTail, Substitution};
+use crate::{
+    BasicCredentials, Context, DataMatch, Encoding, Error, EventMatch, EventTail, Method, SecretKeyRef,
+    SecretSource, Substitution, UpstreamRef, Username,
+};
 
-/// An `Upstream` object; its URL and credentials stay with the host.
+/// An `Upstream` object. Its URL and credentials stay with the host.
 #[derive(Clone)]
 pub struct Upstream<'a> {
     ctx: &'a Context<'a>,
-    upstream: http::Upstream,
+    upstream: UpstreamRef,
 }
 
 impl<'a> Upstream<'a> {
-    pub(crate) fn new(ctx: &'a Context<'a>, namespace: Option<&str>, name: &str) -> Self {
-        let upstream = http::Upstream {
-            namespace: namespace.map(Into::into),
-            name: name.into(),
-        };
+    pub(crate) fn new(ctx: &'a Context<'a>, upstream: UpstreamRef) -> Self {
         Self { ctx, upstream }
     }
 
-    /// A request with any method; the path starts with `/`.
+    /// Builds a request with any method; the path starts with `/`.
     #[must_use]
-    pub fn request(&self, method: &str, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+    pub fn request(&self, method: Method, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
         RequestBuilder {
             ctx: self.ctx,
             request: http::Request {
                 upstream: self.upstream.clone(),
-                method: method.into(),
+                method,
                 path_and_query: path_and_query.into(),
                 headers: Vec::new(),
                 body: None,
                 substitutions: Vec::new(),
-                timeout: 0,
+                timeout: None,
             },
         }
     }
 
-    /// A GET.
+    /// Builds a GET request.
     #[must_use]
     pub fn get(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
-        self.request("GET", path_and_query)
+        self.request(Method::Get, path_and_query)
     }
 
-    /// A PUT.
+    /// Builds a PUT request.
     #[must_use]
     pub fn put(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
-        self.request("PUT", path_and_query)
+        self.request(Method::Put, path_and_query)
     }
 
-    /// A POST.
+    /// Builds a POST request.
     #[must_use]
     pub fn post(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
-        self.request("POST", path_and_query)
+        self.request(Method::Post, path_and_query)
     }
 
-    /// A DELETE.
+    /// Builds a PATCH request.
+    #[must_use]
+    pub fn patch(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
+        self.request(Method::Patch, path_and_query)
+    }
+
+    /// Builds a DELETE request.
     #[must_use]
     pub fn delete(&self, path_and_query: impl Into<String>) -> RequestBuilder<'a> {
-        self.request("DELETE", path_and_query)
+        self.request(Method::Delete, path_and_query)
     }
 
-    /// Sends requests side by side; answers in order.
+    /// Sends requests concurrently and returns their results in the same order.
     pub fn send_all<const N: usize>(
         &self,
         requests: [RequestBuilder<'a>; N],
     ) -> [Result<Response, Error>; N] {
         let mut answers = self.send_each(requests.into()).into_iter();
-        std::array::from_fn(|_| answers.next().unwrap_or_else(|| too_few().map(Response)))
+        std::array::from_fn(|_| answers.next().unwrap_or_else(|| missing_response().map(Response)))
     }
 
-    /// The same for a number that is not known beforehand.
+    /// Sends any number of requests concurrently and returns their results in the same order.
     pub fn send_each(&self, requests: Vec<RequestBuilder<'a>>) -> Vec<Result<Response, Error>> {
         let requests: Vec<_> = requests.into_iter().map(|builder| builder.request).collect();
         let mut answers = self.ctx.http_send_all(&requests);
-        answers.resize_with(requests.len(), too_few);
+        answers.resize_with(requests.len(), missing_response);
         answers.into_iter().map(|answer| answer.map(Response)).collect()
     }
 
-    /// Wakes the object on events of a stream (server-sent events), and lets it be closed after one of `until`.
-    /// Subscribe first, then read: what changes in between wakes.
+    /// Reconciles the object on events of a stream (server-sent events) that match `wake`, and closes the stream after an
+    /// event that matches `until`. Subscribe first, then read: a change in between then causes a reconcile.
     ///
     /// # Errors
     /// As `http.subscribe`.
@@ -100,8 +105,8 @@ impl<'a> Upstream<'a> {
         })
     }
 
-    /// Reads a stream up to one of `until` and gives the last of the events that are selected: `last` at most, with
-    /// `bytes` of data at most.
+    /// Reads a stream up to an event that matches `until` and returns the last of the selected events: at most
+    /// `max_events`, with at most `max_bytes` of data.
     ///
     /// # Errors
     /// As `http.read-events`.
@@ -110,23 +115,23 @@ impl<'a> Upstream<'a> {
         path_and_query: impl Into<String>,
         select: &[EventMatch],
         until: &[EventMatch],
-        last: u32,
-        bytes: u32,
+        max_events: u32,
+        max_bytes: u32,
     ) -> Result<EventTail, Error> {
         self.ctx.http_read_events(&http::EventQuery {
             upstream: self.upstream.clone(),
             path_and_query: path_and_query.into(),
             select: select.to_vec(),
             until: until.to_vec(),
-            last,
-            bytes,
-            timeout: 0,
+            max_events: Some(max_events),
+            max_bytes: Some(max_bytes),
+            timeout: None,
         })
     }
 }
 
 impl EventMatch {
-    /// Events of this name.
+    /// Matches events of this name.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -135,11 +140,72 @@ impl EventMatch {
         }
     }
 
-    /// Those of them with this at a JSON pointer into their data.
+    /// Matches only events with this value at a JSON pointer into their data.
     #[must_use]
     pub fn with(mut self, pointer: &str, value: &str) -> Self {
-        self.data = Some((pointer.into(), value.into()));
+        self.data = Some(DataMatch {
+            pointer: pointer.into(),
+            value: value.into(),
+        });
         self
+    }
+}
+
+impl Method {
+    /// Returns the method as it is sent, for example `GET`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Options => "OPTIONS",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+impl SecretKeyRef {
+    /// A key of a `Secret` in the namespace of the reconciled object.
+    #[must_use]
+    pub fn new(name: &str, key: &str) -> Self {
+        Self {
+            cluster: None,
+            namespace: None,
+            name: name.into(),
+            key: key.into(),
+        }
+    }
+
+    /// The key of the `Secret` of this name in another namespace.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+}
+
+impl Substitution {
+    /// Replaces a placeholder of at least 16 bytes by the value of a secret.
+    #[must_use]
+    pub fn key(placeholder: &str, secret: SecretKeyRef, encoding: Encoding) -> Self {
+        Self {
+            placeholder: placeholder.into(),
+            source: SecretSource::Key(secret),
+            encoding,
+        }
+    }
+
+    /// Replaces a placeholder of at least 16 bytes by `user:password`.
+    #[must_use]
+    pub fn basic(placeholder: &str, username: Username, password: SecretKeyRef, encoding: Encoding) -> Self {
+        Self {
+            placeholder: placeholder.into(),
+            source: SecretSource::Basic(BasicCredentials { username, password }),
+            encoding,
+        }
     }
 }
 
@@ -173,89 +239,89 @@ impl RequestBuilder<'_> {
         self.header("Content-Type", content_type)
     }
 
-    /// Secrets that the host puts into the body.
+    /// Adds secrets that the host inserts into the body.
     #[must_use]
     pub fn substitute(mut self, substitutions: &[Substitution]) -> Self {
         self.request.substitutions.extend_from_slice(substitutions);
         self
     }
 
-    /// Gives up after so many milliseconds.
+    /// Sets the timeout in milliseconds.
     #[must_use]
-    pub fn timeout(mut self, milliseconds: u32) -> Self {
-        self.request.timeout = milliseconds;
+    pub fn timeout(mut self, milliseconds: u64) -> Self {
+        self.request.timeout = Some(milliseconds);
         self
     }
 
-    /// Sends it. Any HTTP status is an answer.
+    /// Sends the request. A response with any HTTP status is a success.
     ///
     /// # Errors
     /// As `http.send`.
     pub fn send(self) -> Result<Response, Error> {
-        // As one of many: a second import would bring its own reader of the same answer.
+        // `http.send` would be a second import with its own code to lift a response, so `http.send-all` serves both.
         let answer = self.ctx.http_send_all(std::slice::from_ref(&self.request)).pop();
-        answer.unwrap_or_else(too_few).map(Response)
+        answer.unwrap_or_else(missing_response).map(Response)
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Response(pub(crate) http::Response);
 
 impl Response {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.0.status
     }
 
-    /// 200 to 299.
+    /// Returns whether the status is between 200 and 299.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.0.status)
     }
 
-    /// A header by its name in lower case.
+    /// Returns a header by its name in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let header = self.0.headers.iter().find(|h| h.name == name);
         header.map(|h| h.value.as_str())
     }
 
-    /// The body.
+    /// Returns the body.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0.body
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.body).into_owned()
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Errors
-    /// `unavailable` when it is not of the type: the other side is not what it should be.
+    /// `unavailable` if the body is not of the type, since the server is not what it should be.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         crate::slim::from_slice(&self.0.body).map_err(unexpected)
     }
 
-    /// The body as any JSON: smaller where few fields matter.
+    /// Parses the body as any JSON, which needs less code than a type.
     ///
     /// # Errors
-    /// `unavailable` when it is not JSON.
+    /// `unavailable` if the body is not JSON.
     pub fn value(&self) -> Result<Value, Error> {
         crate::slim::value(&self.0.body).map_err(unexpected)
     }
 }
 
-fn too_few() -> Result<http::Response, Error> {
-    Err(Error::Unavailable("The host gave too few answers.".into()))
+fn missing_response() -> Result<http::Response, Error> {
+    Err(Error::Unavailable("The host returned too few responses.".into()))
 }
 
 fn unexpected(error: crate::slim::Error) -> Error {
-    let error = error.within("The answer is not what was expected");
+    let error = error.within("The response has an unexpected form");
     Error::Unavailable(error.to_string() + ".")
 }

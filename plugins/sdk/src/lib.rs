@@ -1,7 +1,7 @@
 //! The Rust SDK for Ostler plugins.
 //!
-//! A plugin is a kind (its spec is declared with [`macro@resource`]) and a function that reconciles it, marked with
-//! [`macro@reconciler`]:
+//! A plugin consists of a kind, whose spec is declared with [`macro@resource`], and of a function that reconciles it,
+//! marked with [`macro@reconciler`]:
 //!
 //! ```
 //! use ostler_sdk::prelude::*;
@@ -9,7 +9,7 @@
 //! /// A greeting.
 //! #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
 //! pub struct HelloSpec {
-//!     /// Whom to greet.
+//!     /// The name to greet.
 //!     name: String,
 //! }
 //!
@@ -17,13 +17,13 @@
 //! #[ostler_sdk::reconciler]
 //! fn reconcile(ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
 //!     ctx.info(&format!("Hello {}", hello.spec.name));
-//!     Ok(Outcome::settled())
+//!     Ok(Outcome::await_change())
 //! }
 //! # fn main() {}
 //! ```
 //!
-//! What has something to clean up, several kinds or hooks is a type for each kind that implements [`Reconciler`], and
-//! [`plugin!`] exports them:
+//! A plugin with a cleanup, several kinds or hooks has one type per kind that implements [`Reconciler`], and exports
+//! them with [`plugin!`]:
 //!
 //! ```
 //! # use ostler_sdk::prelude::*;
@@ -37,12 +37,12 @@
 //!
 //!     fn reconcile(&self, ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
 //!         ctx.info(&format!("Hello {}", hello.spec.name));
-//!         Ok(Outcome::settled())
+//!         Ok(Outcome::await_change())
 //!     }
 //!
 //!     fn cleanup(&self, ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
 //!         ctx.info(&format!("Goodbye {}", hello.spec.name));
-//!         Ok(Outcome::settled())
+//!         Ok(Outcome::await_change())
 //!     }
 //! }
 //!
@@ -50,10 +50,28 @@
 //! # fn main() {}
 //! ```
 //!
-//! Everything else compiles natively too, where [`mock::Host`] stands in for
-//! the host, so the logic of a plugin is tested with plain `cargo test`.
+//! A plugin also compiles natively, where [`mock::Host`] replaces the host, so its logic is tested with plain
+//! `cargo test`:
+//!
+//! ```
+//! # use ostler_sdk::prelude::*;
+//! use ostler_sdk::{Next, mock::Host};
+//! # #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
+//! # pub struct HelloSpec { name: String }
+//! # #[ostler_sdk::reconciler]
+//! # fn reconcile(ctx: &Context, hello: &Hello) -> Result<Outcome, Failure> {
+//! #     ctx.info(&format!("Hello {}", hello.spec.name));
+//! #     Ok(Outcome::await_change())
+//! # }
+//!
+//! let host = Host::new();
+//! let hello = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"name": "World"}});
+//! let outcome = host.reconcile(&reconcile, &hello).expect("an outcome");
+//! assert_eq!(outcome.next, Next::AwaitChange);
+//! assert_eq!(host.logs(), ["Hello World"]);
+//! ```
 
-// Lets the attribute macros name this crate from within.
+// The attribute macros name this crate, also when they are used in it.
 extern crate self as ostler_sdk;
 
 pub mod bindings;
@@ -66,6 +84,7 @@ pub mod guest;
 mod http;
 #[cfg(target_arch = "wasm32")]
 mod memory;
+mod messaging;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod mock;
 mod object;
@@ -74,14 +93,22 @@ mod slim;
 mod time;
 
 pub use bindings::exports::ostler::plugin::reconciler::{Failure, Next, Outcome, Request, Resolution};
-pub use bindings::ostler::plugin::http::{Encoding, Event, EventMatch, EventTail, Substitution};
-pub use bindings::ostler::plugin::kubernetes::DeleteOptions;
+pub use bindings::handler::exports::ostler::plugin::messages::{Delivery, Disposition};
+pub use bindings::ostler::plugin::http::{DataMatch, Event, EventMatch, EventTail, Method};
+pub use bindings::ostler::plugin::kubernetes::{
+    ApplyOptions, CreateOptions, DeleteOptions, Preconditions, Projection, Propagation,
+};
 pub use bindings::ostler::plugin::log::Level;
-pub use bindings::ostler::plugin::types::{Condition, Error, Gvk, NotReady, ObjectRef, TriState};
+pub use bindings::ostler::plugin::messaging::Message;
+pub use bindings::ostler::plugin::types::{
+    BasicCredentials, Condition, ConditionStatus, Encoding, Error, Gvk, HeaderValue, MessageHeader,
+    MessageProperties, NotReady, ObjectRef, SecretKeyRef, SecretSource, Substitution, UpstreamRef, Username,
+};
 #[cfg(not(target_arch = "wasm32"))]
 pub use capabilities::Capabilities;
 pub use context::{Context, Selection, Written};
 pub use http::{RequestBuilder, Response, Upstream};
+pub use messaging::MessageHandler;
 pub use object::{NoStatus, Object, ObjectMeta, OwnerReference, Raw, Resource, gvk};
 pub use ostler_sdk_macros::{api, reconciler, resource};
 pub use outcome::{ResultExt, duration};
@@ -92,55 +119,58 @@ pub use schemars;
 pub use serde;
 pub use serde_json;
 
-/// A reconciler of one kind. It keeps no state: a fresh instance runs each call.
+/// A reconciler of one kind. It keeps no state, since every call runs in a fresh instance.
 pub trait Reconciler {
     /// The spec of the kind.
     type Spec: Resource;
 
-    /// Set (`domain/name`) when [`Reconciler::cleanup`] must run before an
-    /// object can go; the host adds and removes it.
+    /// The finalizer (`domain/name`) of a kind whose [`Reconciler::cleanup`] must run before an object is deleted. The
+    /// host adds and removes it.
     const FINALIZER: Option<&'static str> = None;
 
-    /// Narrows the objects by their labels.
+    /// A label selector that narrows the objects.
     const LABEL_SELECTOR: Option<&'static str> = None;
 
-    /// Whether the host keeps `status.phase`: `Progressing`, `Ready` or `Terminating`. The status type has
-    /// the field then, so that the CRD does.
+    /// Whether the host maintains `status.phase` with the values `Progressing`, `Ready` and `Terminating`. The status
+    /// type then has the field, so that the CRD has it too.
     const PHASE: bool = false;
 
-    /// Brings the world closer to what the object asks for. Level-triggered:
-    /// it must give the same for the same world, however often it runs.
+    /// Whether [`Reconciler::cleanup`] waits until the objects that the deleted one owns are gone.
+    const WAIT_FOR_DEPENDENTS: bool = false;
+
+    /// Brings the world closer to what the object asks for. It is level-triggered: for the same world it has the same
+    /// result, however often it runs.
     ///
     /// # Errors
-    /// What is in the way, and how to go on ([`Failure`]).
+    /// A [`Failure`] with its reason and the way to go on.
     fn reconcile(&self, ctx: &Context, object: &Object<Self::Spec>) -> Result<Outcome, Failure>;
 
-    /// Undoes what `reconcile` did. A settled outcome lets the object go.
+    /// Undoes what `reconcile` did. [`Outcome::await_change`] releases the object.
     ///
     /// # Errors
-    /// What keeps the object from going.
+    /// A [`Failure`]; the object stays.
     fn cleanup(&self, _ctx: &Context, _object: &Object<Self::Spec>) -> Result<Outcome, Failure> {
-        Ok(Outcome::settled())
+        Ok(Outcome::await_change())
     }
 }
 
-/// Hooks in the life of a plugin, exported with `plugin!(…; lifecycle = …)`. Until they have succeeded its objects
-/// wait.
+/// Hooks in the life cycle of a plugin, exported with `plugin!(…; lifecycle = …)`. Its objects wait until they have
+/// succeeded.
 pub trait Lifecycle {
-    /// Runs before the first reconcile, whenever a host begins to lead or loads another build. It may run
-    /// again at any time, so it must be idempotent. There is no object: namespaces are to be named.
+    /// Prepares the plugin before the first reconcile, whenever a host becomes the leader or loads another build. It may
+    /// run again at any time, so it must be idempotent. There is no reconciled object: references need a namespace.
     ///
     /// # Errors
-    /// What is in the way; it is tried again.
+    /// The hook is retried.
     fn initialize(&self, _ctx: &Context) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Upgrades an object stored by a version before; none when there is nothing to do. Only
-    /// `metadata.labels` and `metadata.annotations` may differ.
+    /// Upgrades an object that an earlier version stored; none if there is nothing to change. Only `metadata.labels` and
+    /// `metadata.annotations` may differ.
     ///
     /// # Errors
-    /// What is in the way; it is tried again.
+    /// The hook is retried.
     fn upgrade(
         &self,
         _ctx: &Context,
@@ -150,10 +180,11 @@ pub trait Lifecycle {
     }
 }
 
-/// What a plugin usually needs.
+/// The names that most plugins use.
 pub mod prelude {
     pub use crate::{
-        Condition, Context, Error, Failure, Lifecycle, Object, Outcome, Reconciler, Resource, ResultExt, gvk,
+        Condition, Context, Error, Failure, Lifecycle, MessageHandler, Object, Outcome, Reconciler, Resource,
+        ResultExt, gvk,
     };
     pub use serde_json::json;
 }

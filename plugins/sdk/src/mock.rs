@@ -1,8 +1,31 @@
-//! A host in memory, for native tests of a plugin's logic.
+//! An in-memory host for native tests of a plugin.
 //!
-//! Objects are put with [`Host::put`], HTTP answers with [`Host::answer`]; what
-//! the plugin did is read back afterwards. A request without an answer fails
-//! the test, naming the request.
+//! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
+//! its requests, writes and Events. A request without a response fails the test and names the request.
+//!
+//! ```
+//! use ostler_sdk::{Next, mock::Host, prelude::*};
+//!
+//! #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
+//! pub struct PageSpec {
+//!     path: String,
+//! }
+//!
+//! #[ostler_sdk::reconciler]
+//! fn reconcile(ctx: &Context, page: &Page) -> Result<Outcome, Failure> {
+//!     let response = ctx.upstream("site").get(&page.spec.path).send()?;
+//!     if !response.is_success() {
+//!         return Err(Failure::wait("NotPublished", "The page is not published yet."));
+//!     }
+//!     Ok(Outcome::poll(60_000))
+//! }
+//!
+//! let host = Host::new();
+//! host.answer("GET", "/a", 200, "Hello");
+//! let page = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"path": "/a"}});
+//! assert_eq!(host.reconcile(&reconcile, &page).expect("an outcome").next, Next::Poll(Some(60_000)));
+//! assert_eq!(host.requests(), ["GET /a"]);
+//! ```
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,21 +35,21 @@ use serde_json::Value;
 use crate::bindings::ostler::plugin::{
     events::EventType,
     http::{self, Header},
-    kubernetes::{GetOptions, ListOptions, Page, WriteOptions},
-    messaging::Message,
+    kubernetes::{GetOptions, ListOptions, Page},
 };
-use crate::guest::{Call, call_with, of_hook, upgrade_with};
+use crate::guest::{Call, call_with, hook_request, upgrade_with};
 use crate::outcome::json;
 use crate::{
-    Capabilities, Context, DeleteOptions, Error, Failure, Gvk, Level, Lifecycle, NotReady, ObjectRef,
-    Outcome, Reconciler, Request, Resource,
+    ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
+    Disposition, Error, Failure, Gvk, Level, Lifecycle, Message, MessageHandler, NotReady, ObjectRef,
+    Outcome, Preconditions, Projection, Reconciler, Request, Resource, SecretKeyRef, UpstreamRef,
 };
 
 /// Group, kind, namespace and name.
 type Key = (String, String, String, String);
 type Answers = VecDeque<Result<http::Response, Error>>;
 
-/// What a plugin did.
+/// The simulated cluster and upstreams, and the record of what a plugin did.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, Value>,
@@ -37,22 +60,23 @@ struct State {
     logs: Vec<String>,
     held: BTreeSet<String>,
     checkpoints: Vec<Value>,
+    holders: BTreeMap<String, Vec<ObjectRef>>,
     messages: Vec<(String, Message)>,
     subscriptions: Vec<String>,
     streams: BTreeMap<String, Vec<http::Event>>,
     secrets: BTreeMap<(String, String), String>,
-    memo: BTreeMap<String, Vec<u8>>,
+    cache: BTreeMap<String, Vec<u8>>,
     denied: BTreeSet<String>,
     config: Value,
     now: u64,
 }
 
-/// A host in memory.
+/// An in-memory host.
 #[derive(Default)]
 pub struct Host(RefCell<State>);
 
 impl Host {
-    /// An empty world at time zero.
+    /// Builds an empty cluster at time zero.
     #[must_use]
     pub fn new() -> Self {
         let host = Self::default();
@@ -60,45 +84,45 @@ impl Host {
         host
     }
 
-    /// Puts an object into the cluster, replacing the one of that name.
+    /// Adds an object to the cluster, or replaces the one of that name.
     pub fn put(&self, object: Value) -> &Self {
         let key = key_of(&object);
         self.0.borrow_mut().objects.insert(key, object);
         self
     }
 
-    /// Takes an object out of the cluster.
+    /// Removes an object from the cluster.
     pub fn remove(&self, reference: &ObjectRef) -> &Self {
         self.0.borrow_mut().objects.remove(&key(reference));
         self
     }
 
-    /// An object as it is now.
+    /// Returns the current state of an object.
     #[must_use]
     pub fn object(&self, reference: &ObjectRef) -> Option<Value> {
         self.0.borrow().objects.get(&key(reference)).cloned()
     }
 
-    /// Gives a Secret's key a digest; [`Host::remove_secret`] takes it away.
+    /// Sets the digest of a Secret's key; [`Host::remove_secret`] removes it.
     pub fn secret(&self, secret: &str, key: &str, digest: &str) -> &Self {
         let key = (secret.to_owned(), key.to_owned());
         self.0.borrow_mut().secrets.insert(key, digest.to_owned());
         self
     }
 
-    /// Takes a Secret's key away.
+    /// Removes a Secret's key.
     pub fn remove_secret(&self, secret: &str, key: &str) -> &Self {
         let key = (secret.to_owned(), key.to_owned());
         self.0.borrow_mut().secrets.remove(&key);
         self
     }
 
-    /// Answers a request from now on with this status and JSON body (none: empty).
+    /// Sets the response to a request: this status and JSON body, or no body for null.
     pub fn answer(&self, method: &str, path: &str, status: u16, body: impl Into<Value>) -> &Self {
         self.answers(method, path, [Ok(response(status, &[], body))])
     }
 
-    /// Answers a request in turn; the last answer stays.
+    /// Sets several responses to a request, which are returned in turn; the last one stays.
     pub fn answers(
         &self,
         method: &str,
@@ -111,7 +135,7 @@ impl Host {
         self
     }
 
-    /// Gives an event stream these events, by name and data; `http.read-events` reads them.
+    /// Sets the events of a stream, by name and data; `http.read-events` reads them.
     pub fn stream(&self, path: &str, events: &[(&str, &str)]) -> &Self {
         let event = |(name, data): &(&str, &str)| http::Event {
             id: None,
@@ -123,9 +147,17 @@ impl Host {
         self
     }
 
-    /// Makes a capability (`kubernetes.apply`, …) answer `denied`.
+    /// Makes a host function (`kubernetes.apply`, …) fail with `denied`.
     pub fn deny(&self, capability: &str) -> &Self {
         self.0.borrow_mut().denied.insert(capability.to_owned());
+        self
+    }
+
+    /// Makes an object hold another one; `references.list-holders` returns it.
+    pub fn add_holder(&self, held: &ObjectRef, holder: ObjectRef) -> &Self {
+        let mut state = self.0.borrow_mut();
+        state.holders.entry(line(held)).or_default().push(holder);
+        drop(state);
         self
     }
 
@@ -135,13 +167,13 @@ impl Host {
         self
     }
 
-    /// Sets the time.
+    /// Sets the current time.
     pub fn set_now(&self, milliseconds: u64) -> &Self {
         self.0.borrow_mut().now = milliseconds;
         self
     }
 
-    /// Reconciles an object as the host would.
+    /// Reconciles an object as the host does.
     ///
     /// # Errors
     /// The reconciler's failure.
@@ -149,7 +181,7 @@ impl Host {
         self.call(reconciler, object, Call::Reconcile)
     }
 
-    /// Cleans an object up as the host would.
+    /// Cleans up an object as the host does.
     ///
     /// # Errors
     /// The reconciler's failure.
@@ -157,30 +189,43 @@ impl Host {
         self.call(reconciler, object, Call::Cleanup)
     }
 
-    /// Calls the hook `initialize` as the host would.
+    /// Calls the hook `initialize` as the host does.
     ///
     /// # Errors
-    /// The hook's.
+    /// The error of the hook.
     pub fn initialize<L: Lifecycle>(&self, hooks: &L) -> Result<(), Error> {
-        let request = of_hook(Vec::new());
+        let request = hook_request(Vec::new());
         hooks.initialize(&Context {
             host: self,
             request: &request,
         })
     }
 
-    /// Calls the hook `upgrade` as the host would.
+    /// Calls the hook `upgrade` as the host does.
     ///
     /// # Errors
-    /// The hook's.
+    /// The error of the hook.
     pub fn upgrade<L: Lifecycle>(&self, hooks: &L, object: &Value) -> Result<Option<Value>, Error> {
-        let request = of_hook(json(object));
+        let request = hook_request(json(object));
         let ctx = Context {
             host: self,
             request: &request,
         };
         let upgraded = upgrade_with(hooks, &ctx)?;
-        Ok(upgraded.map(|bytes| serde_json::from_slice(&bytes).expect("it was JSON a moment ago")))
+        Ok(upgraded.map(|bytes| serde_json::from_slice(&bytes).expect("the hook returned JSON")))
+    }
+
+    /// Handles a message as the host does.
+    ///
+    /// # Errors
+    /// The error of the handler.
+    pub fn handle<H: MessageHandler>(&self, handler: &H, delivery: &Delivery) -> Result<Disposition, Error> {
+        let request = hook_request(Vec::new());
+        let ctx = Context {
+            host: self,
+            request: &request,
+        };
+        handler.handle(&ctx, delivery)
     }
 
     fn call<R: Reconciler>(&self, reconciler: &R, object: &Value, call: Call) -> Result<Outcome, Failure> {
@@ -198,30 +243,30 @@ impl Host {
         call_with(reconciler, &ctx, call)
     }
 
-    /// Requests sent, as `METHOD /path`.
+    /// Returns the requests, each as `METHOD /path`.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         let state = self.0.borrow();
         state
             .requests
             .iter()
-            .map(|r| format!("{} {}", r.method, r.path_and_query))
+            .map(|r| format!("{} {}", r.method.as_str(), r.path_and_query))
             .collect()
     }
 
-    /// Requests sent, in full.
+    /// Returns the whole requests.
     #[must_use]
     pub fn sent(&self) -> Ref<'_, [http::Request]> {
         Ref::map(self.0.borrow(), |state| state.requests.as_slice())
     }
 
-    /// Writes to the cluster, as `apply Kind name`.
+    /// Returns the writes to the cluster, each as `apply Kind name`.
     #[must_use]
     pub fn writes(&self) -> Vec<String> {
         self.0.borrow().writes.clone()
     }
 
-    /// Forgets the requests, writes and events so far.
+    /// Clears the recorded requests, subscriptions, writes and Events.
     pub fn forget(&self) {
         let mut state = self.0.borrow_mut();
         state.requests.clear();
@@ -230,55 +275,84 @@ impl Host {
         state.events.clear();
     }
 
-    /// Reasons and notes of the Events emitted.
+    /// Returns the reason and note of each Event.
     #[must_use]
     pub fn events(&self) -> Vec<(String, String)> {
         self.0.borrow().events.clone()
     }
 
-    /// Log lines.
+    /// Returns the log lines.
     #[must_use]
     pub fn logs(&self) -> Vec<String> {
         self.0.borrow().logs.clone()
     }
 
-    /// Objects held, as `Kind namespace/name`.
+    /// Returns the held objects, each as `Kind namespace/name`.
     #[must_use]
     pub fn held(&self) -> Vec<String> {
         self.0.borrow().held.iter().cloned().collect()
     }
 
-    /// Paths of the event streams followed.
+    /// Returns the paths of the subscribed event streams.
     #[must_use]
     pub fn subscriptions(&self) -> Vec<String> {
         self.0.borrow().subscriptions.clone()
     }
 
-    /// Status fields checkpointed.
+    /// Returns the checkpointed status fields.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<Value> {
         self.0.borrow().checkpoints.clone()
     }
 
-    /// Messages published, with their broker.
+    /// Returns the published messages with the names of their brokers.
     #[must_use]
     pub fn messages(&self) -> Vec<(String, Message)> {
         self.0.borrow().messages.clone()
     }
 
-    fn allowed(&self, capability: &str) -> Result<(), Error> {
-        match self.0.borrow().denied.contains(capability) {
-            true => Err(Error::Denied(capability.to_owned())),
-            false => Ok(()),
+    fn check_allowed(&self, function: &str) -> Result<(), Error> {
+        if self.0.borrow().denied.contains(function) {
+            Err(Error::Denied(function.to_owned()))
+        } else {
+            Ok(())
         }
     }
 
-    fn write(&self, verb: &str, bytes: &[u8], options: WriteOptions) -> Result<Vec<u8>, Error> {
+    fn require(&self, reference: &ObjectRef, kind: &str, status: ConditionStatus) -> Result<Vec<u8>, Error> {
+        let not_ready = |exists, condition: &Value| {
+            let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+            Error::NotReady(NotReady {
+                ref_: reference.clone(),
+                condition: kind.to_owned(),
+                status,
+                exists,
+                reason: text("reason"),
+                message: text("message"),
+            })
+        };
+        let Some(object) = self.object(reference) else {
+            return Err(not_ready(false, &Value::Null));
+        };
+        let required = match status {
+            ConditionStatus::True => "True",
+            ConditionStatus::False => "False",
+            ConditionStatus::Unknown => "Unknown",
+        };
+        let conditions = object["status"]["conditions"].as_array();
+        let condition = conditions.and_then(|all| all.iter().find(|c| c["type"] == kind));
+        match condition {
+            Some(c) if c["status"] == required => Ok(json(&object)),
+            other => Err(not_ready(true, other.unwrap_or(&Value::Null))),
+        }
+    }
+
+    fn write(&self, verb: &str, bytes: &[u8], owned: bool) -> Result<Vec<u8>, Error> {
         let object: Value =
             serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
         let key = key_of(&object);
         let mut state = self.0.borrow_mut();
-        let owned = if options.owned { " owned" } else { "" };
+        let owned = if owned { " owned" } else { "" };
         let line = format!("{verb} {} {}{owned}", key.1, key.3);
         let before = state.objects.get(&key);
         if verb == "create" && before.is_some() {
@@ -286,7 +360,7 @@ impl Host {
         }
         let mut after = before.cloned().unwrap_or(Value::Null);
         merge(&mut after, &object);
-        // A write that changes nothing is suppressed, as the host does.
+        // The host does not send a write that changes nothing.
         if before != Some(&after) {
             state.writes.push(line);
         }
@@ -295,7 +369,7 @@ impl Host {
     }
 }
 
-/// An HTTP answer.
+/// Builds an HTTP response.
 #[must_use]
 pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -> http::Response {
     let body = match body.into() {
@@ -312,6 +386,12 @@ pub fn response(status: u16, headers: &[(&str, &str)], body: impl Into<Value>) -
         headers: headers.collect(),
         body,
     }
+}
+
+/// Writes a reference as `Kind namespace/name`.
+fn line(reference: &ObjectRef) -> String {
+    let namespace = reference.namespace.as_deref().unwrap_or_default();
+    format!("{} {namespace}/{}", reference.gvk.kind, reference.name)
 }
 
 fn key(reference: &ObjectRef) -> Key {
@@ -347,7 +427,76 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// Whether an object is selected by `key=value` terms; `at` finds what a key names.
+/// Applies a JSON merge patch, which removes the fields that are null (RFC 7386).
+fn merge_patch(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(into) = into else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            into.remove(key);
+        } else {
+            merge_patch(into.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Checks preconditions against an object.
+fn check_preconditions(object: &Value, preconditions: &Preconditions) -> Result<(), Error> {
+    let metadata = &object["metadata"];
+    for (field, required) in [
+        ("uid", &preconditions.uid),
+        ("resourceVersion", &preconditions.resource_version),
+    ] {
+        if let Some(required) = required
+            && metadata[field] != *required.as_str()
+        {
+            return Err(Error::Conflict(format!(
+                "{field} is {}, the precondition requires {required}",
+                metadata[field]
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the part of an object that a read asks for.
+fn project(object: &Value, projection: &Projection) -> Value {
+    let mut part = serde_json::json!({
+        "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"],
+    });
+    match projection {
+        Projection::Full => return object.clone(),
+        Projection::Metadata => {}
+        Projection::Fields(fields) => {
+            for field in fields {
+                let path: Vec<_> = field.split('.').collect();
+                copy_path(object, &mut part, &path);
+            }
+        }
+    }
+    part
+}
+
+fn copy_path(from: &Value, to: &mut Value, path: &[&str]) {
+    let [first, rest @ ..] = path else { return };
+    let Some(value) = from.get(first) else { return };
+    if rest.is_empty() {
+        to[first] = value.clone();
+    } else {
+        if !to[first].is_object() {
+            to[first] = serde_json::json!({});
+        }
+        copy_path(value, &mut to[first], rest);
+    }
+}
+
+/// Returns whether an object is selected by `key=value` terms; `at` returns the value that a key names.
 fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
     let terms = selector
         .into_iter()
@@ -356,7 +505,7 @@ fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
     terms.into_iter().all(|term| {
         let (key, value) = term
             .split_once('=')
-            .expect("the mock knows key=value selectors only");
+            .expect("the mock supports only selectors of the form key=value");
         let found = match at(key.trim()) {
             Value::String(text) => text.clone(),
             Value::Null => String::new(),
@@ -367,13 +516,14 @@ fn matches<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) -> bool {
 }
 
 impl Capabilities for Host {
-    fn kubernetes_get(&self, reference: &ObjectRef, _: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
-        self.allowed("kubernetes.get")?;
-        Ok(self.object(reference).as_ref().map(json))
+    fn kubernetes_get(&self, reference: &ObjectRef, options: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
+        self.check_allowed("kubernetes.get")?;
+        let object = self.object(reference);
+        Ok(object.map(|object| json(&project(&object, &options.projection))))
     }
 
     fn kubernetes_list(&self, gvk: &Gvk, options: &ListOptions) -> Result<Page, Error> {
-        self.allowed("kubernetes.list")?;
+        self.check_allowed("kubernetes.list")?;
         let state = self.0.borrow();
         let wanted = |(key, object): &(&Key, &Value)| {
             key.0 == gvk.group
@@ -390,7 +540,7 @@ impl Capabilities for Host {
             .objects
             .iter()
             .filter(wanted)
-            .map(|(_, object)| json(object));
+            .map(|(_, object)| json(&project(object, &options.projection)));
         Ok(Page {
             items: items.collect(),
             continue_token: None,
@@ -398,39 +548,56 @@ impl Capabilities for Host {
     }
 
     fn kubernetes_require_ready(&self, reference: &ObjectRef) -> Result<Vec<u8>, Error> {
-        self.allowed("kubernetes.require-ready")?;
-        let not_ready = |exists, condition: &Value| {
-            let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
-            Error::NotReady(NotReady {
-                ref_: reference.clone(),
-                exists,
-                reason: text("reason"),
-                message: text("message"),
-            })
+        self.check_allowed("kubernetes.require-ready")?;
+        self.require(reference, "Ready", ConditionStatus::True)
+    }
+
+    fn kubernetes_require_condition(
+        &self,
+        reference: &ObjectRef,
+        kind: &str,
+        status: ConditionStatus,
+    ) -> Result<Vec<u8>, Error> {
+        self.check_allowed("kubernetes.require-condition")?;
+        self.require(reference, kind, status)
+    }
+
+    fn kubernetes_apply(&self, object: &[u8], options: &ApplyOptions) -> Result<Vec<u8>, Error> {
+        self.check_allowed("kubernetes.apply")?;
+        self.write("apply", object, options.owned)
+    }
+
+    fn kubernetes_create(&self, object: &[u8], options: &CreateOptions) -> Result<Vec<u8>, Error> {
+        self.check_allowed("kubernetes.create")?;
+        self.write("create", object, options.owned)
+    }
+
+    fn kubernetes_patch(
+        &self,
+        reference: &ObjectRef,
+        patch: &[u8],
+        preconditions: &Preconditions,
+    ) -> Result<Vec<u8>, Error> {
+        self.check_allowed("kubernetes.patch")?;
+        let patch: Value =
+            serde_json::from_slice(patch).map_err(|error| Error::Invalid(error.to_string()))?;
+        let Some(mut object) = self.object(reference) else {
+            return Err(Error::NotFound(line(reference)));
         };
-        let Some(object) = self.object(reference) else {
-            return Err(not_ready(false, &Value::Null));
-        };
-        let conditions = object["status"]["conditions"].as_array();
-        let ready = conditions.and_then(|all| all.iter().find(|c| c["type"] == "Ready"));
-        match ready {
-            Some(c) if c["status"] == "True" => Ok(json(&object)),
-            other => Err(not_ready(true, other.unwrap_or(&Value::Null))),
+        check_preconditions(&object, preconditions)?;
+        merge_patch(&mut object, &patch);
+        let mut state = self.0.borrow_mut();
+        let write = format!("patch {} {}", reference.gvk.kind, reference.name);
+        state.writes.push(write);
+        state.objects.insert(key(reference), object.clone());
+        Ok(json(&object))
+    }
+
+    fn kubernetes_delete(&self, reference: &ObjectRef, options: &DeleteOptions) -> Result<(), Error> {
+        self.check_allowed("kubernetes.delete")?;
+        if let Some(object) = self.object(reference) {
+            check_preconditions(&object, &options.preconditions)?;
         }
-    }
-
-    fn kubernetes_apply(&self, object: &[u8], options: WriteOptions) -> Result<Vec<u8>, Error> {
-        self.allowed("kubernetes.apply")?;
-        self.write("apply", object, options)
-    }
-
-    fn kubernetes_create(&self, object: &[u8], options: WriteOptions) -> Result<Vec<u8>, Error> {
-        self.allowed("kubernetes.create")?;
-        self.write("create", object, options)
-    }
-
-    fn kubernetes_delete(&self, reference: &ObjectRef, _: &DeleteOptions) -> Result<(), Error> {
-        self.allowed("kubernetes.delete")?;
         let mut state = self.0.borrow_mut();
         if state.objects.remove(&key(reference)).is_some() {
             let line = format!("delete {} {}", reference.gvk.kind, reference.name);
@@ -440,23 +607,27 @@ impl Capabilities for Host {
     }
 
     fn references_hold(&self, reference: &ObjectRef) -> Result<(), Error> {
-        self.allowed("references.hold")?;
-        let namespace = reference.namespace.as_deref().unwrap_or_default();
-        let line = format!("{} {namespace}/{}", reference.gvk.kind, reference.name);
-        self.0.borrow_mut().held.insert(line);
+        self.check_allowed("references.hold")?;
+        self.0.borrow_mut().held.insert(line(reference));
         Ok(())
     }
 
+    fn references_list_holders(&self, reference: &ObjectRef) -> Result<Vec<ObjectRef>, Error> {
+        self.check_allowed("references.list-holders")?;
+        let state = self.0.borrow();
+        Ok(state.holders.get(&line(reference)).cloned().unwrap_or_default())
+    }
+
     fn http_send(&self, request: &http::Request) -> Result<http::Response, Error> {
-        self.allowed("http.send")?;
+        self.check_allowed("http.send")?;
         let mut state = self.0.borrow_mut();
         state.requests.push(request.clone());
-        let key = (request.method.clone(), request.path_and_query.clone());
+        let key = (request.method.as_str().to_owned(), request.path_and_query.clone());
         let Some(answers) = state.answers.get_mut(&key) else {
             panic!("unexpected request: {} {}", key.0, key.1);
         };
         match answers.len() {
-            0 => panic!("no answer left for {} {}", key.0, key.1),
+            0 => panic!("no response left for {} {}", key.0, key.1),
             1 => answers[0].clone(),
             _ => answers.pop_front().expect("not empty"),
         }
@@ -466,26 +637,27 @@ impl Capabilities for Host {
         requests.iter().map(|r| self.http_send(r)).collect()
     }
 
-    fn http_secret_digest(&self, _: Option<&str>, secret: &str, key: &str) -> Result<Option<String>, Error> {
-        self.allowed("http.secret-digest")?;
-        let key = (secret.to_owned(), key.to_owned());
+    fn http_secret_digest(&self, secret: &SecretKeyRef) -> Result<Option<String>, Error> {
+        self.check_allowed("http.secret-digest")?;
+        let key = (secret.name.clone(), secret.key.clone());
         Ok(self.0.borrow().secrets.get(&key).cloned())
     }
 
     fn http_subscribe(&self, subscription: &http::Subscription) -> Result<(), Error> {
-        self.allowed("http.subscribe")?;
+        self.check_allowed("http.subscribe")?;
         let path = subscription.path_and_query.clone();
         self.0.borrow_mut().subscriptions.push(path);
         Ok(())
     }
 
     fn http_read_events(&self, query: &http::EventQuery) -> Result<http::EventTail, Error> {
-        self.allowed("http.read-events")?;
+        self.check_allowed("http.read-events")?;
         let state = self.0.borrow();
         let Some(events) = state.streams.get(&query.path_and_query) else {
             panic!("unexpected event stream: {}", query.path_and_query);
         };
-        let skipped = events.len().saturating_sub(query.last as usize);
+        let returned = query.max_events.map_or(events.len(), |max| max as usize);
+        let skipped = events.len().saturating_sub(returned);
         Ok(http::EventTail {
             events: events[skipped..].to_vec(),
             skipped: skipped as u64,
@@ -493,15 +665,15 @@ impl Capabilities for Host {
         })
     }
 
-    fn messaging_publish(&self, broker: &str, message: &Message) -> Result<(), Error> {
-        self.allowed("messaging.publish")?;
-        let message = (broker.to_owned(), message.clone());
+    fn messaging_publish(&self, broker: &UpstreamRef, message: &Message) -> Result<(), Error> {
+        self.check_allowed("messaging.publish")?;
+        let message = (broker.name.clone(), message.clone());
         self.0.borrow_mut().messages.push(message);
         Ok(())
     }
 
     fn status_checkpoint(&self, fields: &[u8]) -> Result<(), Error> {
-        self.allowed("status.checkpoint")?;
+        self.check_allowed("status.checkpoint")?;
         let fields = serde_json::from_slice(fields).map_err(|error| Error::Invalid(error.to_string()))?;
         self.0.borrow_mut().checkpoints.push(fields);
         Ok(())
@@ -532,17 +704,17 @@ impl Capabilities for Host {
         json(&self.0.borrow().config)
     }
 
-    fn memo_get_bytes(&self, key: &str) -> Option<Vec<u8>> {
-        self.0.borrow().memo.get(key).cloned()
+    fn cache_get_bytes(&self, key: &str) -> Option<Vec<u8>> {
+        self.0.borrow().cache.get(key).cloned()
     }
 
-    fn memo_put_bytes(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+    fn cache_set_bytes(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let mut state = self.0.borrow_mut();
-        state.memo.insert(key.to_owned(), value.to_owned());
+        state.cache.insert(key.to_owned(), value.to_owned());
         Ok(())
     }
 
-    fn memo_remove_key(&self, key: &str) {
-        self.0.borrow_mut().memo.remove(key);
+    fn cache_delete_key(&self, key: &str) {
+        self.0.borrow_mut().cache.remove(key);
     }
 }

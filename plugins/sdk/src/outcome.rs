@@ -2,28 +2,30 @@
 
 use serde::Serialize;
 
-use crate::{Condition, Error, Failure, Next, Outcome, Resolution, TriState};
+use crate::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution};
 
 impl Condition {
-    /// A condition that is True.
+    /// Builds a condition with the status `True`.
     #[must_use]
-    pub fn yes(kind: &str, reason: &str, message: impl Into<String>) -> Self {
-        Self::new(kind, TriState::Yes, reason, message)
+    pub fn new_true(kind: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self::new(kind, ConditionStatus::True, reason, message)
     }
 
-    /// A condition that is False.
+    /// Builds a condition with the status `False`.
     #[must_use]
-    pub fn no(kind: &str, reason: &str, message: impl Into<String>) -> Self {
-        Self::new(kind, TriState::No, reason, message)
+    pub fn new_false(kind: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self::new(kind, ConditionStatus::False, reason, message)
     }
 
-    /// A condition nothing is known about.
+    /// Builds a condition with the status `Unknown`.
     #[must_use]
-    pub fn unknown(kind: &str, reason: &str, message: impl Into<String>) -> Self {
-        Self::new(kind, TriState::Unknown, reason, message)
+    pub fn new_unknown(kind: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self::new(kind, ConditionStatus::Unknown, reason, message)
     }
 
-    fn new(kind: &str, status: TriState, reason: &str, message: impl Into<String>) -> Self {
+    /// Builds a condition of this type.
+    #[must_use]
+    pub fn new(kind: &str, status: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
         Self {
             type_: kind.into(),
             status,
@@ -34,25 +36,25 @@ impl Condition {
 }
 
 impl Outcome {
-    /// Done until something it read, or the object, changes.
+    /// Succeeds; the object is reconciled again when it, or an object that was read, changes.
     #[must_use]
-    pub fn settled() -> Self {
-        Self::next(Next::Settled)
+    pub fn await_change() -> Self {
+        Self::next(Next::AwaitChange)
     }
 
-    /// Done; look again every so many milliseconds (none: the configured interval).
+    /// Succeeds; the object is reconciled again at this interval in milliseconds (none is the configured interval).
     #[must_use]
     pub fn poll(interval: impl Into<Option<u64>>) -> Self {
         Self::next(Next::Poll(interval.into()))
     }
 
-    /// Done; come back once, after so many milliseconds.
+    /// Succeeds; the object is reconciled again once, after this many milliseconds.
     #[must_use]
     pub fn after(milliseconds: u64) -> Self {
         Self::next(Next::After(milliseconds))
     }
 
-    /// Done; come back once, at this time (milliseconds since the Unix epoch).
+    /// Succeeds; the object is reconciled again once, at this time in milliseconds since the Unix epoch.
     #[must_use]
     pub fn at(time: u64) -> Self {
         Self::next(Next::At(time))
@@ -92,31 +94,31 @@ impl Failure {
         }
     }
 
-    /// Tried again with growing distance.
+    /// Fails; the reconcile is retried with exponential backoff.
     #[must_use]
     pub fn retry(reason: &str, message: impl Into<String>) -> Self {
         Self::new(Resolution::Retry, reason, message)
     }
 
-    /// Waits for something else; woken when that changes.
+    /// Waits for something else, which is not an error; the object is reconciled again when that changes.
     #[must_use]
-    pub fn yield_(reason: &str, message: impl Into<String>) -> Self {
-        Self::new(Resolution::Yield, reason, message)
+    pub fn wait(reason: &str, message: impl Into<String>) -> Self {
+        Self::new(Resolution::Wait, reason, message)
     }
 
-    /// Will not get better until the spec, a dependency or the plugin changes.
+    /// Fails permanently, until the spec, an object that was read, the configuration or the plugin changes.
     #[must_use]
-    pub fn parked(reason: &str, message: impl Into<String>) -> Self {
-        Self::new(Resolution::Parked, reason, message)
+    pub fn terminal(reason: &str, message: impl Into<String>) -> Self {
+        Self::new(Resolution::Terminal, reason, message)
     }
 
-    /// Comes back after so many milliseconds.
+    /// Fails; the reconcile is retried after this many milliseconds.
     #[must_use]
     pub fn throttled(milliseconds: u64, reason: &str, message: impl Into<String>) -> Self {
         Self::new(Resolution::Throttled(milliseconds), reason, message)
     }
 
-    /// Gives another reason.
+    /// Replaces the reason.
     #[must_use]
     pub fn reason(mut self, reason: &str) -> Self {
         self.reason = reason.into();
@@ -143,47 +145,54 @@ impl From<Error> for Failure {
         let message = error.text();
         match error {
             Error::Denied(grant) => Self::new(Resolution::Denied(grant), "PermissionDenied", message),
-            Error::NotFound(_) => Self::yield_("NotFound", message),
+            Error::NotFound(_) => Self::wait("NotFound", message),
             Error::Conflict(_) => Self::retry("Conflict", message),
-            Error::Invalid(_) => Self::parked("Invalid", message),
+            Error::Invalid(_) => Self::terminal("Invalid", message),
             Error::Throttled(after) => Self::throttled(after, "Throttled", message),
             Error::Unavailable(_) => Self::retry("Unavailable", message),
-            Error::NotReady(_) => Self::yield_("DependencyNotReady", message),
-            Error::Budget(_) => Self::retry("BudgetExceeded", message),
-            Error::Unsupported(_) => Self::parked("Unsupported", message),
+            Error::NotReady(_) => Self::wait("DependencyNotReady", message),
+            Error::LimitExceeded(_) => Self::retry("LimitExceeded", message),
+            Error::Unsupported(_) => Self::terminal("Unsupported", message),
         }
     }
 }
 
 impl Error {
-    /// One sentence for people.
+    /// Returns the error as one sentence.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
             Self::Denied(text) => ["Not permitted: ", text].concat(),
             Self::NotFound(text) => ["Not found: ", text].concat(),
-            Self::Budget(text) => ["A limit of this reconcile is used up: ", text].concat(),
+            Self::LimitExceeded(text) => ["A limit of this reconcile is used up: ", text].concat(),
             Self::Unsupported(text) => ["The host does not offer ", text].concat(),
             Self::Conflict(text) | Self::Invalid(text) | Self::Unavailable(text) => text.clone(),
-            Self::Throttled(_) => "Asked to come back later.".into(),
+            Self::Throttled(_) => "The other side asked for fewer requests.".into(),
             Self::NotReady(other) => {
                 let name = [&other.ref_.gvk.kind, " ", &other.ref_.name].concat();
-                match (other.exists, other.message.as_str()) {
-                    (false, _) => [&name, " does not exist."].concat(),
-                    (true, "") => [&name, " is not Ready yet."].concat(),
-                    (true, why) => [&name, " is not Ready: ", why].concat(),
+                if !other.exists {
+                    return [&name, " does not exist."].concat();
+                }
+                let required = match other.status {
+                    ConditionStatus::True => [" is not ", &other.condition].concat(),
+                    ConditionStatus::False => [" is not ", &other.condition, "=False"].concat(),
+                    ConditionStatus::Unknown => [" is not ", &other.condition, "=Unknown"].concat(),
+                };
+                match other.message.as_str() {
+                    "" => [&name, &required, " yet."].concat(),
+                    why => [&name, &required, ": ", why].concat(),
                 }
             }
         }
     }
 }
 
-/// Gives the failure of a step its own reason.
+/// Replaces the reason of a failed step.
 pub trait ResultExt<T> {
-    /// Fails with this reason instead of the usual one.
+    /// Fails with this reason instead of the default one.
     ///
     /// # Errors
-    /// The failure, with the reason given.
+    /// The failure with this reason.
     fn reason(self, reason: &str) -> Result<T, Failure>;
 }
 
@@ -193,13 +202,13 @@ impl<T, E: Into<Failure>> ResultExt<T> for Result<T, E> {
     }
 }
 
-/// JSON bytes. Our own types always serialize; should one not, an empty object
-/// is the harmless answer.
+/// Serializes a value as JSON. The types of a plugin always serialize; if one did not, an empty object would be the
+/// harmless result.
 pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec())
 }
 
-/// Milliseconds of a duration as Go writes it (`1h30m`, `250ms`, `1.5s`).
+/// Parses a duration in Go's syntax into milliseconds (`1h30m`, `250ms`, `1.5s`).
 #[must_use]
 pub fn duration(text: &str) -> Option<u64> {
     let mut rest = text;
@@ -241,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn duration_in_go_syntax_is_parsed() {
         assert_eq!(duration("5m"), Some(300_000));
         assert_eq!(duration("1h30m"), Some(5_400_000));
         assert_eq!(duration("1.5s"), Some(1500));
@@ -254,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn errors_become_the_fitting_failure() {
+    fn error_returned_becomes_the_fitting_failure() {
         let failure = |error| Failure::from(error).resolution;
         assert_eq!(failure(Error::Denied("x".into())), Resolution::Denied("x".into()));
         assert_eq!(failure(Error::Throttled(7)), Resolution::Throttled(7));
-        assert_eq!(failure(Error::Invalid("x".into())), Resolution::Parked);
-        assert_eq!(failure(Error::NotFound("x".into())), Resolution::Yield);
+        assert_eq!(failure(Error::Invalid("x".into())), Resolution::Terminal);
+        assert_eq!(failure(Error::NotFound("x".into())), Resolution::Wait);
         assert_eq!(failure(Error::Unavailable("x".into())), Resolution::Retry);
         let renamed = Err::<(), _>(Error::Conflict("x".into())).reason("Busy");
         assert_eq!(renamed, Err(Failure::retry("Busy", "x")));

@@ -16,7 +16,7 @@ pub struct NoteSpec {
 #[ostler_sdk::reconciler]
 pub fn keep(ctx: &Context, note: &Note) -> Result<Outcome, Failure> {
     if note.spec.text.is_empty() {
-        return Err(Failure::parked("Empty", "there is nothing to keep"));
+        return Err(Failure::terminal("Empty", "there is nothing to keep"));
     }
     ctx.apply_owned(&json!({
         "apiVersion": "v1",
@@ -24,7 +24,7 @@ pub fn keep(ctx: &Context, note: &Note) -> Result<Outcome, Failure> {
         "metadata": { "name": note.name(), "namespace": note.namespace() },
         "data": { "text": note.spec.text },
     }))?;
-    Ok(Outcome::settled())
+    Ok(Outcome::await_change())
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_function_is_a_reconciler() {
     let host = Host::new();
     let note = |text: &str| json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"text": text}});
     let outcome = host.reconcile(&keep, &note("short")).expect("reconciles");
-    assert_eq!(outcome, Outcome::settled());
+    assert_eq!(outcome, Outcome::await_change());
     let map = host.object(&gvk("", "v1", "ConfigMap").named("b", "a"));
     assert_eq!(map.expect("applied")["data"]["text"], "short");
     let failure = host.reconcile(&keep, &note("")).expect_err("it is empty");

@@ -13,7 +13,7 @@ const KEPT: usize = 20_000;
 pub struct Counters {
     /// GET and HEAD.
     pub reads: u64,
-    /// All others, but log-ins.
+    /// All others, but logins.
     pub writes: u64,
     /// Requests for a token.
     pub logins: u64,

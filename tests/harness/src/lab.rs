@@ -34,7 +34,7 @@ const PROBE_GRANTS: &str = "
     kubernetes:
     - {kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}
     - {group: tests.ostler.dev, kinds: [Probe], verbs: [get, list, hold]}
-    secretsAreReadable: true
+    readSecrets: true
     events: true
 ";
 
@@ -110,7 +110,7 @@ impl Lab {
             grants: Grants::parse(&[PACK_GRANTS, PROBE_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
             // The Concourse simulator listens on loopback.
-            network: vec![ostler::testing::network::network("127.0.0.1").expect("an address")],
+            network: vec![ostler::testing::network::parse_network("127.0.0.1").expect("an address")],
             namespaces: vec![namespace.clone()],
             // Other tests may use the same cluster.
             plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
@@ -199,7 +199,7 @@ impl Lab {
         Admin {
             services: host.services().clone(),
             registry: host.registry().clone(),
-            ledger: host.ledger().clone(),
+            stats: host.stats().clone(),
             workers: self.settings.workers,
         }
     }
@@ -216,6 +216,11 @@ impl Lab {
 
     /// Counts the writes the host has sent to the API server so far.
     pub fn api_writes(&self) -> u64 {
-        self.host().ledger().all().iter().map(|f| f.api_writes).sum()
+        self.host()
+            .stats()
+            .all_objects()
+            .iter()
+            .map(|f| f.api_writes)
+            .sum()
     }
 }

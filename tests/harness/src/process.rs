@@ -42,15 +42,20 @@ impl Process {
             .args(["--allow-network", "127.0.0.1"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .arg("--plugins")
+            .arg("--plugin-dir")
             .arg(plugins)
             .arg("--grants")
             .arg(grants)
-            .arg("--cache")
+            .arg("--cache-dir")
             .arg(workspace_root().join("target/compiled"))
             .arg("--ready-file")
             .arg(&ready)
-            .args(["--namespace", &lab.namespace, "--admin", "127.0.0.1:0"])
+            .args([
+                "--watch-namespace",
+                &lab.namespace,
+                "--admin-bind-address",
+                "127.0.0.1:0",
+            ])
             .args(arguments)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

@@ -41,7 +41,7 @@ impl Reconciler for Misbehaviour {
             "grow" => grow(),
             "recurse" => drop(recurse(u64::MAX)),
             // A status is an object; this is none.
-            "nonsense" => return Ok(Outcome::settled().status(&"nonsense")),
+            "nonsense" => return Ok(Outcome::await_change().status(&"nonsense")),
             "call" => while ctx.now() > 0 {},
             "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
             "announce" => (0..40).for_each(|i| ctx.event("News", &format!("number {i}"))),
@@ -92,22 +92,22 @@ impl Reconciler for Misbehaviour {
                         "lastTransitionTime": "2000-01-01T00:00:00Z"}],
                     "observedGeneration": 99,
                 });
-                let lie = Condition::no("Ready", "not a reason: \u{1b}[31m", "as told");
-                return Ok(Outcome::settled().status(&forged).with(lie));
+                let lie = Condition::new_false("Ready", "not a reason: \u{1b}[31m", "as told");
+                return Ok(Outcome::await_change().status(&forged).with(lie));
             }
             "conditions" => {
-                let mut outcome = Outcome::settled();
+                let mut outcome = Outcome::await_change();
                 for i in 0..1000 {
-                    outcome = outcome.with(Condition::yes(&format!("C{i}"), "R", ""));
+                    outcome = outcome.with(Condition::new_true(&format!("C{i}"), "R", ""));
                 }
                 return Ok(outcome);
             }
             "words" => return Err(Failure::retry("Words", "word ".repeat(1 << 12))),
-            "status" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(512 << 10)}))),
-            "flood" => return Ok(Outcome::settled().status(&json!({"much": "x".repeat(2 << 20)}))),
+            "status" => return Ok(Outcome::await_change().status(&json!({"much": "x".repeat(512 << 10)}))),
+            "flood" => return Ok(Outcome::await_change().status(&json!({"much": "x".repeat(2 << 20)}))),
             _ => {}
         }
-        Ok(Outcome::settled())
+        Ok(Outcome::await_change())
     }
 }
 
@@ -118,7 +118,7 @@ fn map(namespace: &str, name: &str, text: &str) -> Value {
 
 /// What came of the attempts, for the test to read.
 fn said(attempts: Vec<String>) -> Outcome {
-    Outcome::settled().with(Condition::yes("Tried", "Tried", attempts.join("\n")))
+    Outcome::await_change().with(Condition::new_true("Tried", "Tried", attempts.join("\n")))
 }
 
 fn forever() {

@@ -1,6 +1,6 @@
 //! Attempts to go where it may not. Each says in a word what came of it.
 
-use ostler_sdk::{Encoding, Error, Selection, Substitution, prelude::*, serde_json::Value};
+use ostler_sdk::{Encoding, Error, SecretKeyRef, Selection, Substitution, prelude::*, serde_json::Value};
 
 use crate::{Hostile, map};
 
@@ -14,7 +14,7 @@ fn word(what: &str, result: Result<String, Error>) -> String {
         Err(Error::Throttled(_)) => "throttled".into(),
         Err(Error::Unavailable(_)) => "unavailable".into(),
         Err(Error::NotReady(_)) => "not-ready".into(),
-        Err(Error::Budget(_)) => "budget".into(),
+        Err(Error::LimitExceeded(_)) => "limit-exceeded".into(),
         Err(Error::Unsupported(_)) => "unsupported".into(),
     };
     format!("{what}: {came}")
@@ -201,15 +201,6 @@ pub fn smuggle(ctx: &Context, upstream: &str) -> Vec<String> {
     ] {
         attempts.push(word("path", upstream.get(path).send().map(status)));
     }
-    for method in [
-        "GET / HTTP/1.1\r\nX-Injected: 1\r\n",
-        "get",
-        "",
-        "CONNECT",
-        "TRACE",
-    ] {
-        attempts.push(word("method", upstream.request(method, "/").send().map(status)));
-    }
     attempts.push(word("redirect", upstream.get("/redirect").send().map(status)));
     attempts
 }
@@ -219,14 +210,15 @@ pub fn exfiltrate(ctx: &Context, upstream: &str) -> Vec<String> {
     let upstream = ctx.upstream(upstream);
     let placeholder = "{{a-placeholder-of-mine}}";
     let mut attempts = Vec::new();
-    for encoding in [Encoding::Plain, Encoding::JsonString, Encoding::Form] {
-        let substitution = Substitution {
-            placeholder: placeholder.into(),
-            namespace: None,
-            secret: "treasure".into(),
-            key: "password".into(),
-            encoding,
-        };
+    for encoding in [
+        Encoding::Plain,
+        Encoding::JsonString,
+        Encoding::Form,
+        Encoding::Base64,
+        Encoding::Xml,
+    ] {
+        let secret = SecretKeyRef::new("treasure", "password");
+        let substitution = Substitution::key(placeholder, secret, encoding);
         let body = format!("v={placeholder}").into_bytes();
         let answer = upstream
             .post("/echo")
@@ -240,13 +232,13 @@ pub fn exfiltrate(ctx: &Context, upstream: &str) -> Vec<String> {
     attempts
 }
 
-/// Keeps as much as it can in memo.
+/// Caches as much as it can.
 pub fn hoard(ctx: &Context) -> Vec<String> {
     (0..5)
         .map(|i| {
             word(
                 "keep",
-                ctx.memo_put(&i.to_string(), &vec![0; 30 << 10])
+                ctx.cache_set(&i.to_string(), &vec![0; 30 << 10])
                     .map(|()| String::new()),
             )
         })

@@ -48,11 +48,15 @@ impl Reconciler for Heart {
             ctx.event("Waiting", "Until it is asked to end");
             while stubborn || ctx.remaining() > 0 {
                 let waiting = ctx.upstream("silent").get("/").timeout(100).send();
-                if matches!(waiting, Err(Error::Budget(_))) {
+                if matches!(waiting, Err(Error::LimitExceeded(_))) {
                     break;
                 }
             }
-            return Ok(Outcome::settled().with(Condition::yes("Ready", "Asked", "It was asked to end")));
+            return Ok(Outcome::await_change().with(Condition::new_true(
+                "Ready",
+                "Asked",
+                "It was asked to end",
+            )));
         }
         ctx.apply_owned(&json!({
             "apiVersion": "v1",
@@ -66,7 +70,7 @@ impl Reconciler for Heart {
         }))?;
         Ok(match beat.spec.interval {
             Some(interval) => Outcome::after(interval.into()),
-            None => Outcome::settled(),
+            None => Outcome::await_change(),
         })
     }
 }

@@ -70,7 +70,7 @@ impl Reconciler for Prober {
 }
 
 fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failure> {
-    let mut outcome = Outcome::settled();
+    let mut outcome = Outcome::await_change();
     let mut seen: Vec<String> = Vec::new();
     for step in steps {
         let gvk = || {
@@ -91,7 +91,7 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
         let object = || -> Result<Value, Failure> {
             let text = step.object.as_deref().unwrap_or_default();
             let mut object: Value = ostler_sdk::serde_json::from_str(text)
-                .map_err(|e| Failure::parked("InvalidStep", e.to_string()))?;
+                .map_err(|e| Failure::terminal("InvalidStep", e.to_string()))?;
             object["metadata"]["namespace"] = namespace.into();
             Ok(object)
         };
@@ -128,10 +128,10 @@ fn run(ctx: &Context, steps: &[Step], namespace: &str) -> Result<Outcome, Failur
                 continue;
             }
             "retry" => return Err(Failure::retry("AsTold", "a step says so")),
-            "yield" => return Err(Failure::yield_("AsTold", "a step says so")),
-            "park" => return Err(Failure::parked("AsTold", "a step says so")),
+            "yield" => return Err(Failure::wait("AsTold", "a step says so")),
+            "park" => return Err(Failure::terminal("AsTold", "a step says so")),
             other => {
-                return Err(Failure::parked(
+                return Err(Failure::terminal(
                     "InvalidStep",
                     format!("no step is called `{other}`"),
                 ));

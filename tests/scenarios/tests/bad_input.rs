@@ -1,6 +1,6 @@
 //! Bad input is refused with the name of what is wrong, and the neighbours don't notice.
 
-use ostler::testing::key::Gvk;
+use ostler::testing::{key::Gvk, plugin::LoadState};
 use ostler_test_harness::{Lab, concourse::kind, scenarios};
 use serde_json::json;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
@@ -68,7 +68,7 @@ fn of_another_world() -> Vec<u8> {
     let package = resolve.push_source("thing.wit", wit).expect("parses");
     let world = resolve.packages[package].worlds["thing"];
     let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("embedded");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embedded");
     ComponentEncoder::default()
         .module(&module)
         .expect("a module")
@@ -92,7 +92,7 @@ async fn bad_components_say_why(mut lab: Lab) {
         ("twice.wasm", "the plugin name greeting is taken by greeting.wasm"),
     ] {
         let report = reports.iter().find(|r| r.file == file).expect(file);
-        assert_eq!(report.state, "failed");
+        assert_eq!(report.state, LoadState::Failed);
         assert!(report.message.contains(words), "{file}: {}", report.message);
     }
     lab.apply(
@@ -109,11 +109,11 @@ async fn a_config_that_does_not_parse(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let report = lab.host().registry().reports()[0].clone();
-    assert_eq!(report.state, "failed");
+    assert_eq!(report.state, LoadState::Failed);
     assert!(report.message.contains("configuration"), "{}", report.message);
     std::fs::write(lab.settings.plugins.join("greeting.yaml"), "a: [1, 2]").expect("written");
     lab.wait_until("the mended configuration is taken", async || {
-        lab.host().registry().reports()[0].state == "serving"
+        lab.host().registry().reports()[0].state == LoadState::Serving
     })
     .await;
     let error = ostler::testing::grants::Grants::parse("plugins: {x: {events: perhaps}}", "grants.yaml")

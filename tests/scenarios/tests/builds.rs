@@ -108,7 +108,7 @@ async fn in_status(lab: &Lab, name: &str, status: &str) -> Value {
 async fn followed(lab: &Lab, name: &str) {
     let key = lab.key(&builds(), name);
     lab.wait_until(&format!("{name} is followed"), async || {
-        let follows = lab.host().services().streams.of(&key);
+        let follows = lab.host().services().streams.streams_of(&key);
         follows.iter().any(|f| f.state == StreamState::Open)
     })
     .await;
@@ -283,11 +283,11 @@ async fn a_stream_that_breaks_goes_on_where_it_was(mut lab: Lab) {
     in_status(&lab, "b", "started").await;
     followed(&lab, "b").await;
     let streams = lab.host().services().streams.clone();
-    lab.wait_until("events have come", async || streams.all()[0].events > 10)
+    lab.wait_until("events have come", async || streams.all_streams()[0].events > 10)
         .await;
     lab.concourse.faults().outage(true);
     lab.wait_until("it is noticed", async || {
-        !matches!(streams.all()[0].state, StreamState::Open)
+        !matches!(streams.all_streams()[0].state, StreamState::Open)
     })
     .await;
     lab.concourse.faults().outage(false);

@@ -143,11 +143,19 @@ fn assert_saves(lab: &Lab, saves: u64) {
 
 fn pipeline_reconciles(lab: &Lab) -> u64 {
     let key = lab.key(&kind("Pipeline"), "app");
-    lab.host().ledger().of(&key).map_or(0, |facts| facts.reconciles)
+    lab.host()
+        .stats()
+        .object(&key)
+        .map_or(0, |facts| facts.reconciles)
 }
 
 fn reconciles(lab: &Lab) -> u64 {
-    lab.host().ledger().all().iter().map(|f| f.reconciles).sum()
+    lab.host()
+        .stats()
+        .all_objects()
+        .iter()
+        .map(|f| f.reconciles)
+        .sum()
 }
 
 /// Lets the interval of each object end now, and waits until all is done.

@@ -89,7 +89,13 @@ async fn who_is_throttled_holds_no_worker(mut lab: Lab) {
     );
     // Nothing between the host and the server tries again by itself: one reconcile is one request.
     let requests = server.counters().of("apply", "configmaps");
-    let reconciles: u64 = lab.host().ledger().all().iter().map(|f| f.reconciles).sum();
+    let reconciles: u64 = lab
+        .host()
+        .stats()
+        .all_objects()
+        .iter()
+        .map(|f| f.reconciles)
+        .sum();
     assert!(
         requests <= reconciles,
         "{requests} requests of {reconciles} reconciles"
@@ -203,11 +209,11 @@ async fn chaos(mut lab: Lab, runs: u64) {
         .await;
         // The last deletions are told when the watch is back.
         lab.wait_until(&format!("what is gone is forgotten (seed {seed})"), async || {
-            lab.host().ledger().all().len() == wanted.len()
+            lab.host().stats().all_objects().len() == wanted.len()
         })
         .await;
         lab.wait_idle().await;
-        let overlaps: u64 = lab.host().ledger().all().iter().map(|f| f.overlaps).sum();
+        let overlaps: u64 = lab.host().stats().all_objects().iter().map(|f| f.overlaps).sum();
         assert_eq!(overlaps, 0, "none twice at once (seed {seed})");
     }
 }

@@ -2,7 +2,7 @@
 
 use ostler::testing::{
     key::Gvk,
-    reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED},
+    reconcile::{DELETION_POLICY, FORCE_DELETE, PAUSED_ANNOTATION},
 };
 use ostler_test_harness::{Lab, concourse::kind, find_condition, probe, scenarios};
 use serde_json::json;
@@ -147,7 +147,7 @@ async fn while_paused(lab: Lab) {
     lab.patch(
         &kind("Pipeline"),
         "app",
-        json!({"metadata": {"annotations": {PAUSED: "true"}}}),
+        json!({"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}}),
     )
     .await;
     lab.wait_condition(&kind("Pipeline"), "app", "Paused", "True", "PausedByAnnotation")

@@ -18,13 +18,13 @@ scenarios!(
 async fn reconcile_again(lab: &Lab, name: &str, value: &str) {
     let before = lab
         .host()
-        .ledger()
-        .of(&lab.key(&kind(), name))
+        .stats()
+        .object(&lab.key(&kind(), name))
         .map_or(0, |f| f.reconciles);
     let annotations = json!({"metadata": {"annotations": {"ostler.dev/reconcile-now": value}}});
     lab.patch(&kind(), name, annotations).await;
     lab.wait_until("it was reconciled again", async || {
-        let facts = lab.host().ledger().of(&lab.key(&kind(), name));
+        let facts = lab.host().stats().object(&lab.key(&kind(), name));
         facts.is_some_and(|f| f.reconciles > before)
     })
     .await;
@@ -123,8 +123,8 @@ async fn what_goes_round_is_slowed(mut lab: Lab) {
     assert!(message.contains("child is changed back"), "{message}");
     let reconciles = lab
         .host()
-        .ledger()
-        .of(&lab.key(&kind(), name))
+        .stats()
+        .object(&lab.key(&kind(), name))
         .map_or(0, |f| f.reconciles);
     assert!(reconciles < 40, "{reconciles} reconciles before it was noticed");
     // The other gives in: it ends, and is said no more.

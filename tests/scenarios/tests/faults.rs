@@ -75,7 +75,7 @@ async fn answers_401(mut lab: Lab) {
 }
 
 async fn does_not_answer(mut lab: Lab) {
-    lab.settings.limits.wall = Duration::from_secs(2);
+    lab.settings.limits.timeout = Duration::from_secs(2);
     prepared(&mut lab).await;
     lab.concourse
         .faults()
@@ -122,7 +122,7 @@ async fn is_down(mut lab: Lab) {
     .await;
     lab.wait_until("it backs off", async || {
         let key = lab.key(&kind("Team"), "platform");
-        lab.host().ledger().of(&key).is_some_and(|f| f.reconciles > 3)
+        lab.host().stats().object(&key).is_some_and(|f| f.reconciles > 3)
     })
     .await;
     lab.concourse.faults().outage(false);
@@ -134,7 +134,13 @@ async fn wrong_password(mut lab: Lab) {
     lab.apply(lab.password_secret("not-the-right-password")).await;
     lab.apply(lab.instance_object()).await;
     let instance = lab
-        .wait_condition(&kind("Instance"), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(
+            &kind("Instance"),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     let message = find_condition(&instance, "Authenticated")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");

@@ -6,6 +6,7 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
+    plugin::LoadState,
 };
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
@@ -38,7 +39,7 @@ fn granted(lab: &mut Lab, more: &str) {
     );
     lab.settings.grants = Grants::parse(&text, "grants.yaml").expect("they parse");
     // Whoever is refused by RBAC looks again after this long.
-    lab.settings.yield_every = Duration::from_millis(200);
+    lab.settings.wait_interval = Duration::from_millis(200);
 }
 
 fn as_service_account(lab: &mut Lab) {
@@ -204,14 +205,17 @@ async fn a_role_may_name_the_objects(mut lab: Lab) {
 /// The probe, asking for this.
 fn asking(lab: &Lab, asks: &str) {
     let manifest = Manifest::parse(asks, "plugin.yaml").expect("it parses");
-    let probe = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
+    let probe = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
     lab.install_bytes("probe", &probe);
 }
 
 async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     granted(&mut lab, "");
     lab.apply_config_map("seen", "x", "1").await;
-    asking(&lab, "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}");
+    asking(
+        &lab,
+        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}",
+    );
     lab.start_host().await;
     let get = json!({"do": "get", "kind": "ConfigMap", "name": "seen"});
     lab.apply_probe("reader", json!([get]), json!([])).await;
@@ -221,18 +225,18 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
     let words = [
         "apply ConfigMap",
         "its manifest does not ask for it",
-        "`asks.kubernetes",
+        "`permissions.kubernetes",
     ];
     refused(&lab, "writer", "PermissionDenied", &words).await;
     // Another build asks for more: it is granted already.
     asking(
         &lab,
-        "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
+        "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}",
     );
     lab.wait_ready(&kind(), "writer").await;
     // A manifest that makes no sense does not serve.
     let mut broken = read_component("tests/probe");
-    broken = manifest::embed(&broken, &Manifest::default()).expect("a component");
+    broken = manifest::embed_manifest(&broken, &Manifest::default()).expect("a component");
     let at = broken.len() - 10;
     broken[at..].fill(b'x');
     lab.install_bytes("probe", &broken);
@@ -240,7 +244,7 @@ async fn what_is_not_asked_for_is_not_done(mut lab: Lab) {
         let reports = lab.host().registry().reports();
         reports
             .iter()
-            .any(|r| r.state == "kept" && r.message.contains("manifest"))
+            .any(|r| r.state == LoadState::Refused && r.message.contains("manifest"))
     })
     .await;
 }
@@ -268,20 +272,14 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     ];
     for (name, step) in steps {
         lab.apply_probe(name, json!([step]), json!([])).await;
-        refused(
-            &lab,
-            name,
-            "PermissionDenied",
-            &["Secret", "secretsAreReadable: true"],
-        )
-        .await;
+        refused(&lab, name, "PermissionDenied", &["Secret", "readSecrets: true"]).await;
     }
     let gauge = |lab: &Lab| {
         let host = lab.host();
         let scraped = ostler::testing::metrics::Scraped {
             services: host.services(),
             registry: host.registry(),
-            ledger: host.ledger(),
+            stats: host.stats(),
             workers: 1,
         };
         let format = ostler::testing::metrics::Format::Prometheus;
@@ -296,7 +294,7 @@ async fn secrets_are_shown_only_by_a_loud_grant(mut lab: Lab) {
     assert!(!objects.contains(VALUE));
 
     lab.host = None;
-    granted(&mut lab, "secretsAreReadable: true");
+    granted(&mut lab, "readSecrets: true");
     lab.start_host().await;
     lab.apply_probe("get", json!([get]), json!([])).await;
     lab.wait_ready(&kind(), "get").await;

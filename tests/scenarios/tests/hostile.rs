@@ -86,7 +86,7 @@ fn grant(lab: &mut Lab, entry: &str) {
 /// One object misbehaves; objects of the same plugin and of another are made after that and become Ready all the
 /// same, and the one that misbehaved says what happened and recovers when it is told to behave.
 async fn costs_its_own_reconcile(lab: &mut Lab, behaviour: &str, reason: &str, words: &str) {
-    lab.settings.limits.cpu = Duration::from_millis(200);
+    lab.settings.limits.cpu_time = Duration::from_millis(200);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     lab.apply(object(lab, "bad", behaviour)).await;
@@ -120,7 +120,7 @@ async fn panics(mut lab: Lab) {
 
 /// Twice in three times: whoever is tried again gets there.
 async fn traps_at_random(mut lab: Lab) {
-    lab.settings.backoff = (Duration::from_millis(5), Duration::from_millis(50));
+    lab.settings.backoff.max = Duration::from_millis(50);
     lab.install(&["hostile/hostile", "examples/greeting"]);
     lab.start_host().await;
     for i in 0..10 {
@@ -146,7 +146,7 @@ async fn recurses_without_end(mut lab: Lab) {
 }
 
 async fn returns_nonsense(mut lab: Lab) {
-    costs_its_own_reconcile(&mut lab, "nonsense", "PluginStatusInvalid", "not a JSON object").await;
+    costs_its_own_reconcile(&mut lab, "nonsense", "InvalidStatus", "not a JSON object").await;
 }
 
 async fn calls_and_chatters_without_end(mut lab: Lab) {
@@ -170,7 +170,7 @@ async fn writes_without_end(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(object(&lab, "bad", "hurry-and-write")).await;
     let bad = lab
-        .wait_condition(&hostile(), "bad", "HotLoop", "True", "Hurries")
+        .wait_condition(&hostile(), "bad", "HotLoop", "True", "TightRequeueLoop")
         .await;
     assert_eq!(
         find_condition(&bad, "Ready")["status"],
@@ -178,7 +178,7 @@ async fn writes_without_end(mut lab: Lab) {
         "what it does it does"
     );
     let writes = || {
-        let facts = lab.host().ledger().of(&lab.key(&hostile(), "bad"));
+        let facts = lab.host().stats().object(&lab.key(&hostile(), "bad"));
         facts.map_or(0, |facts| facts.api_writes)
     };
     // Of writes that end after this, the first alone may have begun before.

@@ -24,7 +24,7 @@ use ostler::testing::{
     inspection,
     key::Gvk,
     limits::Limits,
-    plugin_policy::Terms,
+    plugin_policy::PluginPolicy,
 };
 use ostler_test_harness::{Lab, probe::config_map, read_component, scenarios, workspace_root};
 use serde_json::{Value, json};
@@ -223,7 +223,7 @@ async fn lives(plugin: &str, mut lab: Lab) {
             .any(|e| e["reason"] == "Forgotten" && e["message"] == "Ünïcode home is forgotten")
     })
     .await;
-    let traps = lab.host().ledger().all();
+    let traps = lab.host().stats().all_objects();
     let traps: Vec<_> = traps
         .iter()
         .flat_map(|facts| &facts.errors)
@@ -235,16 +235,16 @@ async fn lives(plugin: &str, mut lab: Lab) {
 /// What a component is measured with: one that computes for seconds is no failure here.
 fn limits() -> Limits {
     Limits {
-        cpu: Duration::from_secs(60),
+        cpu_time: Duration::from_secs(60),
         ..Limits::default()
     }
 }
 
 /// One reconcile without a host around: what it asks is denied, so that only the component is measured.
 async fn call(engine: &Engine, compiled: &Compiled) -> Duration {
-    let terms = Terms {
+    let terms = PluginPolicy {
         plugin: "measured".into(),
-        grants: Grants::default().of("measured"),
+        grants: Grants::default().grants_for("measured"),
         config: b"{}".to_vec(),
         limits: limits(),
     };

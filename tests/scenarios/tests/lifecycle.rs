@@ -4,6 +4,7 @@ use ostler::testing::{
     admin::{explain::Explanation, question::Question},
     grants::Grants,
     key::Gvk,
+    plugin::HookState,
 };
 use ostler_test_harness::{
     Lab, PACK_GRANTS, find_condition, process::LIFECYCLE_GRANTS, read_component, scenarios, with_note,
@@ -44,8 +45,8 @@ fn prepare(lab: &mut Lab, config: &Value) {
     lab.install(&["tests/lifecycle", "examples/greeting"]);
 }
 
-/// What the plugins' report says of the hooks.
-fn hooks(lab: &Lab) -> String {
+/// The state of the hooks in the registry's report.
+fn hooks(lab: &Lab) -> HookState {
     let reports = lab.host().registry().reports();
     let report = reports.into_iter().find(|r| r.name == "lifecycle");
     report.expect("it is loaded").hooks
@@ -61,10 +62,11 @@ fn explained(lab: &Lab, name: &str) -> Explanation {
     admin.explain(&question).expect("explained")
 }
 
-async fn hooks_say(lab: &Lab, words: &str) {
-    lab.wait_until(&format!("the report says {words:?}"), async || {
-        hooks(lab).contains(words)
-    })
+async fn wait_hooks_fail(lab: &Lab, words: &str) {
+    lab.wait_until(
+        &format!("the report says {words:?}"),
+        async || matches!(hooks(lab), HookState::Failed(why) if why.contains(words)),
+    )
     .await;
 }
 
@@ -90,7 +92,7 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
         "1",
         "upgraded before it was reconciled"
     );
-    assert_eq!(hooks(&lab), "done");
+    assert_eq!(hooks(&lab), HookState::Done);
     // What is made from now on is of this version.
     beat(&lab, "new", "count").await;
     lab.wait_ready(&beats(), "new").await;
@@ -119,7 +121,7 @@ async fn initializes_once_and_upgrades_before_the_first_reconcile(mut lab: Lab) 
 async fn waits_while_initialize_fails(mut lab: Lab) {
     prepare(&mut lab, &json!({"failure": "the moon is in the wrong house"}));
     lab.start_host().await;
-    hooks_say(&lab, "initialize: unavailable: the moon is in the wrong house").await;
+    wait_hooks_fail(&lab, "initialize: unavailable: the moon is in the wrong house").await;
     beat(&lab, "waiting", "count").await;
     lab.apply(
         json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
@@ -144,7 +146,7 @@ async fn waits_while_initialize_fails(mut lab: Lab) {
     );
     configure(&lab, &json!({}));
     lab.wait_ready(&beats(), "waiting").await;
-    assert_eq!(hooks(&lab), "done");
+    assert_eq!(hooks(&lab), HookState::Done);
     lab.wait_idle().await;
     assert_ne!(explained(&lab, "waiting").next.place, "held");
 }
@@ -154,8 +156,8 @@ async fn refuses_an_upgrade_of_more_than_metadata(mut lab: Lab) {
     beat(&lab, "plain", "count").await;
     beat(&lab, "rebel", "overreach").await;
     lab.start_host().await;
-    hooks_say(&lab, "it changes spec.interval").await;
-    hooks_say(&lab, "/rebel").await;
+    wait_hooks_fail(&lab, "it changes spec.interval").await;
+    wait_hooks_fail(&lab, "/rebel").await;
     let rebel = lab.get(&beats(), "rebel").await.expect("it is there");
     assert_eq!(rebel["spec"].get("interval"), None);
     assert_eq!(

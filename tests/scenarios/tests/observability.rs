@@ -171,8 +171,8 @@ async fn metrics_have_controller_runtimes_names_and_move(mut lab: Lab) {
     assert!(before.sum(&["ostler_upstream_requests_total", &lab.namespace, "code=\"200\""]) >= 2.0);
     // What there is.
     let (objects, bytes) = lab.host().services().store.size();
-    assert_eq!(before.get("ostler_store_objects"), objects as f64);
-    assert_eq!(before.get("ostler_store_bytes"), bytes as f64);
+    assert_eq!(before.get("ostler_cache_objects"), objects as f64);
+    assert_eq!(before.get("ostler_cache_bytes"), bytes as f64);
     assert!(before.get(r#"ostler_watches{state="synced"}"#) >= 3.0);
     assert_eq!(
         before.get(r#"ostler_objects{kind="Team.v1alpha1.concourse-ci.org",ready="true"}"#),
@@ -257,7 +257,7 @@ async fn a_status_is_written_once_and_only_when_it_differs(mut lab: Lab) {
     let patches = |s: &Samples| s.sum(&["rest_client_requests_total", "method=\"PATCH\""]);
     assert_eq!(patches(&first), patches(&last));
     for write in ["apply", "status"] {
-        let name = format!(r#"ostler_writes_suppressed_total{{plugin="greeting",write="{write}"}}"#);
+        let name = format!(r#"ostler_writes_suppressed_total{{plugin="greeting",operation="{write}"}}"#);
         assert_eq!(last.get(&name) - first.get(&name), 5.0, "{write}");
     }
     assert_eq!(
@@ -279,7 +279,7 @@ async fn misbehave(lab: &Lab, behaviour: &str) {
 }
 
 async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
-    lab.settings.limits.cpu = std::time::Duration::from_millis(200);
+    lab.settings.limits.cpu_time = std::time::Duration::from_millis(200);
     lab.install(&["hostile/hostile"]);
     lab.start_host().await;
     let (admin, url) = serve(&lab).await;
@@ -302,8 +302,8 @@ async fn traps_and_what_a_plugin_measures_are_counted(mut lab: Lab) {
     })
     .await;
     let samples = Samples::of(&url).await;
-    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="trap"}"#) >= 1.0);
-    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",kind="cpu"}"#) >= 1.0);
+    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",reason="trap"}"#) >= 1.0);
+    assert!(samples.get(r#"ostler_wasm_traps_total{plugin="hostile",reason="cpu_time"}"#) >= 1.0);
     assert_eq!(
         samples.get(r#"ostler_plugin_measured_total{plugin="hostile"}"#),
         3.0
@@ -521,7 +521,7 @@ async fn status_and_explain_on_the_command_line(mut lab: Lab) {
     };
     let (good, table, _) = run(&["status"]).await;
     assert!(good && table.contains("0 of 1 objects Ready"), "{table}");
-    for words in ["concourse-team", "serving", "Team/platform", "InstanceNotReady"] {
+    for words in ["concourse-team", "Serving", "Team/platform", "InstanceNotReady"] {
         assert!(table.contains(words), "{words} in\n{table}");
     }
     assert!(!table.contains('\x1b'), "colours are for terminals");

@@ -347,7 +347,7 @@ fn reads(lab: &Lab) -> (u64, u64) {
     let reads = requests
         .filter(|r| r.method == "GET" && r.path.contains("/pipelines/app"))
         .count();
-    let facts = lab.host().ledger().of(&lab.key(&kind("Pipeline"), "app"));
+    let facts = lab.host().stats().object(&lab.key(&kind("Pipeline"), "app"));
     (reads as u64, facts.map_or(0, |facts| facts.reconciles))
 }
 

@@ -11,8 +11,8 @@ use canary::{a_canary_has_its_share_and_is_promoted, a_canary_that_does_worse_go
 use ostler::testing::{
     engine::Cache,
     key::Gvk,
-    oci::{Auth, Limits, Reference, Shape, Store},
-    plugin::Report,
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, Reference, RegistryAuth},
+    plugin::{LoadState, Report},
     signature::SigningKey,
 };
 use ostler_test_harness::{
@@ -158,8 +158,8 @@ fn brittle(wasm: &[u8]) -> Vec<u8> {
 fn builds(lab: &Lab) -> Vec<(String, String)> {
     let facts = lab
         .host()
-        .ledger()
-        .all()
+        .stats()
+        .all_objects()
         .into_iter()
         .filter(|f| f.kind == "Hostile");
     let mut builds: Vec<_> = facts.map(|f| (f.name, f.plugin_digest)).collect();
@@ -177,15 +177,18 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let served = report(&lab, "greeting");
-    assert_eq!((&*served.file, served.state), ("Plugin/greeting", "serving"));
+    assert_eq!(
+        (&*served.file, served.state),
+        ("Plugin/greeting", LoadState::Serving)
+    );
     greet(&lab, "hello").await;
     lab.wait_ready(&greeting(), "hello").await;
     let told = says(&lab, "greeting", "Ready", "True", "Ready").await;
     let status = &told["status"];
     assert_eq!(status["running"]["digest"], served.digest);
-    assert_eq!(status["running"]["short"], served.digest[..12]);
+    assert_eq!(status["running"]["shortDigest"], served.digest[..12]);
     assert_eq!(status["running"]["source"], "greeting.wasm");
-    assert_eq!(status["lastGood"], served.digest);
+    assert_eq!(status["lastGoodDigest"], served.digest);
     assert_eq!(status["kinds"], json!(["Greeting.v1alpha1.examples.ostler.dev"]));
     assert_eq!(
         status["requested"],
@@ -223,7 +226,7 @@ async fn an_object_governs_a_plugin(mut lab: Lab) {
     lab.wait_until("the directory's serves", async || {
         let reports = lab.host().registry().reports();
         let of_file = reports.iter().find(|r| r.file == "greeting.wasm");
-        of_file.is_some_and(|r| r.state == "serving")
+        of_file.is_some_and(|r| r.state == LoadState::Serving)
     })
     .await;
     greet(&lab, "again").await;
@@ -318,13 +321,13 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
     };
     govern(&lab, "lifecycle", spec(json!({"writer": 7}))).await;
     lab.start_host().await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     assert!(
         message(&told, "Loaded").contains("config.writer: Invalid value"),
         "{told:#}"
     );
     assert_eq!(find_condition(&told, "Stalled")["status"], "True");
-    assert_eq!(report(&lab, "lifecycle").state, "failed");
+    assert_eq!(report(&lab, "lifecycle").state, LoadState::Failed);
     govern(&lab, "lifecycle", spec(json!({"writer": "me"}))).await;
     says(&lab, "lifecycle", "Ready", "True", "Ready").await;
     let beats = Gvk::new("tests.ostler.dev", "v1alpha1", "Beat");
@@ -338,21 +341,21 @@ async fn a_configuration_is_held_to_its_schema(mut lab: Lab) {
         .expect("a trace");
     assert_eq!(written["data"]["writer"], "me");
     govern(&lab, "lifecycle", spec(json!({"writter": "you"}))).await;
-    let told = says(&lab, "lifecycle", "Loaded", "False", "ConfigInvalid").await;
+    let told = says(&lab, "lifecycle", "Loaded", "False", "InvalidConfig").await;
     let why = message(&told, "Loaded");
     assert!(
         why.contains("config.writter: unknown field") && why.contains("serves on"),
         "{why}"
     );
-    assert_eq!(report(&lab, "lifecycle").state, "kept");
+    assert_eq!(report(&lab, "lifecycle").state, LoadState::Refused);
     forget(&lab, "lifecycle").await;
 }
 
 async fn a_suspended_plugin_keeps_its_objects_waiting(mut lab: Lab) {
     let _alone = alone(&lab, "greeting").await;
     lab.install(&["examples/greeting", "hostile/hostile"]);
-    let spec = |suspended: bool| {
-        json!({"source": {"file": "greeting.wasm"}, "suspended": suspended,
+    let spec = |suspend: bool| {
+        json!({"source": {"file": "greeting.wasm"}, "suspend": suspend,
             "grants": {"kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply"]}], "events": true}})
     };
     govern(&lab, "greeting", spec(true)).await;
@@ -399,7 +402,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         ),
         (
             json!({"source": {"file": "a.wasm"}, "canary": {"source": {"file": "b.wasm"}, "objects": {}}}),
-            "exactly one of share and selector",
+            "exactly one of weight and labelSelector",
         ),
     ] {
         let object = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
@@ -415,12 +418,12 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     govern(&lab, "hostile", file("absent.wasm")).await;
     lab.start_host().await;
     for (spec, reason, words) in [
-        (file("absent.wasm"), "FileMissing", "absent.wasm"),
+        (file("absent.wasm"), "FileNotFound", "absent.wasm"),
         (file("module.wasm"), "NotAComponent", "core module"),
         (file("bare.wasm"), "ManifestMissing", "plugin.yaml"),
         (
             json!({"source": {"file": "hostile.wasm"}, "limits": {"memory": "5Gi"}}),
-            "SpecInvalid",
+            "InvalidSpec",
             "limits.memory",
         ),
     ] {
@@ -435,7 +438,9 @@ async fn what_is_refused_says_why(mut lab: Lab) {
     lab.wait_until("the second one is refused", async || {
         let reports = lab.host().registry().reports();
         let second = reports.into_iter().find(|r| r.file == "second.wasm");
-        second.is_some_and(|r| r.reason == "Governed" && r.message.contains("Plugin object hostile"))
+        second.is_some_and(|r| {
+            r.reason == "ManagedByPluginObject" && r.message.contains("Plugin object hostile")
+        })
     })
     .await;
     // Another's component.
@@ -444,7 +449,7 @@ async fn what_is_refused_says_why(mut lab: Lab) {
         .delete("elsewhere", &Default::default())
         .await;
     govern(&lab, "elsewhere", file("second.wasm")).await;
-    let told = says(&lab, "elsewhere", "Loaded", "False", "NameDiffers").await;
+    let told = says(&lab, "elsewhere", "Loaded", "False", "NameMismatch").await;
     assert!(
         message(&told, "Loaded").contains("is the plugin hostile"),
         "{told:#}"
@@ -502,7 +507,7 @@ async fn a_plugin_lets_its_objects_go(mut lab: Lab) {
     lab.wait_ready(&probe(), "a").await;
     // Nothing that would take it up again.
     std::fs::remove_file(lab.settings.plugins.join("probe.wasm")).expect("removed");
-    says(&lab, "probe", "Loaded", "False", "FileMissing").await;
+    says(&lab, "probe", "Loaded", "False", "FileNotFound").await;
     let orphan = kube::api::Patch::Merge(
         json!({"metadata": {"annotations": {"ostler.dev/deletion-policy": "Orphan"}}}),
     );
@@ -534,13 +539,20 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     let at = registry.address();
     let config =
         json!({"auths": {at: {"username": REGISTRY_USER, "password": REGISTRY_PASSWORD}}}).to_string();
-    let auth = Auth::from_docker_config(config.as_bytes()).expect("credentials");
-    let store = Store::new(None, Limits::default());
+    let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("credentials");
+    let store = ComponentStore::new(None, PullLimits::default());
     let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store
-        .push(&reference, &auth, wasm, &Shape::default(), BTreeMap::new(), quiet)
+        .push_component(
+            &reference,
+            &auth,
+            wasm,
+            &ComponentInterfaces::default(),
+            BTreeMap::new(),
+            quiet,
+        )
         .await
         .expect("pushed");
     let pinned = pushed.reference.to_string();
@@ -562,15 +574,15 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     govern(&lab, "greeting", spec.clone()).await;
     lab.start_host().await;
     says(&lab, "greeting", "Loaded", "False", "Unauthorized").await;
-    spec["source"]["oci"]["pullSecret"] = json!({"namespace": lab.namespace, "name": "pull"});
+    spec["source"]["oci"]["pullSecretRef"] = json!({"namespace": lab.namespace, "name": "pull"});
     let keys = json!({"namespace": lab.namespace, "name": "keys", "key": "cosign.pub"});
-    spec["verify"] = json!({"keysFrom": [{"configMap": keys}]});
+    spec["verify"] = json!({"keysFrom": [{"configMapKeyRef": keys}]});
     govern(&lab, "greeting", spec).await;
     let told = says(&lab, "greeting", "Loaded", "False", "SignatureMissing").await;
     assert!(!told.to_string().contains(REGISTRY_PASSWORD), "{told:#}");
     let key = SigningKey::from_pem(PRIVATE).expect("a key");
     store
-        .sign(&reference, &pushed.digest, &auth, &key)
+        .sign_digest(&reference, &pushed.digest, &auth, &key)
         .await
         .expect("signed");
     // It is tried again by itself.
@@ -583,7 +595,7 @@ async fn a_component_from_a_registry(mut lab: Lab) {
     registry.stop();
     lab.host.take();
     lab.start_host().await;
-    assert_eq!(report(&lab, "greeting").state, "serving");
+    assert_eq!(report(&lab, "greeting").state, LoadState::Serving);
     greet(&lab, "again").await;
     lab.wait_ready(&greeting(), "again").await;
     forget(&lab, "greeting").await;

@@ -7,8 +7,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::{
-    oci::{Auth, Digest, Limits, PullError, Pulled, Reference, Store},
-    signature::{Policy, PublicKey, SigningKey},
+    oci::{ComponentStore, Digest, PullError, PullLimits, PulledComponent, Reference, RegistryAuth},
+    signature::{PublicKey, SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
     process::host_binary,
@@ -33,7 +33,7 @@ impl Desk {
         desk.write("greeting.wasm", component(GREETING));
         for (i, name) in ["ours", "theirs"].iter().enumerate() {
             let pem = private(i as u8 + 1);
-            let public = SigningKey::from_pem(&pem).expect("a key").public();
+            let public = SigningKey::from_pem(&pem).expect("a key").public_key();
             desk.write(&format!("{name}.key"), pem);
             desk.write(&format!("{name}.pub"), spki(i as u8 + 1));
             let read = std::fs::read_to_string(desk.at(&format!("{name}.pub"))).expect("written");
@@ -122,13 +122,19 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-fn store(cache: &Path) -> Store {
-    Store::new(Some(cache.to_owned()), Limits::default())
+fn store(cache: &Path) -> ComponentStore {
+    ComponentStore::new(Some(cache.to_owned()), PullLimits::default())
 }
 
-async fn pull(store: &Store, reference: &str, policy: &Policy) -> Result<Pulled, PullError> {
+async fn pull(
+    store: &ComponentStore,
+    reference: &str,
+    policy: &SignaturePolicy,
+) -> Result<PulledComponent, PullError> {
     let reference: Reference = reference.parse().expect("a reference");
-    store.pull(&reference, &Auth::anonymous(), policy).await
+    store
+        .pull_component(&reference, &RegistryAuth::anonymous(), policy)
+        .await
 }
 
 fn http() -> reqwest::Client {
@@ -148,7 +154,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
             .await
             .expect("an answer");
         let location = start.headers()["location"].to_str().expect("a URL").to_owned();
-        let url = format!("{location}&digest={}", Digest::of(bytes));
+        let url = format!("{location}&digest={}", Digest::of_bytes(bytes));
         let put = http
             .put(url)
             .body(bytes.to_vec())
@@ -161,7 +167,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
         manifest.to_string(),
         manifest["mediaType"].as_str().unwrap_or(MANIFEST).to_owned(),
     );
-    let digest = Digest::of(bytes.as_bytes());
+    let digest = Digest::of_bytes(bytes.as_bytes());
     let put = http
         .put(format!("{base}/manifests/{digest}"))
         .header("content-type", kind)
@@ -176,7 +182,7 @@ async fn put(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]])
 }
 
 fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
-    json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+    json!({"mediaType": media_type, "digest": Digest::of_bytes(bytes).to_string(), "size": bytes.len()})
 }
 
 mod real {
@@ -223,7 +229,7 @@ mod real {
             "theirs.pub",
             "--key",
             "ours.pub",
-            "--all",
+            "--require-all",
         ];
         let missing = desk.fails(&all);
         assert!(missing.contains("must be signed by every key"), "{missing}");
@@ -266,7 +272,7 @@ mod real {
         let key = SigningKey::from_pem(&private(1)).expect("a key");
         desk.write(
             "greeting.sig",
-            BASE64_STANDARD.encode(key.sign(&component(GREETING)).expect("signed")),
+            BASE64_STANDARD.encode(key.sign_message(&component(GREETING)).expect("signed")),
         );
         let file = ["verify", "greeting.wasm", "--signature", "greeting.sig", "--key"];
         assert_eq!(
@@ -308,8 +314,8 @@ mod real {
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
         let pinned = text(&pushed["reference"]);
-        let ours = Policy::any_of(vec![desk.public("ours")]);
-        let theirs = Policy::any_of(vec![desk.public("theirs")]);
+        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
+        let theirs = SignaturePolicy::any_of(vec![desk.public("theirs")]);
         let cache = desk.at("cache");
         let first = pull(&store(&cache), pinned, &ours).await.expect("pulled");
         assert_eq!((first.cached, &first.wasm), (false, &component(GREETING)));
@@ -335,7 +341,7 @@ mod real {
             .await
             .expect_err("not theirs");
         assert!(error.is_transient(), "{error}");
-        let told = pull(&store(&cache), pinned, &theirs.optional())
+        let told = pull(&store(&cache), pinned, &theirs.permissive())
             .await
             .expect("from the cache");
         let unknown = told.unsigned.expect("it says so").to_string();
@@ -347,7 +353,7 @@ mod real {
         // Broken, it is no better than none; the registry mends it.
         let layer = cache
             .join("blobs/sha256")
-            .join(Digest::of(&component(GREETING)).hex());
+            .join(Digest::of_bytes(&component(GREETING)).hex());
         std::fs::write(&layer, b"\0asm\x0d\0\x01\0").expect("broken");
         let error = pull(&store(&cache), pinned, &ours).await.expect_err("broken");
         assert_eq!(error.reason(), "PullFailed");
@@ -362,7 +368,7 @@ mod real {
         let (desk, registry) = (Desk::new(), Registry::start_public());
         let tag = format!("{}/plugins/greeting:1", registry.address());
         let pushed = desk.json(&["push", "greeting.wasm", &tag]);
-        let wasm = Digest::of(&component(GREETING));
+        let wasm = Digest::of_bytes(&component(GREETING));
         for digest in [wasm.as_str(), text(&pushed["digest"])] {
             let file = registry.blob_path(digest);
             let good = std::fs::read(&file).expect("on its disk");
@@ -372,7 +378,7 @@ mod real {
             let error = pull(
                 &store(&desk.at("cache")),
                 text(&pushed["reference"]),
-                &Policy::none(),
+                &SignaturePolicy::none(),
             )
             .await;
             let error = error.expect_err("changed");
@@ -387,7 +393,7 @@ mod real {
         let pulled = pull(
             &store(&desk.at("cache")),
             text(&pushed["reference"]),
-            &Policy::none(),
+            &SignaturePolicy::none(),
         )
         .await;
         assert!(!pulled.expect("mended").cached);
@@ -407,7 +413,7 @@ mod real {
         ]);
         desk.write("probe.wasm", component("tests/probe"));
         let evil = desk.json(&["push", "probe.wasm", &format!("{place}:evil")]);
-        let ours = Policy::any_of(vec![desk.public("ours")]);
+        let ours = SignaturePolicy::any_of(vec![desk.public("ours")]);
         let pull = async || pull(&store(&desk.at("cache")), text(&evil["reference"]), &ours).await;
         assert_eq!(pull().await.expect_err("not signed").reason(), "SignatureMissing");
         // Somebody who may write to the registry copies the signature.
@@ -429,7 +435,7 @@ mod real {
         let put = http.put(sig(&evil)).header("content-type", MANIFEST).body(copied);
         assert!(put.send().await.expect("an answer").status().is_success());
         let error = pull().await.expect_err("copied");
-        assert_eq!(error.reason(), "SignatureInvalid");
+        assert_eq!(error.reason(), "InvalidSignature");
         assert!(
             error
                 .to_string()
@@ -462,7 +468,7 @@ mod real {
             (text, "a layer of type \"text/plain\""),
         ] {
             let reference = put(&registry, "other/thing", &manifest, &blobs).await;
-            let error = pull(&store(&desk.at("cache")), &reference, &Policy::none())
+            let error = pull(&store(&desk.at("cache")), &reference, &SignaturePolicy::none())
                 .await
                 .expect_err(says);
             assert_eq!(error.reason(), "NotAComponent");
@@ -506,7 +512,7 @@ mod real {
         );
         assert_eq!(
             config["layerDigests"],
-            json!([Digest::of(&component(GREETING)).to_string()])
+            json!([Digest::of_bytes(&component(GREETING)).to_string()])
         );
         let exports = config["component"]["exports"].as_array().expect("a list");
         assert!(

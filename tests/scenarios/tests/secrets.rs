@@ -24,7 +24,7 @@ async fn a_rotated_password_is_used_at_once(mut lab: Lab) {
         .router
         .add(&lab.key(&kind("Instance"), "ci"), Priority::High, Cause::Poll);
     let failed = lab
-        .wait_condition(&kind("Instance"), "ci", "Ready", "False", "AuthFailed")
+        .wait_condition(&kind("Instance"), "ci", "Ready", "False", "AuthenticationFailed")
         .await;
     let message = find_condition(&failed, "Ready")["message"].to_string();
     assert!(message.contains("Invalid username or password"), "{message}");

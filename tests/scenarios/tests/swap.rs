@@ -1,6 +1,6 @@
 //! A plugin is replaced while it works: no edit is lost, no call fails, a bad build never serves.
 
-use ostler::testing::key::Gvk;
+use ostler::testing::{key::Gvk, plugin::LoadState};
 use ostler_test_harness::{Lab, read_component, scenarios, with_note};
 use serde_json::{Value, json};
 
@@ -29,8 +29,8 @@ async fn ten_swaps_under_load(mut lab: Lab) {
         let served = || lab.host().registry().reports()[0].clone();
         lab.wait_until("the new build serves", async || {
             lab.host()
-                .ledger()
-                .all()
+                .stats()
+                .all_objects()
                 .iter()
                 .any(|f| f.plugin_digest == served().digest)
         })
@@ -49,8 +49,8 @@ async fn ten_swaps_under_load(mut lab: Lab) {
     }
     lab.wait_idle().await;
     let report = lab.host().registry().reports()[0].clone();
-    assert_eq!((report.state, &*report.message), ("serving", ""));
-    let facts = lab.host().ledger().all();
+    assert_eq!((report.state, &*report.message), (LoadState::Serving, ""));
+    let facts = lab.host().stats().all_objects();
     assert_eq!(
         facts.iter().map(|f| f.overlaps).sum::<u64>(),
         0,
@@ -83,7 +83,7 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
         lab.install_bytes("greeting", &bad);
         lab.wait_until(&format!("it says {words:?}"), async || {
             let report = lab.host().registry().reports()[0].clone();
-            report.state == "kept" && report.message.contains(words) && report.digest == good
+            report.state == LoadState::Refused && report.message.contains(words) && report.digest == good
         })
         .await;
     }
@@ -93,7 +93,7 @@ async fn a_bad_build_leaves_the_old_one_serving(mut lab: Lab) {
     lab.install_bytes("greeting", &with_note(&wasm, "mended"));
     lab.wait_until("the mended one serves", async || {
         let report = lab.host().registry().reports()[0].clone();
-        report.state == "serving" && report.digest != good
+        report.state == LoadState::Serving && report.digest != good
     })
     .await;
 }

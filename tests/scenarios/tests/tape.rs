@@ -12,8 +12,8 @@ use ostler::testing::{
     inspection,
     key::Gvk,
     limits::Limits,
-    plugin::Report,
-    recording::{Keep, format::Recording, value::Shown},
+    plugin::{LoadState, Report},
+    recording::{Keep, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
 use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenarios};
@@ -161,7 +161,11 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
         .last(&lab.key(&probe(), "bad"))
         .expect("it is kept")
         .recording();
-    assert!(recording.ended.contains("parked: AsTold"), "{}", recording.ended);
+    assert!(
+        recording.ended.contains("terminal: AsTold"),
+        "{}",
+        recording.ended
+    );
     let functions: Vec<_> = recording.calls.iter().map(|c| &*c.function).collect();
     let effects: Vec<_> = functions
         .iter()
@@ -185,11 +189,11 @@ async fn what_fails_is_kept_and_replays_the_same(mut lab: Lab) {
     assert!(replayed(&wasm, &good).await.expect("it can be replayed").same);
     // A build that does otherwise, here by being told otherwise: it reads something else in its second read.
     let mut other = recording.clone();
-    let Shown::Record(request) = &mut other.request else {
+    let RecordedValue::Record(request) = &mut other.request else {
         panic!("a request")
     };
     for (name, value) in request {
-        if let (Shown::Bytes(object), "object") = (value, &**name) {
+        if let (RecordedValue::Bytes(object), "object") = (value, &**name) {
             let mut edited: Value = serde_json::from_slice(object).expect("JSON");
             edited["spec"]["steps"][2]["name"] = "elsewhere".into();
             *object = edited.to_string().into();
@@ -253,7 +257,7 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     let recording = kept.expect("it is kept").recording();
     let text = recording.text();
     assert!(
-        text.contains("kubernetes.get") && text.contains("parked: AsTold"),
+        text.contains("kubernetes.get") && text.contains("terminal: AsTold"),
         "{text}"
     );
     for secret in [
@@ -266,7 +270,7 @@ async fn a_plugin_that_reads_secrets_leaves_no_value(mut lab: Lab) {
     let error = replayed(&read_component("tests/probe"), &recording)
         .await
         .expect_err("there is nothing to answer with");
-    assert!(error.contains("secretsAreReadable"), "{error}");
+    assert!(error.contains("readSecrets"), "{error}");
 }
 
 async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
@@ -289,7 +293,7 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     // It would trap on what the one that serves has done.
     lab.install_bytes("greeting", &trapping(&wasm));
     lab.wait_until("the build that traps is refused", async || {
-        report().state == "kept"
+        report().state == LoadState::Refused
     })
     .await;
     let refused = report();
@@ -308,10 +312,10 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     lab.install_bytes("greeting", &patched(&wasm, "Hello", "Howdy"));
     lab.wait_until("the new build serves", async || report().digest != good)
         .await;
-    lab.wait_until("its probe is told", async || report().probe.is_some())
+    lab.wait_until("its probe is told", async || report().preflight.is_some())
         .await;
     let swapped = report();
-    let probe = swapped.probe.expect("it was probed");
+    let probe = swapped.preflight.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == 0, "{probe:#?}");
     assert_eq!(probe.differing.len(), probe.replayed, "{probe:#?}");
     let what = &probe.differing[0].what;
@@ -327,10 +331,10 @@ async fn a_new_build_is_probed_with_recordings(mut lab: Lab) {
     let again = ostler_test_harness::with_note(&patched(&wasm, "Hello", "Howdy"), "rebuilt");
     lab.install_bytes("greeting", &again);
     lab.wait_until("the rebuilt one serves", async || {
-        report().digest != howdy && report().probe.is_some()
+        report().digest != howdy && report().preflight.is_some()
     })
     .await;
-    let probe = report().probe.expect("it was probed");
+    let probe = report().preflight.expect("it was probed");
     assert!(probe.replayed >= 1 && probe.same == probe.replayed, "{probe:#?}");
     // When it is gone nothing is kept for builds that will not come.
     let of_it = || lab.host().services().tapes.of_plugin("greeting").len();

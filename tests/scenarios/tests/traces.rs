@@ -95,21 +95,27 @@ async fn a_trace_has_a_span_per_reconcile_and_host_call(lab: Lab) {
     lab.install(&ostler_test_harness::concourse::PACK_COMPONENTS);
     let log = std::fs::File::create(lab.path().join("ostler.log")).expect("a log");
     let process = Command::new(process::host_binary())
-        .args(["run", "--log-format", "json", "--admin", "127.0.0.1:0"])
+        .args([
+            "run",
+            "--log-format",
+            "json",
+            "--admin-bind-address",
+            "127.0.0.1:0",
+        ])
         .args([
             "--leader-elect",
             "false",
-            "--namespace",
+            "--watch-namespace",
             &lab.namespace,
             "--kubeconfig",
         ])
         .arg(&lab.kubeconfig)
-        .arg("--plugins")
+        .arg("--plugin-dir")
         .arg(&lab.settings.plugins)
         .arg("--grants")
         .arg(ostler_test_harness::workspace_root().join("deploy/grants.yaml"))
         .args(["--allow-network", "127.0.0.1"])
-        .arg("--cache")
+        .arg("--cache-dir")
         .arg(ostler_test_harness::workspace_root().join("target/compiled"))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")

@@ -18,7 +18,7 @@ scenarios!(
 );
 
 fn upstreams() -> Gvk {
-    ostler::testing::upstream::kind()
+    ostler::testing::upstream::upstream_gvk()
 }
 
 fn upstream(lab: &Lab, spec: Value) -> Value {
@@ -67,7 +67,7 @@ async fn good(mut lab: Lab) {
     assert_eq!((before, logins), (1, 1));
     lab.delete(&upstreams(), "ci").await;
     lab.wait_until("its client is dropped", async || {
-        lab.host().services().upstreams.traffic().is_empty()
+        lab.host().services().upstreams.collect_stats().is_empty()
     })
     .await;
 }
@@ -77,11 +77,17 @@ async fn a_wrong_password_and_its_rotation(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
-        .wait_condition(&upstreams(), "ci", "Authenticated", "False", "AuthFailed")
+        .wait_condition(
+            &upstreams(),
+            "ci",
+            "Authenticated",
+            "False",
+            "AuthenticationFailed",
+        )
         .await;
     assert_eq!(says(&object, "Connected"), "True (Connected)");
-    assert_eq!(says(&object, "Ready"), "False (AuthFailed)");
-    assert_eq!(says(&object, "Reconciling"), "True (AuthFailed)");
+    assert_eq!(says(&object, "Ready"), "False (AuthenticationFailed)");
+    assert_eq!(says(&object, "Reconciling"), "True (AuthenticationFailed)");
     lab.apply(lab.password_secret(ADMIN_PASSWORD)).await;
     let object = lab.wait_ready(&upstreams(), "ci").await;
     assert_eq!(says(&object, "Authenticated"), "True (LoggedIn)");
@@ -105,7 +111,7 @@ async fn a_secret_that_comes_later(mut lab: Lab) {
     lab.start_host().await;
     lab.apply(concourse(&lab)).await;
     let object = lab
-        .wait_condition(&upstreams(), "ci", "Ready", "False", "SecretMissing")
+        .wait_condition(&upstreams(), "ci", "Ready", "False", "SecretNotFound")
         .await;
     assert_eq!(says(&object, "Connected"), "Unknown (NotChecked)");
     let message = find_condition(&object, "Authenticated")["message"].to_string();
@@ -147,7 +153,7 @@ async fn requests_tell(mut lab: Lab) {
     let faults = lab.concourse.faults();
     faults.fail_next(usize::MAX, "*", "/api/v1/teams/platform", refused);
     lab.apply(lab.team_object()).await;
-    lab.wait_condition(&upstreams(), "ci", "Ready", "False", "AuthFailed")
+    lab.wait_condition(&upstreams(), "ci", "Ready", "False", "AuthenticationFailed")
         .await;
     faults.clear();
     let object = lab.wait_ready(&upstreams(), "ci").await;
@@ -226,7 +232,7 @@ async fn what_makes_no_sense_is_refused(lab: Lab) {
         ),
         (
             json!({"url": url, "auth": {"login": {"path": "/login", "username": "u", "passwordSecretRef": secret,
-                "tokenJsonPath": ".token", "lifetimeSeconds": 5, "lifetimeJsonPath": ".ttl"}}}),
+                "tokenJsonPath": ".token", "expirationSeconds": 5, "expirationJsonPath": ".ttl"}}}),
             "exclude each other",
         ),
     ] {

@@ -101,7 +101,7 @@ async fn metadata_alone(mut lab: Lab) {
 }
 
 async fn only_what_is_read_is_watched(mut lab: Lab) {
-    lab.settings.linger = Duration::from_millis(200);
+    lab.settings.watch_linger = Duration::from_millis(200);
     // What may be held is watched in any case: grants without that.
     lab.settings.grants = ostler::testing::grants::Grants::parse(
         "plugins: {probe: {kubernetes: [{kinds: [ConfigMap], verbs: [get, list]}]}}",
@@ -170,8 +170,8 @@ async fn asked_for_by_annotation(mut lab: Lab) {
     lab.wait_idle().await;
     let reconciles = || {
         lab.host()
-            .ledger()
-            .of(&lab.key(&kind(), "p"))
+            .stats()
+            .object(&lab.key(&kind(), "p"))
             .map(|f| f.reconciles)
     };
     let before = reconciles();
@@ -209,8 +209,8 @@ async fn a_watch_that_breaks_misses_nothing_and_makes_no_storm(mut lab: Lab) {
     lab.wait_idle().await;
     let reconciles = || {
         lab.host()
-            .ledger()
-            .all()
+            .stats()
+            .all_objects()
             .iter()
             .map(|f| f.reconciles)
             .sum::<u64>()

@@ -69,11 +69,11 @@ pub fn binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     build_binaries(Step::new("Building the host"), packages, &[])
 }
 
-/// Builds the binary of one package, optimised. Of one at a time, so that its dependencies have the
-/// features it asks for, and no other's.
+/// Builds the optimised binary of one package, without default features as the image has it. One package at a time,
+/// so that no other package adds features to its dependencies.
 pub fn release_binary(package: &str) -> Result<PathBuf> {
     let step = Step::new(format!("Building {package}, optimised"));
-    let mut built = build_binaries(step, &[package], &["--release"])?;
+    let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
     built.remove(package).context("it was built")
 }
 

@@ -8,6 +8,8 @@ mod cargo;
 mod components;
 mod control_plane;
 mod demo;
+#[cfg(test)]
+mod dependencies;
 mod docs;
 mod paths;
 mod process;

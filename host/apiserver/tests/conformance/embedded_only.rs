@@ -1,4 +1,4 @@
-//! What only the embedded server can do: faults on demand, counters, bounded history.
+//! Features of the embedded server only: fault injection, counters, bounded history.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::lists::Events;
 use crate::target::{Place, embedded, embedded_with};
 
 #[tokio::test]
-async fn faults_meet_requests() {
+async fn fault_applies_to_matching_requests() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     let lists = Match {
@@ -79,7 +79,7 @@ async fn faults_meet_requests() {
 }
 
 #[tokio::test]
-async fn watches_are_cut_and_history_is_forgotten() {
+async fn cut_watch_breaks_and_compaction_expires_versions() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     place.create(&target, "a", json!({})).await;
@@ -148,7 +148,7 @@ async fn history_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_restart_closes_connections_and_keeps_the_data() {
+async fn restart_closes_connections_and_keeps_data() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     place.create(&target, "a", json!({})).await;
@@ -203,7 +203,7 @@ async fn requests_are_counted() {
 }
 
 #[tokio::test]
-async fn thousands_of_objects_are_no_burden() {
+async fn server_with_thousands_of_objects_stops_at_once() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     let creating = (0..4).map(|lane| {

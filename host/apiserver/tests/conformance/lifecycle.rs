@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::target::{Place, Target, unique};
 
-pub async fn finalizers_hold_an_object(target: &Target) {
+pub async fn finalizer_defers_deletion(target: &Target) {
     let place = Place::new(target).await;
     let mut held = place.thing("a", json!({}));
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
@@ -68,7 +68,7 @@ fn owned_by(mut object: Value, owner: &Value, blocks: bool) -> Value {
     object
 }
 
-pub async fn owners_take_dependents_along(target: &Target) {
+pub async fn deleted_owner_deletes_dependents(target: &Target) {
     let place = Place::new(target).await;
     let gone = |answer: &crate::target::Answer| answer.code == 404;
 
@@ -138,7 +138,7 @@ pub async fn owners_take_dependents_along(target: &Target) {
     target.until(&place.path("foundling"), gone).await;
 }
 
-pub async fn namespaces_go_with_their_contents(target: &Target) {
+pub async fn deleted_namespace_deletes_its_contents(target: &Target) {
     let place = Place::new(target).await;
     let mut held = place.thing("a", json!({}));
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
@@ -193,7 +193,7 @@ pub async fn namespaces_go_with_their_contents(target: &Target) {
     target.until(&path, |answer| answer.code == 404).await;
 }
 
-pub async fn deletion_heeds_preconditions(target: &Target) {
+pub async fn deletion_checks_preconditions(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;
     let other = target

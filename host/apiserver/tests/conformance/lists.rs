@@ -82,7 +82,7 @@ async fn labelled(target: &Target, place: &Place, name: &str, label: &str) {
     target.post(&place.things(), &thing).await.expect(201);
 }
 
-pub async fn selectors_choose(target: &Target) {
+pub async fn selectors_filter_lists(target: &Target) {
     let place = Place::new(target).await;
     for (name, label) in [("a", "1"), ("b", "2"), ("c", "3")] {
         labelled(target, &place, name, label).await;
@@ -222,7 +222,7 @@ pub async fn pages_show_one_snapshot(target: &Target) {
     );
 }
 
-pub async fn tables_have_the_columns_of_the_definition(target: &Target) {
+pub async fn table_has_columns_of_the_definition(target: &Target) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({"url": "http://x"})).await;
     let table = |path: String| async move {
@@ -269,7 +269,7 @@ pub async fn tables_have_the_columns_of_the_definition(target: &Target) {
     assert_eq!((&cells[1], &cells[2]), (&json!("Opaque"), &json!(1)));
 }
 
-pub async fn watches_follow(target: &Target) {
+pub async fn watch_delivers_changes_in_order(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;
     let since = created["metadata"]["resourceVersion"].as_str().unwrap();
@@ -331,7 +331,7 @@ pub async fn watches_follow(target: &Target) {
     );
 }
 
-pub async fn a_selection_is_entered_and_left(target: &Target) {
+pub async fn watch_with_selector_reports_entering_and_leaving_objects(target: &Target) {
     let place = Place::new(target).await;
     labelled(target, &place, "a", "no").await;
     let mut events = Events::open(
@@ -364,7 +364,7 @@ pub async fn a_selection_is_entered_and_left(target: &Target) {
     );
 }
 
-pub async fn initial_events_end_with_a_bookmark(target: &Target) {
+pub async fn initial_events_end_with_bookmark(target: &Target) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({})).await;
     let query =

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::target::{Place, Target, unique};
 
-pub async fn discovery_names_the_kinds(target: &Target) {
+pub async fn discovery_lists_kinds(target: &Target) {
     let place = Place::new(target).await;
     let version = target.get("/version").await.expect(200);
     assert_eq!(version["major"], "1");
@@ -55,7 +55,7 @@ pub async fn discovery_names_the_kinds(target: &Target) {
     target.get("/apis/nobody.example.org/v1/things").await.expect(404);
 }
 
-pub async fn create_read_update_delete(target: &Target) {
+pub async fn object_is_created_read_updated_and_deleted(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"url": "http://x"})).await;
     let metadata = &created["metadata"];
@@ -103,7 +103,7 @@ pub async fn create_read_update_delete(target: &Target) {
     target.get(&place.path("a")).await.expect(404);
 }
 
-pub async fn errors_say_what_is_wrong(target: &Target) {
+pub async fn failed_request_gives_status_with_code_and_reason(target: &Target) {
     let place = Place::new(target).await;
     let missing = target.get(&place.path("nobody")).await.expect(404);
     assert_eq!(
@@ -232,7 +232,7 @@ pub async fn errors_say_what_is_wrong(target: &Target) {
     );
 }
 
-pub async fn generation_counts_changes_of_the_spec(target: &Target) {
+pub async fn generation_counts_spec_changes(target: &Target) {
     let place = Place::new(target).await;
     let mut born = place.thing("a", json!({}));
     born["status"] = json!({"phase": "Invented"});
@@ -281,7 +281,7 @@ pub async fn generation_counts_changes_of_the_spec(target: &Target) {
     );
 }
 
-pub async fn secrets_fold_their_texts(target: &Target) {
+pub async fn secret_string_data_becomes_data(target: &Target) {
     let place = Place::new(target).await;
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}});
     let created = target.post(&place.core("secrets"), &secret).await.expect(201);
@@ -315,7 +315,7 @@ pub async fn secrets_fold_their_texts(target: &Target) {
     assert_eq!(bad["details"]["causes"][0]["field"], "data[a/b]");
 }
 
-pub async fn patches(target: &Target) {
+pub async fn patch_types_change_objects(target: &Target) {
     let place = Place::new(target).await;
     place
         .create(target, "a", json!({"size": 1, "url": "http://x", "tags": ["a"]}))
@@ -382,7 +382,7 @@ pub async fn patches(target: &Target) {
     assert_eq!(strategic["data"], json!({"b": "2", "c": "3"}));
 }
 
-pub async fn nothing_changed_is_nothing_written(target: &Target) {
+pub async fn unchanged_update_keeps_resource_version(target: &Target) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"size": 1})).await;
     assert_eq!(target.put(&place.path("a"), &created).await.expect(200), created);
@@ -407,7 +407,7 @@ pub async fn nothing_changed_is_nothing_written(target: &Target) {
     );
 }
 
-pub async fn dry_runs_leave_nothing(target: &Target) {
+pub async fn dry_run_stores_nothing(target: &Target) {
     let place = Place::new(target).await;
     target
         .post(
@@ -469,7 +469,7 @@ pub async fn dry_runs_leave_nothing(target: &Target) {
         (&json!(true), &json!(2))
     );
     assert_eq!(target.get(&name).await.expect(200), created);
-    // Who has another version or uid in mind is told so, and a mistake is one.
+    // A stale resource version or uid is a conflict, a malformed one an error.
     let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"size": 3}});
     let tried = format!("{name}?dryRun=All");
     assert_eq!(target.patch("merge", &tried, &stale).await.code, 409);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::target::{Place, Target, usual_version};
 
-pub async fn mistakes_are_refused_by_name(target: &Target) {
+pub async fn invalid_object_is_refused_with_field_paths(target: &Target) {
     let place = Place::new(target).await;
     for (spec, message) in [
         (
@@ -83,7 +83,7 @@ pub async fn mistakes_are_refused_by_name(target: &Target) {
     place.create(target, "b", json!({"port": 80})).await;
 }
 
-pub async fn unknown_fields_are_pruned_warned_of_or_refused(target: &Target) {
+pub async fn unknown_fields_follow_field_validation(target: &Target) {
     let place = Place::new(target).await;
     let thing = place.thing("a", json!({"typo": 1, "free": {"any": {"thing": 1}}}));
     let strict = target
@@ -135,7 +135,7 @@ pub async fn unknown_fields_are_pruned_warned_of_or_refused(target: &Target) {
     );
 }
 
-pub async fn defaults_are_filled_in(target: &Target) {
+pub async fn defaults_are_applied(target: &Target) {
     let place = Place::new(target).await;
     assert_eq!(
         place.create(target, "a", json!({})).await["spec"],
@@ -151,7 +151,7 @@ pub async fn defaults_are_filled_in(target: &Target) {
     );
 }
 
-pub async fn rules_see_the_old_object(target: &Target) {
+pub async fn transition_rules_compare_with_old_object(target: &Target) {
     let mut version = usual_version();
     version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] = json!([
         {"rule": "!has(self.size) || self.size != 5", "message": "not five"},
@@ -185,7 +185,7 @@ pub async fn rules_see_the_old_object(target: &Target) {
         .expect(200);
 }
 
-pub async fn versions_are_served_side_by_side(target: &Target) {
+pub async fn all_served_versions_show_an_object(target: &Target) {
     let mut older = usual_version();
     older["name"] = "v1beta1".into();
     older["storage"] = false.into();

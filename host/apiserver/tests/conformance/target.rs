@@ -171,7 +171,7 @@ impl Target {
         self.send(request.body(body.to_string())).await
     }
 
-    /// Asks until the answer is as wished.
+    /// Repeats a request until its response satisfies the condition.
     pub async fn until(&self, path: &str, wish: impl Fn(&Answer) -> bool) -> Answer {
         let asking = async {
             loop {
@@ -194,7 +194,7 @@ pub struct Place {
     pub group: String,
 }
 
-/// A name nobody else has.
+/// A unique name.
 pub fn unique(prefix: &str) -> String {
     let letters: String = std::iter::repeat_with(fastrand::lowercase).take(10).collect();
     format!("{prefix}{letters}")

@@ -104,7 +104,7 @@ impl Intake {
                 Some(key)
             }
             Err(e) => {
-                warn!(kind = %self.scope.gvk, "skipped: {e}");
+                warn!(kind = %self.scope.gvk, error = %e, "skipping malformed object");
                 None
             }
         }

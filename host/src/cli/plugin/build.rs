@@ -12,18 +12,18 @@ use crate::{cli::ask::Output, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 it is built, 1 it is not (and why), 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  built\n  1  error\n  2  invalid arguments")]
 pub struct Build {
-    /// The plugin's folder.
+    /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Where to write the component; target/NAME.wasm without it.
+    /// File to write the component to. Defaults to target/NAME.wasm.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Install what is missing for it, where the machine's package manager has it.
+    /// Install missing build tools with the package manager of the system.
     #[arg(long)]
     install: bool,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

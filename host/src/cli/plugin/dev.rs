@@ -48,21 +48,22 @@ const SOURCES: [&str; 13] = [
 
 /// Arguments of `ostler plugin dev`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it could not run, 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  ended by SIGINT or SIGTERM\n  1  error\n  2  invalid arguments")]
 pub struct Dev {
-    /// The plugin's folder.
+    /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// A cluster to develop against, with the plugin's CRDs and samples applied to it; an API server of its own without.
+    /// Kubeconfig of a cluster to develop against. The plugin's CRDs and samples are applied to it. Defaults to an embedded
+    /// API server.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The plugin's configuration.
+    /// Configuration of the plugin.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of the admin server, which `ostler status` and `ostler explain` ask.
-    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
-    admin: SocketAddr,
-    /// How what happens is told: a table, or a line of JSON each.
+    /// Address that the admin server binds to, for `ostler status` and `ostler explain`.
+    #[arg(long, env = "OSTLER_ADMIN", default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = address)]
+    admin_bind_address: SocketAddr,
+    /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -260,9 +261,15 @@ impl Dev {
         stage.define(&project.crds).await?;
         stage.start().await?;
         let workers = 4;
-        let address = crate::cli::admin(stage.host()?, workers).serve(self.admin).await;
-        let address =
-            address.with_context(|| format!("the admin address {}: try --admin 127.0.0.1:0", self.admin))?;
+        let address = crate::cli::admin(stage.host()?, workers)
+            .serve(self.admin_bind_address)
+            .await;
+        let address = address.with_context(|| {
+            format!(
+                "the admin address {}: try --admin 127.0.0.1:0",
+                self.admin_bind_address
+            )
+        })?;
         self.tell(&stage, address)?;
         let working = async {
             let mut saved = Saved {
@@ -417,7 +424,7 @@ fn milliseconds(since: Instant) -> f64 {
 
 /// Reconciles and failures so far.
 fn done(stage: &Stage) -> anyhow::Result<(u64, u64)> {
-    let facts = stage.host()?.ledger().all();
+    let facts = stage.host()?.stats().all_objects();
     Ok(facts
         .iter()
         .fold((0, 0), |(r, f), facts| (r + facts.reconciles, f + facts.failures)))
@@ -437,7 +444,7 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
             let been = |object: &Value| {
                 let text = |field| object["metadata"][field].as_str().unwrap_or_default();
                 let key = ObjectRef::new(kind.gvk.clone(), text("namespace"), text("name"));
-                let facts = host.ledger().of(&key);
+                let facts = host.stats().object(&key);
                 facts.is_some_and(|f| f.plugin_digest == plugin.digest)
                     && object["status"]["observedGeneration"] == object["metadata"]["generation"]
             };
@@ -452,8 +459,8 @@ async fn settle(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Res
     }
     let now = done(stage)?;
     (row.reconciles, row.errors) = (now.0 - before.0.min(now.0), now.1 - before.1.min(now.1));
-    let ledger = stage.host()?.ledger();
-    let not_ready = ledger.not_ready(1);
+    let stats = stage.host()?.stats();
+    let not_ready = stats.list_not_ready(1);
     if let Some(object) = not_ready.first() {
         row.message = format!(
             "{}/{} is not Ready: {}",

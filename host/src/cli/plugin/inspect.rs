@@ -24,12 +24,14 @@ use crate::{
 
 /// Arguments of `ostler plugin inspect`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 this host can run it, 1 it can not, 2 wrong arguments")]
+#[command(
+    after_help = "Exit codes:\n  0  this host can run the component\n  1  this host cannot run it\n  2  invalid arguments"
+)]
 pub struct Inspect {
-    /// The component.
+    /// Component file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -95,9 +97,11 @@ async fn inspect(file: String, wasm: Vec<u8>) -> Inspection {
     }
     found.sections = sections(&wasm).unwrap_or_default();
     found.capabilities = capabilities(&wasm).unwrap_or_default();
-    match manifest::read(&wasm) {
+    match manifest::read_manifest(&wasm) {
         Ok(manifest) => {
-            found.asks = manifest.as_ref().and_then(|m| serde_json::to_value(&m.asks).ok());
+            found.asks = manifest
+                .as_ref()
+                .and_then(|m| serde_json::to_value(&m.permissions).ok());
             found.config_schema = manifest.and_then(|m| m.config).map(|c| c.schema);
         }
         Err(e) if found.unfit.is_empty() => found.unfit = e.to_string(),
@@ -158,10 +162,8 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     for payload in Parser::new(0).parse_all(wasm) {
         let (name, bytes) = match payload? {
             Payload::CodeSectionStart { size, .. } => ("code".into(), size as usize),
-            Payload::DataSection(section) => ("data".into(), length(section.range())),
-            Payload::CustomSection(section) => {
-                (format!("custom: {}", section.name()), length(section.range()))
-            }
+            Payload::DataSection(section) => ("data".into(), section.range().len()),
+            Payload::CustomSection(section) => (format!("custom: {}", section.name()), section.range().len()),
             _ => continue,
         };
         counted += bytes;
@@ -169,10 +171,6 @@ fn sections(wasm: &[u8]) -> anyhow::Result<BTreeMap<String, usize>> {
     }
     found.insert("types and linking".into(), wasm.len().saturating_sub(counted));
     Ok(found)
-}
-
-fn length(range: std::ops::Range<u64>) -> usize {
-    usize::try_from(range.end - range.start).unwrap_or_default()
 }
 
 /// The answer for people.
@@ -280,7 +278,7 @@ mod tests {
         ostler_builder::component::append_section(
             &mut component,
             "ostler:manifest",
-            br#"{"asks":{"events":true}}"#,
+            br#"{"permissions":{"events":true}}"#,
         );
         let found = sections(&component).unwrap();
         assert_eq!(found.values().sum::<usize>(), component.len());

@@ -11,21 +11,22 @@ use clap::{Args, ValueEnum};
 
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 it is made, 1 it is not (and why), 2 wrong arguments")]
+#[command(after_help = "Exit codes:\n  0  created\n  1  error\n  2  invalid arguments")]
 pub struct New {
-    /// Its name: letters a-z, digits and dashes.
+    /// Name of the plugin: letters a-z, digits and dashes.
     #[arg(value_parser = name)]
     name: String,
-    /// What it reconciles, as in Greeting.v1alpha1.example.dev.
+    /// Kind that the plugin reconciles, such as Greeting.v1alpha1.example.dev.
     #[arg(long, value_name = "KIND.VERSION.GROUP")]
     kind: Kind,
-    /// What it is written in.
+    /// Programming language.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Where to make it; a folder of its name without it.
+    /// Directory to create. Defaults to the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// The SDK, or a checkout of Ostler that has it; found where this is run, or `ostler` is, in a checkout.
+    /// Directory of the SDK or of an Ostler checkout. Defaults to the checkout that contains the working directory or the
+    /// `ostler` program.
     #[arg(long, env = "OSTLER_SDK", value_name = "DIR")]
     sdk: Option<PathBuf>,
 }

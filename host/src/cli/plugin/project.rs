@@ -124,14 +124,14 @@ pub fn asks(folder: &Path) -> anyhow::Result<Value> {
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
-            "{}: not there: it says what the plugin asks for; begin with `asks: {{}}`",
+            "{}: not there: it says what the plugin asks for; begin with `permissions: {{}}`",
             file.display()
         ),
         Err(e) => return Err(e).with_context(|| format!("reading {}", file.display())),
     };
     let parsed = Manifest::parse(&text, &file.display().to_string());
     let manifest = parsed.map_err(|e| anyhow::anyhow!("{e}"))?;
-    Ok(serde_json::to_value(&manifest.asks)?)
+    Ok(serde_json::to_value(&manifest.permissions)?)
 }
 
 /// The objects of a folder's files, in order of their names.
@@ -204,18 +204,21 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
 
     #[test]
     fn what_is_wrong_is_named_with_its_file_and_what_to_do() {
-        let sound = [("Cargo.toml", ""), ("plugin.yaml", "asks: {}")];
+        let sound = [("Cargo.toml", ""), ("plugin.yaml", "permissions: {}")];
         for (files, words) in [
             (
                 &[("Cargo.toml", "")][..],
                 ["plugin.yaml: not there", "begin with"],
             ),
             (
-                &[("Cargo.toml", ""), ("plugin.yaml", "asks: [")],
+                &[("Cargo.toml", ""), ("plugin.yaml", "permissions: [")],
                 ["plugin.yaml", "line 1"],
             ),
             (
-                &[("Cargo.toml", ""), ("plugin.yaml", "asks: {kubernets: []}")],
+                &[
+                    ("Cargo.toml", ""),
+                    ("plugin.yaml", "permissions: {kubernets: []}"),
+                ],
                 ["plugin.yaml", "kubernets"],
             ),
             (
@@ -251,7 +254,7 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
     fn kinds_without_a_crd_are_named() {
         let files = [
             ("Cargo.toml", ""),
-            ("plugin.yaml", "asks: {}"),
+            ("plugin.yaml", "permissions: {}"),
             ("crds/x.yaml", CRD),
         ];
         let (_folder, project_with) = project(&files);
@@ -275,21 +278,21 @@ spec: {group: a.dev, names: {kind: X}, versions: [{name: v1, served: true}, {nam
 
     #[test]
     fn what_is_asked_for_is_granted() {
-        let asks = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [apply]}], events: true}";
+        let asks = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [apply]}], events: true}";
         let (_folder, project) = project(&[("go.mod", ""), ("plugin.yaml", asks)]);
         let project = project.unwrap();
         assert_eq!(project.language, Language::Go);
         let grants = project.grants("mine").unwrap();
         assert!(
             grants
-                .of("mine")
-                .check(&crate::policy::grants::Access::Events)
+                .grants_for("mine")
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_ok()
         );
         assert!(
             grants
-                .of("other")
-                .check(&crate::policy::grants::Access::Events)
+                .grants_for("other")
+                .check_access(&crate::policy::grants::Access::Events)
                 .is_err()
         );
     }

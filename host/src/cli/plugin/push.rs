@@ -17,7 +17,7 @@ use crate::{
     policy::grants::Grants,
     sandbox::engine::Engine,
     supply::{
-        oci::{Reference, Shape},
+        oci::{ComponentInterfaces, Reference},
         signature::{Fingerprint, SigningKey},
     },
 };
@@ -29,16 +29,16 @@ use crate::{
                   1 otherwise."
 )]
 pub struct Push {
-    /// The component.
+    /// Component file.
     file: PathBuf,
-    /// Where to: REGISTRY/REPOSITORY:TAG.
+    /// Destination in the form REGISTRY/REPOSITORY:TAG.
     reference: Reference,
-    /// Sign it with this private key (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
+    /// Private key to sign the component with (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
     #[arg(long, value_name = "KEY")]
     sign: Option<PathBuf>,
     #[command(flatten)]
     registry: Registry,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -85,7 +85,7 @@ impl Push {
             ("org.opencontainers.image.version", plugin.version.clone()),
         ];
         let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
-        let shape = Shape {
+        let shape = ComponentInterfaces {
             imports: shape.imports,
             exports: shape.exports,
         };
@@ -94,7 +94,7 @@ impl Push {
         let bar = bar(wasm.len() as u64);
         let telling = bar.clone();
         let pushed = store
-            .push(
+            .push_component(
                 &self.reference,
                 &auth,
                 wasm.into(),
@@ -107,7 +107,7 @@ impl Push {
         let pushed = pushed?;
         if let Some(key) = &key {
             store
-                .sign(&self.reference, &pushed.digest, &auth, key)
+                .sign_digest(&self.reference, &pushed.digest, &auth, key)
                 .await
                 .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
         }
@@ -117,8 +117,8 @@ impl Push {
             name: plugin.name().to_string(),
             version: plugin.version.clone(),
             size: pushed.size,
-            existed: pushed.existed,
-            signed_by: key.map(|key| key.public().fingerprint().clone()),
+            existed: pushed.already_present,
+            signed_by: key.map(|key| key.public_key().fingerprint().clone()),
         };
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&told)?),

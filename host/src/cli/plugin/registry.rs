@@ -5,27 +5,31 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::supply::oci::{Auth, Limits, Reference, Store};
+use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
 
 /// How a registry is reached.
 #[derive(Args)]
 pub struct Registry {
-    /// File with the credentials, as `docker login` writes it [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    /// File with registry credentials, as written by `docker login`. Defaults to config.json in $DOCKER_CONFIG or
+    /// ~/.docker.
     #[arg(long, value_name = "FILE")]
     docker_config: Option<PathBuf>,
-    /// Speak plain HTTP with the registry; with one on this machine it is always so.
+    /// Use plain HTTP for the registry. Registries on the loopback interface always use plain HTTP.
     #[arg(long)]
     plain_http: bool,
 }
 
 impl Registry {
     /// A store that keeps nothing, and who we are in the reference's registry.
-    pub fn open(&self, reference: &Reference) -> anyhow::Result<(Store, Auth)> {
+    pub fn open(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
         let plain = self.plain_http.then(|| reference.registry().to_owned());
-        let store = Store::new(None, Limits::default())
+        let store = ComponentStore::new(None, PullLimits::default())
             .with_tags()
             .with_plain_http(plain);
-        Ok((store, Auth::of_user(self.docker_config.as_deref(), reference)?))
+        Ok((
+            store,
+            RegistryAuth::from_user_config(self.docker_config.as_deref(), reference)?,
+        ))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
         hash::encode_hex,
         key::{Gvk, ObjectRef},
     },
-    plugin::{Plugin, Report},
+    plugin::{LoadState, Plugin, Report},
 };
 
 /// How long the API server may take to serve a kind whose CRD it has.
@@ -287,9 +287,11 @@ impl Stage {
 /// before, `news` whether there was anything new to look at since: if not, what was said of it holds.
 fn verdict(report: Report, digest: &str, refused: u64, news: bool) -> Option<Result<Report, String>> {
     match report.state {
-        "serving" if report.digest == digest => Some(Ok(report)),
-        "rolled-back" if report.bad == digest => Some(Err(report.message)),
-        "failed" | "kept" if report.refused > refused || !news => Some(Err(report.message)),
+        LoadState::Serving if report.digest == digest => Some(Ok(report)),
+        LoadState::RolledBack if report.bad == digest => Some(Err(report.message)),
+        LoadState::Failed | LoadState::Refused if report.refused > refused || !news => {
+            Some(Err(report.message))
+        }
         _ => None,
     }
 }
@@ -325,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_became_of_a_build_is_told_as_soon_as_it_is_known() {
-        let of = |state: &'static str, digest: &str, refused: u64, news: bool| {
+        let of = |state: LoadState, digest: &str, refused: u64, news: bool| {
             let report = Report {
                 state,
                 digest: digest.into(),
@@ -338,18 +340,18 @@ mod tests {
         };
         let refused = Some(Err("why".to_owned()));
         for (state, digest, count, news, expected) in [
-            ("serving", "b", 1, true, Some(Ok("b".to_owned()))),
-            ("serving", "a", 1, true, None),
-            ("loading", "", 1, true, None),
+            (LoadState::Serving, "b", 1, true, Some(Ok("b".to_owned()))),
+            (LoadState::Serving, "a", 1, true, None),
+            (LoadState::Loading, "", 1, true, None),
             // Refused before, and not looked at since.
-            ("kept", "a", 1, true, None),
-            ("kept", "a", 2, true, refused.clone()),
-            ("failed", "", 2, true, refused.clone()),
+            (LoadState::Refused, "a", 1, true, None),
+            (LoadState::Refused, "a", 2, true, refused.clone()),
+            (LoadState::Failed, "", 2, true, refused.clone()),
             // The same again.
-            ("kept", "a", 1, false, refused.clone()),
-            ("failed", "", 1, false, refused.clone()),
+            (LoadState::Refused, "a", 1, false, refused.clone()),
+            (LoadState::Failed, "", 1, false, refused.clone()),
             // It served, and trapped.
-            ("rolled-back", "a", 1, false, refused.clone()),
+            (LoadState::RolledBack, "a", 1, false, refused.clone()),
         ] {
             assert_eq!(
                 of(state, digest, count, news),
@@ -363,7 +365,7 @@ mod tests {
     async fn a_build_that_is_refused_is_refused_again_at_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
-        std::fs::write(folder.path().join("plugin.yaml"), "asks: {}").unwrap();
+        std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();
         let project = Project::read(folder.path()).unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut stage = Stage::set(None).await.unwrap();

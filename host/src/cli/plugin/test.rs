@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cli::{
         ask::Output,
-        seconds,
+        parse_duration,
         table::{Shade, cell, table},
     },
     kube::key::{Gvk, ObjectRef},
@@ -31,22 +31,22 @@ use crate::{
 /// Arguments of `ostler plugin test`.
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 every check passed, 1 one failed or could not be made, 2 wrong arguments"
+    after_help = "Exit codes:\n  0  all checks passed\n  1  a check failed or could not run\n  2  invalid arguments"
 )]
 pub struct Test {
-    /// The plugin's folder.
+    /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Leave the author's own tests out (cargo test, node --test, pytest, go test).
+    /// Skip the project's own tests (cargo test, node --test, pytest, go test).
     #[arg(long)]
     skip_native: bool,
-    /// The plugin's configuration.
+    /// Configuration of the plugin.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Seconds that a sample may take to be Ready, or to be gone.
-    #[arg(long, default_value = "60", value_parser = seconds)]
+    /// Time that a sample may take to become Ready or to be deleted.
+    #[arg(long, default_value = "60s", value_parser = parse_duration)]
     timeout: Duration,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -244,7 +244,7 @@ impl Test {
     async fn again(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
         let host = stage.host()?;
         let facts = |key: &ObjectRef| {
-            let facts = host.ledger().of(key);
+            let facts = host.stats().object(key);
             facts.map_or((0, 0, 0), |f| (f.reconciles, f.api_writes, f.upstream_writes))
         };
         if !stage.idle(self.timeout).await? {

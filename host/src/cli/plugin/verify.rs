@@ -18,7 +18,7 @@ use crate::{
     contract::inspection::{self, Inspection},
     supply::{
         oci::{Digest, Reference},
-        signature::{Fingerprint, Policy, PublicKey},
+        signature::{Fingerprint, PublicKey, SignaturePolicy},
     },
 };
 
@@ -29,21 +29,21 @@ use crate::{
                         asked for."
 )]
 pub struct Verify {
-    /// A reference (REGISTRY/REPOSITORY@sha256:…, or with a tag) or a file.
+    /// Registry reference (REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG) or file.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
-    /// Public key that must have signed it (PEM, ECDSA P-256 or Ed25519); of several, one is enough.
+    /// Trusted public key (PEM, ECDSA P-256 or Ed25519). May be repeated: one valid signature is enough.
     #[arg(long = "key", value_name = "COSIGN.PUB")]
     keys: Vec<PathBuf>,
-    /// Every key must have signed it.
+    /// Require a valid signature by every key.
     #[arg(long, requires = "keys")]
-    all: bool,
-    /// The signature of a FILE, in base64, as `cosign sign-blob` writes it.
+    require_all: bool,
+    /// Signature of the file in base64, as written by `cosign sign-blob`.
     #[arg(long, value_name = "FILE", requires = "keys")]
     signature: Option<PathBuf>,
     #[command(flatten)]
     registry: Registry,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -86,10 +86,10 @@ impl Verify {
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
-        let policy = match (asked, self.all) {
-            (false, _) => Policy::none(),
-            (true, false) => Policy::any_of(keys),
-            (true, true) => Policy::all_of(keys),
+        let policy = match (asked, self.require_all) {
+            (false, _) => SignaturePolicy::none(),
+            (true, false) => SignaturePolicy::any_of(keys),
+            (true, true) => SignaturePolicy::all_of(keys),
         };
         let path = Path::new(&self.subject);
         let subject = match path.is_file() {
@@ -107,7 +107,7 @@ impl Verify {
             verified: problems.is_empty(),
             subject: subject.name,
             digest: subject.digest,
-            component_digest: Digest::of(&subject.wasm).to_string(),
+            component_digest: Digest::of_bytes(&subject.wasm).to_string(),
             size: subject.wasm.len(),
             signed_by: asked.then_some(subject.signers),
             // It exports something, or it would not.
@@ -126,11 +126,11 @@ impl Verify {
         }
     }
 
-    fn file(&self, path: &Path, policy: &Policy) -> anyhow::Result<Subject> {
+    fn file(&self, path: &Path, policy: &SignaturePolicy) -> anyhow::Result<Subject> {
         let name = path.display().to_string();
         let wasm = std::fs::read(path).with_context(|| format!("reading the component {name}"))?;
         let (mut signers, mut problem) = (Vec::new(), None);
-        if policy.asks() {
+        if policy.needs_signatures() {
             let Some(file) = &self.signature else {
                 bail!(
                     "a file has no signature with it: give --signature (what `cosign sign-blob` wrote), or verify \
@@ -142,10 +142,13 @@ impl Verify {
             let signature = BASE64_STANDARD
                 .decode(signature.trim())
                 .with_context(|| format!("the signature {} is not base64", file.display()))?;
-            let signed = policy.keys.iter().filter(|key| key.verifies(&wasm, &signature));
+            let signed = policy
+                .keys
+                .iter()
+                .filter(|key| key.verify_message(&wasm, &signature));
             signers.extend(signed.map(|key| key.fingerprint().clone()));
             // One file has one signature, so of several keys at most one has made it.
-            if signers.is_empty() || (self.all && signers.len() < policy.keys.len()) {
+            if signers.is_empty() || (self.require_all && signers.len() < policy.keys.len()) {
                 problem = Some(format!(
                     "{} is not its signature by the keys given",
                     file.display()
@@ -161,15 +164,17 @@ impl Verify {
         })
     }
 
-    async fn pulled(&self, policy: Policy) -> anyhow::Result<Subject> {
+    async fn pulled(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
         let reference: Reference = self
             .subject
             .parse()
             .with_context(|| format!("there is no file {}", self.subject))?;
         let (store, auth) = self.registry.open(&reference)?;
         // Optional, so that the rest is told, too.
-        let pulled = store.pull(&reference, &auth, &policy.optional()).await?;
-        let pinned = Digest::parse(&pulled.digest).map(|digest| reference.pinned(digest));
+        let pulled = store
+            .pull_component(&reference, &auth, &policy.permissive())
+            .await?;
+        let pinned = Digest::parse(&pulled.digest).map(|digest| reference.with_digest(digest));
         Ok(Subject {
             name: pinned.unwrap_or(reference).to_string(),
             wasm: pulled.wasm,

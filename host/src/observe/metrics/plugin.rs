@@ -1,37 +1,38 @@
-//! What is counted of a plugin: its reconciles, its calls, and what it counts itself.
+//! Metrics of a plugin: its reconciles, its calls, and the series that it counts itself.
 
 use crate::contract::trap::TrapKind;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::{Metric, Registry},
+    registry::Registry,
 };
 
 use super::{Histograms, Labels};
-use crate::contract::limits::Limit;
+use crate::contract::{host_calls::HostCall, limits::Limit};
 
-/// Seconds a reconcile takes, as controller-runtime's buckets have them.
-const RECONCILE: [f64; 40] = [
+/// Buckets for the seconds of a reconcile, equal to controller-runtime's.
+const RECONCILE_SECONDS: [f64; 40] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25,
     1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
     50.0, 60.0,
 ];
-/// Seconds something waits in a queue or is worked on.
-const WORKQUEUE: [f64; 12] = [
+/// Buckets for the seconds that an object waits in the queue or is reconciled, equal to client-go's.
+const WORKQUEUE_SECONDS: [f64; 12] = [
     1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0,
 ];
-/// Seconds a component's call takes: most take microseconds.
-const CALL: [f64; 13] = [
+/// Buckets for the seconds of a call: most take microseconds.
+const CALL_SECONDS: [f64; 13] = [
     25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 5e-3, 0.025, 0.1, 0.5, 1.0, 10.0, 60.0,
 ];
 
-/// Bytes of linear memory, powers of four from 64 KiB.
-const MEMORY: [f64; 8] = [
+/// Buckets for the bytes of linear memory: powers of four from 64 KiB.
+const MEMORY_BYTES: [f64; 8] = [
     65_536.0,
     262_144.0,
     1_048_576.0,
@@ -41,28 +42,28 @@ const MEMORY: [f64; 8] = [
     268_435_456.0,
     1_073_741_824.0,
 ];
-/// Names of the host's own series, which a plugin can't have.
-const RESERVED: [&str; 3] = ["limit", "limit_exceeded", "reads_secrets"];
-/// Longest name of such a series.
-const OWN_NAME: usize = 100;
+/// Names of the host's own series, which a plugin can't use.
+const RESERVED_NAMES: [&str; 3] = ["limit", "limit_exceeded", "reads_secrets"];
+/// Limit of the length of the name of a plugin's own series.
+const MAX_NAME_BYTES: usize = 100;
 
-/// How a reconcile ended, in controller-runtime's words.
+/// Result of a reconcile, as controller-runtime classifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Done until something changes.
+pub enum ReconcileResult {
+    /// Succeeded, and waits for a change.
     Success,
-    /// Again at a time it has named, or at the latest then.
+    /// Is requeued at a certain time, or by a change before that.
     RequeueAfter,
-    /// Failed; again after the back-off.
+    /// Failed, and is retried after the backoff.
     Error,
-    /// Failed; a retry would not help.
+    /// Failed, and is not retried.
     TerminalError,
 }
 
-impl Ended {
-    /// The word of the `result` label.
-    pub fn word(self) -> &'static str {
-        RESULTS[self.result()]
+impl ReconcileResult {
+    /// The value of the `result` label.
+    pub fn label(self) -> &'static str {
+        RESULT_LABELS[self.result()]
     }
 
     fn result(self) -> usize {
@@ -74,9 +75,9 @@ impl Ended {
     }
 }
 
-const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
+const RESULT_LABELS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
-const TRAPS: [&str; 4] = ["cpu", "wall", "memory", "trap"];
+const TRAP_LABELS: [&str; 4] = ["cpu_time", "timeout", "memory", "trap"];
 
 /// A write that was not sent because it would have changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,198 +88,105 @@ pub enum Suppressed {
     Status,
 }
 
-const SUPPRESSED: [&str; 2] = ["apply", "status"];
+const SUPPRESSED_LABELS: [&str; 2] = ["apply", "status"];
 
-macro_rules! host_calls {
-    ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// What a component can call, to be counted by.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)]
-        pub enum HostCall { $($variant),+ }
+/// Defines the metric families in which every plugin has series, and their registration.
+macro_rules! families {
+    ($($field:ident: $type:ty = $name:literal, $help:literal, $family:expr;)+) => {
+        /// Metric families in which every plugin has series.
+        pub(super) struct Families { $($field: $type),+ }
 
-        const HOST_CALLS: &[&str] = &[$($name),+];
+        impl Families {
+            pub(super) fn register(registry: &mut Registry) -> Self {
+                $(
+                    let $field: $type = $family;
+                    registry.register($name, $help, $field.clone());
+                )+
+                Self { $($field),+ }
+            }
+        }
     };
 }
 
-host_calls! {
-    KubernetesGet = "kubernetes.get",
-    KubernetesList = "kubernetes.list",
-    KubernetesRequireReady = "kubernetes.require-ready",
-    KubernetesApply = "kubernetes.apply",
-    KubernetesCreate = "kubernetes.create",
-    KubernetesDelete = "kubernetes.delete",
-    ReferencesHold = "references.hold",
-    HttpSend = "http.send",
-    HttpSecretDigest = "http.secret-digest",
-    HttpSubscribe = "http.subscribe",
-    HttpReadEvents = "http.read-events",
-    MessagingPublish = "messaging.publish",
-    StatusCheckpoint = "status.checkpoint",
-    EventsEmit = "events.emit",
-    LogWrite = "log.write",
-    MetricsCounter = "metrics.counter",
-    MetricsGauge = "metrics.gauge",
-    ClockNow = "clock.now",
-    ConfigGet = "config.get",
-    MemoGet = "memo.get",
-    MemoPut = "memo.put",
-    MemoRemove = "memo.remove",
+families! {
+    results: Family<Labels, Counter> =
+        "controller_runtime_reconcile",
+        "Total number of reconciles, by controller and result",
+        Family::default();
+    errors: Family<Labels, Counter> =
+        "controller_runtime_reconcile_errors",
+        "Total number of reconciles that failed",
+        Family::default();
+    terminal: Family<Labels, Counter> =
+        "controller_runtime_terminal_reconcile_errors",
+        "Total number of reconciles that failed with a terminal error, which is not retried",
+        Family::default();
+    panics: Family<Labels, Counter> =
+        "controller_runtime_reconcile_panics",
+        "Total number of reconciles that ended in a trap of the component",
+        Family::default();
+    timeouts: Family<Labels, Counter> =
+        "controller_runtime_reconcile_timeouts",
+        "Total number of reconciles that exceeded their CPU time or timeout",
+        Family::default();
+    seconds: Histograms =
+        "controller_runtime_reconcile_time_seconds",
+        "Duration of a reconcile in seconds",
+        Family::new_with_constructor(|| Histogram::new(RECONCILE_SECONDS));
+    queued: Histograms =
+        "workqueue_queue_duration_seconds",
+        "Seconds that an object waited in the queue before its reconcile started",
+        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
+    worked: Histograms =
+        "workqueue_work_duration_seconds",
+        "Seconds that the reconcile of an object took",
+        Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
+    retries: Family<Labels, Counter> =
+        "workqueue_retries",
+        "Total number of times an object was requeued with a delay",
+        Family::default();
+    calls: Histograms =
+        "ostler_wasm_call_duration_seconds",
+        "Duration of a call into a component in seconds, host calls included",
+        Family::new_with_constructor(|| Histogram::new(CALL_SECONDS));
+    cpu: Family<Labels, Counter<f64, AtomicU64>> =
+        "ostler_wasm_cpu_seconds",
+        "Total CPU time used by components in seconds",
+        Family::default();
+    traps: Family<Labels, Counter> =
+        "ostler_wasm_traps",
+        "Total number of calls into a component that did not return, by reason",
+        Family::default();
+    host_calls: Family<Labels, Counter> =
+        "ostler_host_calls",
+        "Total number of host calls made by components",
+        Family::default();
+    suppressed: Family<Labels, Counter> =
+        "ostler_writes_suppressed",
+        "Total number of writes that were not sent because they would not have changed the object",
+        Family::default();
+    hot_loops: Family<Labels, Counter> =
+        "ostler_hot_loops",
+        "Times an object was throttled: another writer reverts its writes, or it writes and requeues itself at once",
+        Family::default();
+    exceeded: Family<Labels, Counter> =
+        "ostler_plugin_limit_exceeded",
+        "Total number of times a component exceeded a limit",
+        Family::default();
+    bytes: Family<Labels, Counter> =
+        "ostler_host_call_bytes",
+        "Total number of bytes passed in host calls, by direction: to_host or from_host",
+        Family::default();
+    memory: Histograms =
+        "ostler_wasm_memory_bytes",
+        "Linear memory of the instance in bytes at the end of a call into a component",
+        Family::new_with_constructor(|| Histogram::new(MEMORY_BYTES));
 }
 
-/// The families of which every plugin has a series or several.
-pub(super) struct Families {
-    results: Family<Labels, Counter>,
-    errors: Family<Labels, Counter>,
-    terminal: Family<Labels, Counter>,
-    panics: Family<Labels, Counter>,
-    timeouts: Family<Labels, Counter>,
-    seconds: Histograms,
-    queued: Histograms,
-    worked: Histograms,
-    retries: Family<Labels, Counter>,
-    calls: Histograms,
-    cpu: Family<Labels, Counter<f64, AtomicU64>>,
-    traps: Family<Labels, Counter>,
-    host_calls: Family<Labels, Counter>,
-    suppressed: Family<Labels, Counter>,
-    hot_loops: Family<Labels, Counter>,
-    exceeded: Family<Labels, Counter>,
-    bytes: Family<Labels, Counter>,
-    memory: Histograms,
-}
-
-impl Families {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        fn counter<C: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, family: C) -> C {
-            registry.register(name, help, family.clone());
-            family
-        }
-        fn histogram(
-            registry: &mut Registry,
-            name: &str,
-            help: &str,
-            constructor: fn() -> Histogram,
-        ) -> Histograms {
-            counter(registry, name, help, Family::new_with_constructor(constructor))
-        }
-        let r = registry;
-        Self {
-            results: counter(
-                r,
-                "controller_runtime_reconcile",
-                "Reconciles, by controller and result",
-                Family::default(),
-            ),
-            errors: counter(
-                r,
-                "controller_runtime_reconcile_errors",
-                "Reconciles that failed",
-                Family::default(),
-            ),
-            terminal: counter(
-                r,
-                "controller_runtime_terminal_reconcile_errors",
-                "Reconciles that failed and are not retried",
-                Family::default(),
-            ),
-            panics: counter(
-                r,
-                "controller_runtime_reconcile_panics",
-                "Reconciles that ended in a trap",
-                Family::default(),
-            ),
-            timeouts: counter(
-                r,
-                "controller_runtime_reconcile_timeouts",
-                "Reconciles that computed or took too long",
-                Family::default(),
-            ),
-            seconds: histogram(
-                r,
-                "controller_runtime_reconcile_time_seconds",
-                "Seconds a reconcile takes",
-                || Histogram::new(RECONCILE),
-            ),
-            queued: histogram(
-                r,
-                "workqueue_queue_duration_seconds",
-                "Seconds an object was due before it was begun",
-                || Histogram::new(WORKQUEUE),
-            ),
-            worked: histogram(
-                r,
-                "workqueue_work_duration_seconds",
-                "Seconds an object was worked on",
-                || Histogram::new(WORKQUEUE),
-            ),
-            retries: counter(
-                r,
-                "workqueue_retries",
-                "Times an object was queued to be looked at again later",
-                Family::default(),
-            ),
-            calls: histogram(
-                r,
-                "ostler_wasm_call_duration_seconds",
-                "Seconds a call into a component takes, its host calls included",
-                || Histogram::new(CALL),
-            ),
-            cpu: counter(
-                r,
-                "ostler_wasm_cpu_seconds",
-                "Seconds components have computed",
-                Family::default(),
-            ),
-            traps: counter(
-                r,
-                "ostler_wasm_traps",
-                "Calls into a component that did not return, by what ended them",
-                Family::default(),
-            ),
-            host_calls: counter(
-                r,
-                "ostler_host_calls",
-                "Calls of components into the host",
-                Family::default(),
-            ),
-            suppressed: counter(
-                r,
-                "ostler_writes_suppressed",
-                "Writes not sent because they would have changed nothing",
-                Family::default(),
-            ),
-            hot_loops: counter(
-                r,
-                "ostler_hot_loops",
-                "Times an object was slowed down: its reconciles change what they read, or write and hurry",
-                Family::default(),
-            ),
-            exceeded: counter(
-                r,
-                "ostler_plugin_limit_exceeded",
-                "Times a component wanted more than a limit",
-                Family::default(),
-            ),
-            bytes: counter(
-                r,
-                "ostler_host_call_bytes",
-                "Bytes that components hand to the host (out) and are given by it (in)",
-                Family::default(),
-            ),
-            memory: histogram(
-                r,
-                "ostler_wasm_memory_bytes",
-                "Linear memory a call into a component had at its end",
-                || Histogram::new(MEMORY),
-            ),
-        }
-    }
-}
-
-/// What is counted of one plugin.
+/// Metric handles of one plugin.
 pub struct PluginMetrics {
     pub(crate) name: Arc<str>,
-    results: [Counter; RESULTS.len()],
+    results: [Counter; RESULT_LABELS.len()],
     errors: Counter,
     terminal: Counter,
     panics: Counter,
@@ -289,14 +197,14 @@ pub struct PluginMetrics {
     retries: Counter,
     calls: Histogram,
     cpu: Counter<f64, AtomicU64>,
-    traps: [Counter; TRAPS.len()],
+    traps: [Counter; TRAP_LABELS.len()],
     host_calls: Vec<Counter>,
-    suppressed: [Counter; SUPPRESSED.len()],
+    suppressed: [Counter; SUPPRESSED_LABELS.len()],
     hot_loops: Counter,
     exceeded: Vec<Counter>,
     bytes: [Counter; 2],
     memory: Histogram,
-    /// When the reconciles that run began.
+    /// Start times of the running reconciles.
     pub(crate) running: Mutex<Vec<Instant>>,
     pub(crate) own: Mutex<HashMap<Box<str>, Own>>,
 }
@@ -321,7 +229,7 @@ impl PluginMetrics {
         };
         Self {
             name: name.clone(),
-            results: RESULTS.map(|r| families.results.get_or_create_owned(&by("result", r))),
+            results: RESULT_LABELS.map(|r| families.results.get_or_create_owned(&by("result", r))),
             errors: families.errors.get_or_create_owned(&controller),
             terminal: families.terminal.get_or_create_owned(&controller),
             panics: families.panics.get_or_create_owned(&controller),
@@ -332,12 +240,20 @@ impl PluginMetrics {
             retries: families.retries.get_or_create_owned(&queue),
             calls: families.calls.get_or_create_owned(&plugin),
             cpu: families.cpu.get_or_create_owned(&plugin),
-            traps: TRAPS.map(|t| families.traps.get_or_create_owned(&plugin_by("kind", t))),
-            host_calls: HOST_CALLS
+            traps: TRAP_LABELS.map(|t| families.traps.get_or_create_owned(&plugin_by("reason", t))),
+            host_calls: HostCall::ALL
                 .iter()
-                .map(|c| families.host_calls.get_or_create_owned(&plugin_by("call", c)))
+                .map(|c| {
+                    families
+                        .host_calls
+                        .get_or_create_owned(&plugin_by("call", c.name()))
+                })
                 .collect(),
-            suppressed: SUPPRESSED.map(|w| families.suppressed.get_or_create_owned(&plugin_by("write", w))),
+            suppressed: SUPPRESSED_LABELS.map(|w| {
+                families
+                    .suppressed
+                    .get_or_create_owned(&plugin_by("operation", w))
+            }),
             hot_loops: families.hot_loops.get_or_create_owned(&plugin),
             exceeded: Limit::ALL
                 .iter()
@@ -347,62 +263,63 @@ impl PluginMetrics {
                         .get_or_create_owned(&plugin_by("limit", l.name()))
                 })
                 .collect(),
-            bytes: ["out", "in"].map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
+            bytes: ["to_host", "from_host"]
+                .map(|d| families.bytes.get_or_create_owned(&plugin_by("direction", d))),
             memory: families.memory.get_or_create_owned(&plugin),
             running: Mutex::default(),
             own: Mutex::default(),
         }
     }
 
-    /// A reconcile begins, of an object that was due for so long.
-    pub fn begin(self: &Arc<Self>, waited: Duration) -> Running {
+    /// Begins a reconcile of an object that was due for `waited`.
+    pub fn begin_reconcile(self: &Arc<Self>, waited: Duration) -> RunningReconcile {
         self.queued.observe(waited.as_secs_f64());
         let since = Instant::now();
-        self.running.lock().expect("lock").push(since);
-        Running {
+        self.running.lock().push(since);
+        RunningReconcile {
             plugin: self.clone(),
             since,
         }
     }
 
-    /// A call into the component took so long, of which it computed so long.
+    /// Records the duration of a call into the component, and the CPU time in it.
     pub fn called(&self, took: Duration, cpu: Duration) {
         self.calls.observe(took.as_secs_f64());
         self.cpu.inc_by(cpu.as_secs_f64());
     }
 
-    /// So many bytes went out of it and into it, and so much memory it had.
+    /// Records the bytes that went out of the component and into it, and its memory.
     pub fn used(&self, (out, in_): (usize, usize), memory: usize) {
         self.bytes[0].inc_by(out as u64);
         self.bytes[1].inc_by(in_ as u64);
         self.memory.observe(memory as f64);
     }
 
-    /// It wanted more than a limit.
+    /// Counts a limit that was exceeded.
     pub fn exceeded(&self, limit: Limit) {
         self.exceeded[limit as usize].inc();
     }
 
-    /// A call into the component did not return.
+    /// Counts a call into the component that did not return.
     pub fn trapped(&self, kind: TrapKind) {
         self.traps[kind as usize].inc();
         match kind {
-            TrapKind::Cpu | TrapKind::Wall => self.timeouts.inc(),
+            TrapKind::CpuTime | TrapKind::Timeout => self.timeouts.inc(),
             TrapKind::Memory | TrapKind::Other => self.panics.inc(),
         };
     }
 
-    /// The component calls the host.
+    /// Counts a call of the component into the host.
     pub fn host_call(&self, call: HostCall) {
         self.host_calls[call as usize].inc();
     }
 
-    /// A write was not sent because it would have changed nothing.
+    /// Counts a write that was not sent because it would have changed nothing.
     pub fn suppressed(&self, write: Suppressed) {
         self.suppressed[write as usize].inc();
     }
 
-    /// An object is slowed down because its reconciles keep changing what they read.
+    /// Counts an object that is throttled because its reconciles form a hot loop.
     pub fn hot_loop(&self) {
         self.hot_loops.inc();
     }
@@ -423,7 +340,7 @@ impl PluginMetrics {
 
     /// Sets a gauge of the plugin's own.
     pub fn set(&self, name: &str, value: f64, most: u32) {
-        // A name with this ending is a counter's sample.
+        // This suffix is reserved for the samples of counters.
         if !name.ends_with("_total") {
             self.own(name, Own::Gauge(value), most, |own| {
                 if let Own::Gauge(v) = own {
@@ -433,16 +350,16 @@ impl PluginMetrics {
         }
     }
 
-    /// Names are `[a-z][a-z0-9_]*`; others, and more than there is room for, are dropped.
+    /// Updates one of the plugin's own series. Names are `[a-z][a-z0-9_]*`; others, and those over the limit, are dropped.
     fn own(&self, name: &str, new: Own, most: u32, change: impl FnOnce(&mut Own)) {
         let mut letters = name.bytes();
-        let valid = name.len() <= OWN_NAME
+        let valid = name.len() <= MAX_NAME_BYTES
             && letters.next().is_some_and(|b| b.is_ascii_lowercase())
             && letters.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-        if !valid || RESERVED.contains(&name) {
+        if !valid || RESERVED_NAMES.contains(&name) {
             return;
         }
-        let mut own = self.own.lock().expect("lock");
+        let mut own = self.own.lock();
         if !own.contains_key(name) {
             if own.len() >= most as usize {
                 return self.exceeded(Limit::MetricSeries);
@@ -455,35 +372,35 @@ impl PluginMetrics {
     }
 }
 
-/// A reconcile that runs. One that is dropped, not ended, counts for nothing but having run.
-pub struct Running {
+/// A reconcile that is running. One that is dropped without a result is only counted as having run.
+pub struct RunningReconcile {
     plugin: Arc<PluginMetrics>,
     since: Instant,
 }
 
-impl Running {
-    /// It has ended.
-    pub fn ended(self, how: Ended) {
+impl RunningReconcile {
+    /// Records the result.
+    pub fn finish(self, how: ReconcileResult) {
         let plugin = &self.plugin;
         let took = self.since.elapsed().as_secs_f64();
         plugin.seconds.observe(took);
         plugin.worked.observe(took);
         plugin.results[how.result()].inc();
-        if matches!(how, Ended::Error | Ended::TerminalError) {
+        if matches!(how, ReconcileResult::Error | ReconcileResult::TerminalError) {
             plugin.errors.inc();
         }
-        if how == Ended::TerminalError {
+        if how == ReconcileResult::TerminalError {
             plugin.terminal.inc();
         }
-        if matches!(how, Ended::Error | Ended::RequeueAfter) {
+        if matches!(how, ReconcileResult::Error | ReconcileResult::RequeueAfter) {
             plugin.retries.inc();
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningReconcile {
     fn drop(&mut self) {
-        let mut running = self.plugin.running.lock().expect("lock");
+        let mut running = self.plugin.running.lock();
         if let Some(at) = running.iter().position(|since| *since == self.since) {
             running.swap_remove(at);
         }

@@ -1,4 +1,4 @@
-//! Log lines for people:
+//! Log lines as aligned text:
 //!
 //! ```text
 //! 08:24:30.123  INFO Team/demo/platform concourse-team  InstanceNotReady: waiting for ci  attempt=2
@@ -20,20 +20,20 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-const DIM: &str = "\x1b[2m";
-const BOLD: &str = "\x1b[1m";
-const CYAN: &str = "\x1b[36m";
-const PLAIN: &str = "\x1b[0m";
+const DIM_STYLE: &str = "\x1b[2m";
+const BOLD_STYLE: &str = "\x1b[1m";
+const CYAN_STYLE: &str = "\x1b[36m";
+const PLAIN_STYLE: &str = "\x1b[0m";
 
-/// Whether stderr shows colours.
-pub fn colours() -> bool {
+/// True when stderr is a terminal and `NO_COLOR` is not set.
+pub fn use_colours() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// Formats a line.
+/// Formatter of log lines.
 pub struct Pretty;
 
-/// Formats the fields of spans; they are not shown.
+/// Formatter of the fields of spans, which are not shown.
 pub struct Fields;
 
 impl<'w> FormatFields<'w> for Fields {
@@ -42,7 +42,7 @@ impl<'w> FormatFields<'w> for Fields {
     }
 }
 
-/// A line's fields: those that have a place of their own, and the others.
+/// Fields of a line: those with a column of their own, and the others.
 #[derive(Default)]
 struct Parts {
     message: String,
@@ -58,7 +58,7 @@ impl Visit for Parts {
             "object" => &mut self.object,
             "plugin" => &mut self.plugin,
             name => {
-                // A String takes everything.
+                // Writing to a String can't fail.
                 let _ = write!(self.others, " {name}=");
                 &mut self.others
             }
@@ -91,9 +91,9 @@ where
             Level::ERROR => "\x1b[31m",
             Level::WARN => "\x1b[33m",
             Level::INFO => "\x1b[32m",
-            _ => DIM,
+            _ => DIM_STYLE,
         };
-        let (dim, plain) = (colour(DIM), colour(PLAIN));
+        let (dim, plain) = (colour(DIM_STYLE), colour(PLAIN_STYLE));
         write!(
             out,
             "{dim}{}{plain} {}{level:>5}{plain} ",
@@ -101,10 +101,10 @@ where
             colour(shade)
         )?;
         if !parts.object.is_empty() {
-            write!(out, "{}{}{plain} ", colour(BOLD), parts.object)?;
+            write!(out, "{}{}{plain} ", colour(BOLD_STYLE), parts.object)?;
         }
         if !parts.plugin.is_empty() {
-            write!(out, "{}{}{plain} ", colour(CYAN), parts.plugin)?;
+            write!(out, "{}{}{plain} ", colour(CYAN_STYLE), parts.plugin)?;
         }
         if !parts.object.is_empty() || !parts.plugin.is_empty() {
             out.write_char(' ')?;
@@ -119,10 +119,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
-    };
+    use std::{io, sync::Arc};
+
+    use parking_lot::Mutex;
 
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -133,7 +132,7 @@ mod tests {
 
     impl io::Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("lock").extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_and_what_come_first_and_details_last() {
+    fn log_line_begins_with_object_and_plugin() {
         let kept = Kept::default();
         let writer = kept.clone();
         let layer = tracing_subscriber::fmt::layer()
@@ -155,7 +154,7 @@ mod tests {
             tracing::warn!(attempt = 2, why = "no answer", object = %key, plugin = "teams", "it failed: {}", "x=1");
             tracing::info!("started");
         });
-        let text = String::from_utf8(kept.0.lock().expect("lock").clone()).expect("UTF-8");
+        let text = String::from_utf8(kept.0.lock().clone()).expect("UTF-8");
         let lines: Vec<_> = text
             .lines()
             .map(|l| l.split_once(' ').expect("a time").1)

@@ -219,7 +219,7 @@ impl Overlay {
         let object = new.clone();
         let answer = self.settle(entry, new);
         if gone && let Err(e) = self.sweep(cluster, &object).await {
-            tracing::warn!("what it owns is not followed: {e}");
+            tracing::warn!(error = %e, "planning garbage collection failed");
         }
         answer
     }

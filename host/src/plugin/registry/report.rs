@@ -1,155 +1,214 @@
-//! What the registry tells of a plugin.
+//! Reports of the registry about its plugins, as `/plugins` gives them.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bad, Canary, Slot};
-use crate::plugin::Probe;
+use super::{Canary, RolledBackBuild, Slot};
+use crate::plugin::{HookState, LoadState, SlotId};
 
-/// What is known of one component file, or one `Plugin` object.
+/// Differences named in the one-line form of a preflight report.
+const MAX_SHOWN_DIFFERENCES: usize = 3;
+
+/// State of one component file, or one `Plugin` object.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// The plugin's name; the file's until it has been loaded once.
+    /// Name of the plugin; until a build has been loaded, that of the file or object.
     pub name: String,
     /// The component file, or `Plugin/NAME`.
     pub file: String,
-    /// The plugin's version.
+    /// Version of the build that serves.
     pub version: String,
     /// Digest of the build that serves; empty when none does.
     pub digest: String,
-    /// `serving`, `suspended` (its objects wait), `loading`, `failed` (nothing serves), `kept` (the newest is bad, the
-    /// one before serves), or `rolled-back` (the newest trapped, the one before serves again).
-    pub state: &'static str,
-    /// What is wrong with the newest, in a word.
+    /// State of the newest build.
+    pub state: LoadState,
+    /// Reason why the newest build does not serve, as a CamelCase word.
     pub reason: String,
-    /// What is wrong with the newest.
+    /// Message why the newest build does not serve.
     pub message: String,
-    /// Whether that may pass by itself.
+    /// True when the refusal may pass by itself, and is retried.
     pub passing: bool,
-    /// Milliseconds from the file's change to serving, of the last swap.
+    /// Milliseconds from the change of the file to serving, at the last replacement.
     pub swapped_ms: Option<f64>,
-    /// Builds that came to serve.
+    /// Number of builds that served.
     pub served: u64,
-    /// Builds that did not.
+    /// Number of builds that were refused.
     pub refused: u64,
-    /// Builds that were taken back.
+    /// Number of builds that were rolled back.
     pub rolled_back: u64,
-    /// Its life-cycle hooks: empty when it has none, `pending`, `done`, or what is wrong (its objects wait).
-    pub hooks: String,
+    /// Progress of its life-cycle hooks.
+    pub hooks: HookState,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
-    /// Digest of the last build that has served well.
+    /// Digest of the last build that completed its trial.
     pub last_good: String,
-    /// Digest of the build that was taken back.
+    /// Digest of the build that was rolled back.
     pub bad: String,
-    /// Objects whose last call trapped.
+    /// Number of objects whose last call trapped.
     pub trapping: usize,
-    /// The last trap.
+    /// Message of the last trap.
     pub trap: String,
-    /// The build that serves a part of the objects.
+    /// The build that reconciles a part of the objects.
     pub canary: Option<CanaryReport>,
-    /// What recordings said of it when it replaced the build before.
-    pub probe: Option<Probe>,
-    /// Generation of the `Plugin` object that this is about; 0 for a file, and until it has been dealt with.
+    /// Result of the preflight with which the build replaced the one before it.
+    pub preflight: Option<PreflightReport>,
+    /// Generation of the `Plugin` object that this is about; 0 for a file, and until the object has been processed.
     pub generation: i64,
 }
 
-/// What is known of a canary.
+/// State of a canary.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CanaryReport {
     /// Its version; empty until it has been loaded.
     pub version: String,
     /// Its digest; empty until it has been loaded.
     pub digest: String,
-    /// `Serving`, `Loading`, `Refused` or `RolledBack`.
-    pub state: String,
-    /// Why it does not serve.
+    /// `Loading`, `Serving`, `Refused` or `RolledBack`.
+    pub state: LoadState,
+    /// Message why it does not serve.
     pub message: String,
-    /// Which objects it reconciles.
+    /// The objects it reconciles: a percentage or a label selector.
     pub objects: String,
-    /// Objects it has reconciled.
+    /// Number of objects it has reconciled.
     pub reconciled: usize,
-    /// Those of them whose last call failed.
+    /// Number of those whose last call failed.
     pub failing: usize,
 }
 
+/// Result of replaying recordings with a new build before it serves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreflightReport {
+    /// Number of recordings that were replayed.
+    pub replayed: usize,
+    /// Number of those without a difference but in log lines and the like.
+    pub same: usize,
+    /// Recordings with a difference in effects on the cluster or on upstreams.
+    pub differing: Vec<PreflightDifference>,
+    /// Recordings in which the build trapped, where the one before it did not.
+    pub trapped: Vec<PreflightDifference>,
+    /// Number of recordings that were not replayed, for lack of time or because they can't be.
+    pub skipped: usize,
+    /// Duration of the preflight.
+    pub milliseconds: u64,
+}
+
+/// A recording in which a new build behaves differently.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PreflightDifference {
+    /// Id of the recording.
+    pub recording: String,
+    /// The object that was reconciled.
+    pub object: String,
+    /// The first difference, or the message of the trap.
+    pub what: String,
+}
+
+impl fmt::Display for PreflightReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} recordings replay the same", self.same, self.replayed)?;
+        for differing in self
+            .differing
+            .iter()
+            .chain(&self.trapped)
+            .take(MAX_SHOWN_DIFFERENCES)
+        {
+            write!(f, "; {}: {}", differing.object, differing.what)?;
+        }
+        Ok(())
+    }
+}
+
 impl Slot {
-    pub(super) fn report(&self, id: &str) -> Report {
+    pub(super) fn report(&self, id: &SlotId) -> Report {
         let serving = self.serving.as_ref();
-        let bare = || {
-            id.trim_end_matches(".wasm")
-                .trim_start_matches("Plugin/")
-                .to_owned()
-        };
-        let (trapping, trap) = serving.map(|p| p.record.trapping()).unwrap_or_default();
-        let bad = self.bad.as_ref();
-        let back = |b: &Bad| {
-            let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
-            let now = serving.map_or_else(String::new, |p| short(&p.digest));
-            let message = format!(
-                "{} was taken back, {now} serves again: {}",
-                short(&b.plugin.digest),
-                b.why
-            );
-            ("RolledBack".to_owned(), message)
-        };
-        let refused = self
-            .refusal
-            .as_ref()
-            .map(|r| (r.reason.to_owned(), r.message.clone()));
-        let (reason, message) = refused.or_else(|| bad.map(back)).unwrap_or_default();
-        let trying = serving.filter(|p| p.record.on_trial());
-        let good = trying.and(self.good.as_ref()).or(serving);
+        let (trapping, trap) = serving.map(|p| p.health.trapping()).unwrap_or_default();
+        let (reason, message) = self.describe_problem();
+        let on_trial = serving.filter(|p| p.health.is_on_trial());
+        let last_good = on_trial.and(self.last_good.as_ref()).or(serving);
         Report {
-            name: serving.map_or_else(bare, |p| p.name().to_string()),
-            file: id.to_owned(),
+            name: serving.map_or_else(|| id.provisional_name().to_owned(), |p| p.name().to_string()),
+            file: id.to_string(),
             version: serving.map(|p| p.version.clone()).unwrap_or_default(),
             digest: serving.map(|p| p.digest.clone()).unwrap_or_default(),
-            state: match (serving, &self.refusal) {
-                (Some(p), None) if p.suspended => "suspended",
-                (Some(_), Some(_)) => "kept",
-                (Some(_), None) if bad.is_some() => "rolled-back",
-                (Some(_), None) => "serving",
-                (None, Some(_)) => "failed",
-                (None, None) => "loading",
-            },
+            state: self.load_state(),
             reason,
             message,
-            passing: self.refusal.as_ref().is_some_and(|r| r.passing),
+            passing: self.refusal.as_ref().is_some_and(|e| e.passing),
             hooks: self.hooks.clone(),
-            swapped_ms: self.swapped.map(|d| d.as_micros() as f64 / 1000.0),
+            swapped_ms: self.replaced_after.map(|d| d.as_micros() as f64 / 1000.0),
             served: self.served,
             refused: self.refused,
             rolled_back: self.rolled_back,
             kinds: serving
                 .map(|p| p.kinds.iter().map(|k| k.gvk.to_string()).collect())
                 .unwrap_or_default(),
-            last_good: good.map(|p| p.digest.clone()).unwrap_or_default(),
-            bad: bad.map(|b| b.plugin.digest.clone()).unwrap_or_default(),
+            last_good: last_good.map(|p| p.digest.clone()).unwrap_or_default(),
+            bad: self
+                .bad
+                .as_ref()
+                .map(|b| b.plugin.digest.clone())
+                .unwrap_or_default(),
             trapping,
             trap: if trapping > 0 { trap } else { String::new() },
             canary: self.canary.as_ref().map(Canary::report),
-            probe: serving.and_then(|p| p.probe.clone()),
+            preflight: serving.and_then(|p| p.preflight.clone()),
             generation: self.generation,
         }
+    }
+
+    fn load_state(&self) -> LoadState {
+        match (&self.serving, &self.refusal) {
+            (Some(p), None) if p.suspended => LoadState::Suspended,
+            (Some(_), Some(_)) => LoadState::Refused,
+            (Some(_), None) if self.bad.is_some() => LoadState::RolledBack,
+            (Some(_), None) => LoadState::Serving,
+            (None, Some(_)) => LoadState::Failed,
+            (None, None) => LoadState::Loading,
+        }
+    }
+
+    /// Reason and message why the newest build does not serve; both empty when it does.
+    fn describe_problem(&self) -> (String, String) {
+        if let Some(refusal) = &self.refusal {
+            return (refusal.reason.to_owned(), refusal.message.clone());
+        }
+        let Some(RolledBackBuild { plugin, why }) = &self.bad else {
+            return Default::default();
+        };
+        let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
+        let now = self
+            .serving
+            .as_ref()
+            .map_or_else(String::new, |p| short(&p.digest));
+        let message = format!(
+            "{} was rolled back, {now} serves again: {why}",
+            short(&plugin.digest)
+        );
+        (LoadState::RolledBack.name().to_owned(), message)
     }
 }
 
 impl Canary {
     pub(super) fn report(&self) -> CanaryReport {
         let build = self.serving.as_ref().or(self.bad.as_ref().map(|b| &b.plugin));
-        let (reconciled, failing) = build.map(|p| p.record.counted()).unwrap_or_default();
+        let (reconciled, failing) = build.map(|p| p.health.count_objects()).unwrap_or_default();
         let (state, message) = match (&self.serving, &self.refusal, &self.bad) {
-            (Some(_), _, _) => ("Serving", String::new()),
-            (None, Some(refusal), _) => ("Refused", format!("{}: {}", refusal.reason, refusal.message)),
-            (None, None, Some(bad)) => ("RolledBack", bad.why.clone()),
-            (None, None, None) => ("Loading", String::new()),
+            (Some(_), _, _) => (LoadState::Serving, String::new()),
+            (None, Some(refusal), _) => (
+                LoadState::Refused,
+                format!("{}: {}", refusal.reason, refusal.message),
+            ),
+            (None, None, Some(bad)) => (LoadState::RolledBack, bad.why.clone()),
+            (None, None, None) => (LoadState::Loading, String::new()),
         };
         CanaryReport {
             version: build.map(|p| p.version.clone()).unwrap_or_default(),
             digest: build.map(|p| p.digest.clone()).unwrap_or_default(),
-            state: state.into(),
+            state,
             message,
-            objects: self.choice.to_string(),
+            objects: self.selector.to_string(),
             reconciled,
             failing,
         }

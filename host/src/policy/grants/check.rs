@@ -1,4 +1,4 @@
-//! The check itself: asked for, and granted.
+//! The check of an access: the manifest asks for it, and a grant allows it.
 
 use std::{
     fmt,
@@ -9,34 +9,38 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, Pace, Permissions, SecretGrant, ServiceAccount, UpstreamGrant, Verb,
+    Access, Grant, KubernetesGrant, Permissions, ReconcileSettings, SecretGrant, ServiceAccount,
+    UpstreamGrant, Verb,
 };
 use crate::contract::limits::Limits;
 
-/// What is missing, and on which side.
+/// The error of a denied access: names the missing field, in the manifest or in the grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {plugin} may not {what}: {}", self.missing())]
+#[error("plugin {plugin} may not {action}: {}", self.describe_missing())]
 pub struct Denied {
     plugin: Arc<str>,
-    what: String,
-    /// The field that would allow it, without where it belongs.
-    term: String,
-    asked: bool,
-    /// Where it would be granted; none where it is.
-    grant: Option<Arc<str>>,
+    action: String,
+    /// The field that would allow it, without its prefix.
+    field: String,
+    is_asked: bool,
+    /// Prefix of the field in the grant; `None` if it is granted.
+    grant_prefix: Option<Arc<str>>,
 }
 
 impl Denied {
-    fn missing(&self) -> impl fmt::Display + '_ {
+    fn describe_missing(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| {
-            let term = &self.term;
-            if !self.asked {
-                write!(f, "its manifest does not ask for it, which would be `asks.{term}")?;
+            let term = &self.field;
+            if !self.is_asked {
+                write!(
+                    f,
+                    "its manifest does not ask for it, which would be `permissions.{term}"
+                )?;
             }
-            if !self.asked && self.grant.is_some() {
+            if !self.is_asked && self.grant_prefix.is_some() {
                 f.write_str("; nor is it granted: ")?;
             }
-            match &self.grant {
+            match &self.grant_prefix {
                 Some(place) => write!(f, "grant it with `{place}{term}"),
                 None => Ok(()),
             }
@@ -44,31 +48,31 @@ impl Denied {
     }
 }
 
-/// What one plugin may do.
+/// The permissions of one plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginGrants {
     plugin: Arc<str>,
-    /// Where it is granted, as a prefix of fields.
-    place: Arc<str>,
-    /// None for all that is granted.
+    /// Prefix of the grant's fields in errors.
+    field_prefix: Arc<str>,
+    /// The permissions asked for; `None` means all that are granted.
     asks: Option<Permissions>,
     grant: Grant,
     granted: Permissions,
-    used: Arc<Used>,
+    used: Arc<UsedEntries>,
 }
 
-/// Which entries of what is asked for have been used. A look at a word where they have, and no two are equal or not
-/// because of it.
+/// The entries asked for that have been used. Marking reads first, so that the usual check writes no shared memory; two
+/// policies are equal regardless of it.
 #[derive(Debug, Default)]
-struct Used(Box<[AtomicU64]>);
+struct UsedEntries(Box<[AtomicU64]>);
 
-impl Used {
-    fn of(permissions: &Permissions) -> Arc<Self> {
-        let words = permissions.entries().div_ceil(64);
+impl UsedEntries {
+    fn for_permissions(permissions: &Permissions) -> Arc<Self> {
+        let words = permissions.entry_count().div_ceil(64);
         Arc::new(Self((0..words).map(|_| AtomicU64::default()).collect()))
     }
 
-    fn mark(&self, entry: usize) {
+    fn mark_used(&self, entry: usize) {
         let bit = 1 << (entry % 64);
         if let Some(word) = self.0.get(entry / 64)
             && word.load(Ordering::Relaxed) & bit == 0
@@ -78,37 +82,37 @@ impl Used {
     }
 }
 
-impl PartialEq for Used {
+impl PartialEq for UsedEntries {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Used {}
+impl Eq for UsedEntries {}
 
 impl PluginGrants {
-    /// A plugin that asks for this, and is granted that; `place` is what to put before a field of the grant in an
-    /// error (`spec.grants.`). Without asks it asks for all that it is granted.
+    /// The permissions of a plugin that asks for `asks` and is granted `grant`; without `asks`, it asks for all that it
+    /// is granted. `place` is the prefix of the grant's fields in errors (`spec.grants.`).
     pub fn new(plugin: &str, place: &str, asks: Option<Permissions>, grant: Grant) -> Self {
         Self {
             plugin: plugin.into(),
-            place: place.into(),
-            used: Used::of(asks.as_ref().unwrap_or(&grant.permissions())),
+            field_prefix: place.into(),
+            used: UsedEntries::for_permissions(asks.as_ref().unwrap_or(&grant.permissions())),
             asks,
             granted: grant.permissions(),
             grant,
         }
     }
 
-    /// The same, with what its manifest asks for.
-    pub fn asking(self, asks: Option<Permissions>) -> Self {
-        let used = Used::of(asks.as_ref().unwrap_or(&self.granted));
+    /// Sets the permissions that the manifest asks for.
+    pub fn with_asks(self, asks: Option<Permissions>) -> Self {
+        let used = UsedEntries::for_permissions(asks.as_ref().unwrap_or(&self.granted));
         Self { asks, used, ..self }
     }
 
-    /// Which entries of what it asks for (without asks, of what it is granted) have been used: kubernetes, upstreams
-    /// and secrets in their order, then events.
-    pub fn used(&self) -> Vec<usize> {
+    /// The indexes of used entries of the permissions asked for (without them: granted): kubernetes, upstreams and
+    /// secrets in their order, then events.
+    pub fn used_entries(&self) -> Vec<usize> {
         let marked = |i: &usize| {
             let word = self.used.0.get(i / 64);
             word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (i % 64)) != 0)
@@ -116,117 +120,119 @@ impl PluginGrants {
         (0..self.used.0.len() * 64).filter(marked).collect()
     }
 
-    /// How its reconciles are paced, where something is said.
-    pub fn pace(&self) -> Pace {
-        self.grant.pace
+    /// The pace of its reconciles, as far as it is granted.
+    pub fn reconcile(&self) -> ReconcileSettings {
+        self.grant.reconcile
     }
 
-    /// Who it is to the API server; none for the host itself.
+    /// Its identity at the API server; `None` for the host's own.
     pub fn service_account(&self) -> Option<&ServiceAccount> {
         self.grant.service_account.as_ref()
     }
 
-    /// What it may use, on a host with these limits.
-    pub fn limits(&self, host: &Limits) -> Limits {
+    /// Its limits, on a host with these limits.
+    pub fn effective_limits(&self, host: &Limits) -> Limits {
         self.grant.limits.over(host)
     }
 
-    /// What its manifest asks for; none without a manifest.
+    /// The permissions its manifest asks for; `None` without a manifest.
     pub fn asks(&self) -> Option<&Permissions> {
         self.asks.as_ref()
     }
 
-    /// What it is granted, asked for or not.
+    /// The permissions granted, asked for or not.
     pub fn granted(&self) -> &Permissions {
         &self.granted
     }
 
-    /// Whether the plugin itself may see what is in some Secret.
-    pub fn reads_secrets(&self) -> bool {
+    /// The plugin itself may read some Secret.
+    pub fn can_read_secrets(&self) -> bool {
         self.secret_namespaces().next().is_some()
     }
 
-    /// The namespaces, as granted, whose Secrets it may see.
+    /// The granted namespaces whose Secrets it may read.
     pub fn secret_namespaces(&self) -> impl Iterator<Item = &str> {
         let asked = self
             .asks
             .as_ref()
-            .is_none_or(|asks| asks.shown_secrets().next().is_some());
-        let granted = self.granted.shown_secrets().filter(move |_| asked);
+            .is_none_or(|asks| asks.readable_secret_grants().next().is_some());
+        let granted = self.granted.readable_secret_grants().filter(move |_| asked);
         granted.flat_map(|grant| grant.namespaces.iter().map(String::as_str))
     }
 
-    /// Groups and kinds it may hold. A pattern names none.
-    pub fn holdable(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.named(&[Verb::Hold])
+    /// Groups and kinds it may hold. Patterns are left out.
+    pub fn holdable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named_kinds(&[Verb::Hold])
     }
 
-    /// Groups and kinds it may make. A pattern names none.
-    pub fn writable(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.named(&[Verb::Apply, Verb::Create])
+    /// Groups and kinds it may write. Patterns are left out.
+    pub fn writable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named_kinds(&[Verb::Apply, Verb::Create])
     }
 
-    fn named<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
+    fn named_kinds<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
         let granting = self.granted.kubernetes.iter();
         let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
         let kinds = granting.flat_map(|g| g.kinds.iter().map(|kind| (&*g.group, &**kind)));
         kinds.filter(|(group, kind)| !group.contains('*') && !kind.contains('*'))
     }
 
-    /// The one check. `Err` says what is missing.
-    pub fn check(&self, access: &Access<'_>) -> Result<(), Denied> {
-        let entry = self.asks.as_ref().unwrap_or(&self.granted).allow(access);
+    /// Checks an access. The error names the missing permission.
+    pub fn check_access(&self, access: &Access<'_>) -> Result<(), Denied> {
+        let entry = self.asks.as_ref().unwrap_or(&self.granted).find_entry(access);
         let granted = match self.asks {
-            Some(_) => self.granted.allow(access).is_some(),
+            Some(_) => self.granted.find_entry(access).is_some(),
             None => entry.is_some(),
         };
         if let (Some(entry), true) = (entry, granted) {
-            self.used.mark(entry);
+            self.used.mark_used(entry);
             return Ok(());
         }
         let asked = self.asks.is_none() || entry.is_some();
-        let (what, term) = access.words();
+        let (action, field) = access.describe_access();
         Err(Denied {
             plugin: self.plugin.clone(),
-            what,
-            term,
-            asked,
-            grant: (!granted).then(|| self.place.clone()),
+            action,
+            field,
+            is_asked: asked,
+            grant_prefix: (!granted).then(|| self.field_prefix.clone()),
         })
     }
 }
 
-/// Whether the answer has the object in it.
-fn shows(verb: &Verb) -> bool {
+/// The response to this verb contains the object.
+fn returns_object(verb: &Verb) -> bool {
     matches!(verb, Verb::Get | Verb::List | Verb::Apply | Verb::Create)
 }
 
 impl Permissions {
-    /// What shows Secrets.
-    fn shown_secrets(&self) -> impl Iterator<Item = &KubernetesGrant> {
+    /// The entries that let the plugin read Secrets.
+    fn readable_secret_grants(&self) -> impl Iterator<Item = &KubernetesGrant> {
         let shown = |g: &&KubernetesGrant| {
-            matches!(&*g.group, "" | "*") && covered(&g.kinds, "Secret") && g.verbs.iter().any(shows)
+            matches!(&*g.group, "" | "*")
+                && matches_any(&g.kinds, "Secret")
+                && g.verbs.iter().any(returns_object)
         };
-        let readable = self.secrets_are_readable;
+        let readable = self.read_secrets;
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
-    /// How many things it may say.
-    fn entries(&self) -> usize {
+    /// The number of entries.
+    fn entry_count(&self) -> usize {
         self.kubernetes.len() + self.upstreams.len() + self.secrets.len() + 1
     }
 
-    /// The entry that allows something, if any does.
-    fn allow(&self, access: &Access<'_>) -> Option<usize> {
+    /// The index of the entry that allows an access.
+    fn find_entry(&self, access: &Access<'_>) -> Option<usize> {
         match *access {
             Access::Kubernetes { verb, gvk, namespace } => {
                 let covers = |g: &KubernetesGrant| {
                     (g.group == *gvk.group || g.group == "*")
-                        && covered(&g.kinds, &gvk.kind)
+                        && matches_any(&g.kinds, &gvk.kind)
                         && g.verbs.contains(&verb)
-                        && covered(&g.namespaces, namespace)
+                        && matches_any(&g.namespaces, namespace)
                 };
-                let readable = self.secrets_are_readable || !access.of_secrets();
+                let readable = self.read_secrets || !access.is_secret_access();
                 self.kubernetes.iter().position(covers).filter(|_| readable)
             }
             Access::Upstream {
@@ -237,40 +243,42 @@ impl Permissions {
             } => {
                 let path = path.split('?').next().unwrap_or_default();
                 let covers = |g: &UpstreamGrant| {
-                    covered(&g.names, name)
-                        && covered(&g.namespaces, namespace)
-                        && covered(&g.methods, method)
-                        && covered(&g.paths, path)
+                    matches_any(&g.names, name)
+                        && matches_any(&g.namespaces, namespace)
+                        && matches_any(&g.methods, method)
+                        && matches_any(&g.paths, path)
                 };
                 let found = self.upstreams.iter().position(covers);
                 found.map(|i| i + self.kubernetes.len())
             }
             Access::Secret { namespace, name } => {
-                let covers = |g: &SecretGrant| covered(&g.names, name) && covered(&g.namespaces, namespace);
+                let covers =
+                    |g: &SecretGrant| matches_any(&g.names, name) && matches_any(&g.namespaces, namespace);
                 let found = self.secrets.iter().position(covers);
                 found.map(|i| i + self.kubernetes.len() + self.upstreams.len())
             }
-            Access::Events => self.events.then(|| self.entries() - 1),
+            Access::Events => self.events.then(|| self.entry_count() - 1),
         }
     }
 }
 
 impl Access<'_> {
-    fn of_secrets(&self) -> bool {
+    fn is_secret_access(&self) -> bool {
         matches!(self, Self::Kubernetes { gvk, .. } if gvk.is_secret())
     }
 
-    /// What it is, and the field that allows it, with the closing backtick.
-    fn words(&self) -> (String, String) {
+    /// Text of the access, and the field that would allow it, with the closing backtick.
+    fn describe_access(&self) -> (String, String) {
         match *self {
             Self::Kubernetes { verb, gvk, namespace } => {
-                let readable = match self.of_secrets() {
-                    true => " and `secretsAreReadable: true`",
-                    false => "",
+                let readable = if self.is_secret_access() {
+                    " and `readSecrets: true`"
+                } else {
+                    ""
                 };
                 let shown = if namespace.is_empty() { "*" } else { namespace };
                 (
-                    format!("{verb} {}{}", gvk.kind, place(namespace)),
+                    format!("{verb} {}{}", gvk.kind, namespace_suffix(namespace)),
                     format!(
                         "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [\"{shown}\"]}}]`{readable}",
                         gvk.group, gvk.kind
@@ -286,12 +294,12 @@ impl Access<'_> {
                 format!(
                     "{method} {} at upstream {name}{}",
                     path.split('?').next().unwrap_or_default(),
-                    place(namespace)
+                    namespace_suffix(namespace)
                 ),
                 format!("upstreams: [{{names: [{name}], namespaces: [{namespace}], methods: [{method}]}}]`"),
             ),
             Self::Secret { namespace, name } => (
-                format!("name Secret {name}{}", place(namespace)),
+                format!("name Secret {name}{}", namespace_suffix(namespace)),
                 format!("secrets: [{{names: [{name}], namespaces: [{namespace}]}}]`"),
             ),
             Self::Events => ("emit events".into(), "events: true`".into()),
@@ -299,7 +307,7 @@ impl Access<'_> {
     }
 }
 
-fn place(namespace: &str) -> String {
+fn namespace_suffix(namespace: &str) -> String {
     if namespace.is_empty() {
         String::new()
     } else {
@@ -307,8 +315,8 @@ fn place(namespace: &str) -> String {
     }
 }
 
-/// Whether some pattern covers a word: itself, `*`, or a start with `*` at the end.
-fn covered(patterns: &[String], word: &str) -> bool {
+/// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
+fn matches_any(patterns: &[String], word: &str) -> bool {
     patterns
         .iter()
         .any(|p| p == word || p.strip_suffix('*').is_some_and(|start| word.starts_with(start)))
@@ -338,11 +346,11 @@ plugins:
     }
 
     #[test]
-    fn denied_unless_granted_and_says_what_to_grant() {
+    fn access_without_grant_is_denied_with_remedy() {
         let grants = Grants::parse(FILE, "g.yaml").expect("parses");
-        let team = grants.of("team");
+        let team = grants.grants_for("team");
         let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-        assert_eq!(team.check(&kubernetes(Verb::Get, &instance, "a")), Ok(()));
+        assert_eq!(team.check_access(&kubernetes(Verb::Get, &instance, "a")), Ok(()));
         for access in [
             kubernetes(Verb::Get, &instance, "b"),
             kubernetes(Verb::Get, &instance, ""),
@@ -366,12 +374,12 @@ plugins:
                 path: "/sky",
             },
         ] {
-            let text = team.check(&access).expect_err("denied").to_string();
+            let text = team.check_access(&access).expect_err("denied").to_string();
             assert!(
                 text.contains("plugin team may not") && text.contains("plugins.team."),
                 "{text}"
             );
-            assert!(grants.of("other").check(&access).is_err());
+            assert!(grants.grants_for("other").check_access(&access).is_err());
         }
         let query = Access::Upstream {
             namespace: "a",
@@ -379,26 +387,29 @@ plugins:
             method: "GET",
             path: "/api/v1/x?y=/z",
         };
-        assert_eq!(team.check(&query), Ok(()));
+        assert_eq!(team.check_access(&query), Ok(()));
     }
 
     #[test]
-    fn pace() {
-        let text = "plugins: {team: {pace: {poll: 1h30m, jitter: 5}}}";
-        let pace = Grants::parse(text, "g.yaml").expect("parses").of("team").pace();
+    fn pace_parses_durations_and_refuses_others() {
+        let text = "plugins: {team: {reconcile: {interval: 1h30m, jitter: 5}}}";
+        let settings = Grants::parse(text, "g.yaml")
+            .expect("parses")
+            .grants_for("team")
+            .reconcile();
         assert_eq!(
-            (pace.poll, pace.jitter),
+            (settings.interval, settings.jitter),
             (Some(Duration::from_secs(5400)), Some(5))
         );
         for wrong in ["soon", "0s", "-5m"] {
-            let text = format!("plugins: {{team: {{pace: {{poll: {wrong}}}}}}}");
+            let text = format!("plugins: {{team: {{reconcile: {{interval: {wrong}}}}}}}");
             let error = Grants::parse(&text, "g.yaml").unwrap_err();
             assert!(error.contains("is no time") && error.contains(wrong), "{error}");
         }
     }
 
     #[test]
-    fn networks() {
+    fn network_grant_parses_and_names_invalid_entry() {
         let grants = Grants::parse("network: {allow: [10.96.0.0/12, '::1']}", "g.yaml").expect("parses");
         assert!(grants.network.permits("10.96.0.1".parse().expect("an address")));
         let error = Grants::parse("network: {allow: [localhost]}", "g.yaml").unwrap_err();
@@ -409,66 +420,66 @@ plugins:
     }
 
     #[test]
-    fn a_typing_error_is_named() {
+    fn unknown_field_is_named() {
         let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
         assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
     }
 
     #[test]
-    fn what_is_used_is_told() {
+    fn checked_access_marks_entry_as_used() {
         let text = "{kubernetes: [{kinds: [A], verbs: [get]}, {kinds: ['*'], verbs: [get]}], upstreams: [{}], events: true}";
         let asks: Permissions = serde_saphyr::from_str(text).expect("parses");
         let grant: Grant =
             serde_saphyr::from_str("{kubernetes: [{kinds: ['*'], verbs: [get]}], events: true}")
                 .expect("parses");
         let grants = PluginGrants::new("p", "", Some(asks), grant);
-        assert_eq!(grants.used(), [0; 0]);
+        assert_eq!(grants.used_entries(), [0; 0]);
         let other = Gvk::new("", "v1", "B");
-        assert!(grants.check(&kubernetes(Verb::Get, &other, "n")).is_ok());
-        assert!(grants.check(&kubernetes(Verb::Hold, &other, "n")).is_err());
+        assert!(grants.check_access(&kubernetes(Verb::Get, &other, "n")).is_ok());
+        assert!(grants.check_access(&kubernetes(Verb::Hold, &other, "n")).is_err());
         let ungranted = Access::Upstream {
             namespace: "n",
             name: "u",
             method: "GET",
             path: "/",
         };
-        assert!(grants.check(&ungranted).is_err());
-        assert_eq!(grants.used(), [1], "what was denied is not used");
+        assert!(grants.check_access(&ungranted).is_err());
+        assert_eq!(grants.used_entries(), [1], "what was denied is not used");
         let shared = grants.clone();
-        assert!(shared.check(&Access::Events).is_ok());
-        assert_eq!(grants.used(), [1, 3]);
+        assert!(shared.check_access(&Access::Events).is_ok());
+        assert_eq!(grants.used_entries(), [1, 3]);
     }
 
     #[test]
-    fn both_sides_are_needed_and_the_missing_one_is_named() {
+    fn missing_side_is_named() {
         let asks = |text: &str| Some(serde_saphyr::from_str::<Permissions>(text).expect("parses"));
-        let team = Grants::parse(FILE, "g.yaml").expect("parses").of("team");
+        let team = Grants::parse(FILE, "g.yaml").expect("parses").grants_for("team");
         let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
         let get = kubernetes(Verb::Get, &instance, "a");
         let all = "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, list]}], events: true}";
-        let asking = team.clone().asking(asks(all));
-        assert_eq!(asking.check(&get), Ok(()));
-        let ungranted = asking.check(&Access::Events).unwrap_err().to_string();
+        let asking = team.clone().with_asks(asks(all));
+        assert_eq!(asking.check_access(&get), Ok(()));
+        let ungranted = asking.check_access(&Access::Events).unwrap_err().to_string();
         assert_eq!(
             ungranted,
             "plugin team may not emit events: grant it with `plugins.team.events: true`"
         );
-        let silent = team.asking(asks("{}"));
-        let unasked = silent.check(&get).unwrap_err().to_string();
+        let silent = team.with_asks(asks("{}"));
+        let unasked = silent.check_access(&get).unwrap_err().to_string();
         assert!(
             unasked.contains("its manifest does not ask for it") && !unasked.contains("plugins.team"),
             "{unasked}"
         );
-        let neither = silent.check(&Access::Events).unwrap_err().to_string();
+        let neither = silent.check_access(&Access::Events).unwrap_err().to_string();
         assert!(
-            neither.contains("`asks.events: true`") && neither.contains("`plugins.team.events: true`"),
+            neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
             "{neither}"
         );
     }
 
     #[test]
-    fn secrets_are_readable_when_both_say_so() {
-        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], secretsAreReadable: true}";
+    fn read_secrets_only_if_asked_and_granted() {
+        let readable = "{kubernetes: [{kinds: [Secret], verbs: [get]}], readSecrets: true}";
         let closed = "{kubernetes: [{kinds: ['*'], verbs: [get]}]}";
         let parse = |text: &str| serde_saphyr::from_str::<Permissions>(text).expect("parses");
         let secret = Gvk::new("", "v1", "Secret");
@@ -481,14 +492,14 @@ plugins:
         ] {
             let grant = serde_saphyr::from_str::<Grant>(granted).expect("parses");
             let grants = PluginGrants::new("p", "spec.grants.", asked.map(parse), grant);
-            assert_eq!(grants.reads_secrets(), may, "{asked:?} {granted}");
-            let checked = grants.check(&kubernetes(Verb::Get, &secret, "a"));
+            assert_eq!(grants.can_read_secrets(), may, "{asked:?} {granted}");
+            let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"));
             assert_eq!(checked.is_ok(), may, "{checked:?}");
         }
     }
 
     #[test]
-    fn mistakes_name_file_and_field() {
+    fn mistake_names_file_and_field() {
         for (entry, words) in [
             (
                 "kubernetes: [{kinds: [A], verbs: []}]",
@@ -530,38 +541,38 @@ plugins:
             any::<bool>(),
             any::<bool>(),
         )
-            .prop_map(|(kubernetes, events, secrets_are_readable)| Permissions {
+            .prop_map(|(kubernetes, events, read_secrets)| Permissions {
                 kubernetes,
                 events,
-                secrets_are_readable,
+                read_secrets,
                 ..Permissions::default()
             })
     }
 
     proptest! {
-        /// What is allowed is allowed by each side alone; and each is read as it was written.
+        /// An access is allowed if each side alone allows it; permissions survive a round trip.
         #[test]
-        fn a_conjunction(asks in permissions(), granted in permissions(), group in "g?", kind in prop::sample::select(vec!["a", "ab", "Secret"]), namespace in "[ab]{0,2}") {
+        fn access_needs_both_sides(asks in permissions(), granted in permissions(), group in "g?", kind in prop::sample::select(vec!["a", "ab", "Secret"]), namespace in "[ab]{0,2}") {
             let gvk = Gvk::new(&group, "v1", kind);
             let grant = |p: &Permissions| Grant {
                 kubernetes: p.kubernetes.clone(),
                 events: p.events,
-                secrets_are_readable: p.secrets_are_readable,
+                read_secrets: p.read_secrets,
                 ..Grant::default()
             };
             let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));
             let alone = |p| PluginGrants::new("p", "", None, grant(p));
             for access in [kubernetes(Verb::Get, &gvk, &namespace), kubernetes(Verb::Hold, &gvk, &namespace), Access::Events] {
-                let each = [&asks, &granted].map(|p| alone(p).check(&access).is_ok());
-                prop_assert_eq!(both.check(&access).is_ok(), each == [true, true]);
+                let each = [&asks, &granted].map(|p| alone(p).check_access(&access).is_ok());
+                prop_assert_eq!(both.check_access(&access).is_ok(), each == [true, true]);
             }
             let written = serde_json::to_string(&asks).expect("written");
             prop_assert_eq!(serde_saphyr::from_str::<Permissions>(&written).expect("read"), asks);
         }
 
-        /// Any text is grants or an error that names the file.
+        /// Arbitrary text is parsed, or refused with an error that names the file.
         #[test]
-        fn any_text(text in "[ -~\n]{0,120}") {
+        fn arbitrary_text_is_parsed_or_refused(text in "[ -~\n]{0,120}") {
             if let Err(error) = Grants::parse(&text, "g.yaml") {
                 prop_assert!(error.starts_with("g.yaml"), "{}", error);
             }

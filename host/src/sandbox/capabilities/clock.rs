@@ -15,7 +15,10 @@ impl Host for Call {
     }
 
     async fn remaining(&mut self) -> u64 {
-        if self.subject.as_ref().is_some_and(|s| s.services.gate.draining()) {
+        let Ok((_, services)) = self.enter(HostCall::ClockRemaining) else {
+            return 0;
+        };
+        if services.gate.draining() {
             return 0;
         }
         u64::try_from(self.left().as_millis()).unwrap_or(u64::MAX)

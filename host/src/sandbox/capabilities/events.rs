@@ -20,14 +20,19 @@ impl Host for Call {
             return;
         }
         if let Err(e) = self.allow(&Access::Events) {
-            tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, "event dropped: {e}");
+            tracing::warn!(object = %key, plugin = &*self.terms.plugin, reason, error = %e, "dropping event");
             return;
         }
         if object.uid.is_empty() {
             // `initialize` is about no object: the log is where such news goes.
             if self.line() {
                 let (reason, note) = (super::log::clean(&reason), super::log::clean(&note));
-                tracing::info!(plugin = &*self.terms.plugin, reason = &*reason, "{note}");
+                tracing::info!(
+                    plugin = &*self.terms.plugin,
+                    reason = &*reason,
+                    note = &*note,
+                    "event without object"
+                );
             }
             return;
         }

@@ -14,8 +14,8 @@ use super::{Call, Services, segment};
 use crate::{
     contract::{
         bindings::{
-            http::{EventQuery, EventTail, Host, Request, Response, Subscription, Upstream},
-            types::Error,
+            http::{EventQuery, EventTail, Host, Method, Request, Response, Subscription},
+            types::{Error, SecretKeyRef, SecretSource, Substitution, UpstreamRef, Username},
         },
         limits::Limit,
     },
@@ -52,7 +52,7 @@ impl Host for Call {
                 metrics.exceeded(Limit::HostCalls);
             }
             let why = format!("send-all of {count} requests: {REQUESTS} at most");
-            return vec![Err(Error::Budget(why)); count];
+            return vec![Err(Error::LimitExceeded(why)); count];
         }
         // Everything that needs the call itself first; then side by side.
         let mut prepared = Vec::with_capacity(requests.len());
@@ -76,19 +76,14 @@ impl Host for Call {
         skip_all,
         err(Debug, level = "trace")
     )]
-    async fn secret_digest(
-        &mut self,
-        namespace: Option<String>,
-        secret: String,
-        key: String,
-    ) -> Result<Option<String>, Error> {
+    async fn secret_digest(&mut self, secret: SecretKeyRef) -> Result<Option<String>, Error> {
         let (_, services) = self.enter(HostCall::HttpSecretDigest)?;
-        let secret = self.secret(&services, namespace.as_deref(), &secret).await?;
+        let object = self.secret(&services, &secret).await?;
         let value = services
             .store
-            .get(&secret, Form::Whole)
-            .and_then(|object| object.data(&key));
-        Ok(value.map(|value| services.upstreams.digest(&value)))
+            .get(&object, Form::Whole)
+            .and_then(|object| object.data(&secret.key));
+        Ok(value.map(|value| services.upstreams.keyed_digest(&value)))
     }
 
     #[instrument(
@@ -123,7 +118,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
     let started = Instant::now();
     let sent = services
         .upstreams
-        .send(&upstream, request, &Secrets(&services))
+        .send_request(&upstream, request, &Secrets(&services))
         .await;
     let code = match &sent {
         Ok(response) => response.status,
@@ -137,7 +132,7 @@ async fn deliver((services, key, upstream, request): Prepared) -> Result<Respons
     match sent {
         Ok(response) => Ok(response.into()),
         // What the upstream would have said, had it been asked without credentials; and why.
-        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::refused(&why).into()),
+        Err(upstream::SendError::LoginFailed(why)) => Ok(upstream::Response::unauthorized(&why).into()),
         Err(e) => Err(e.into()),
     }
 }
@@ -147,12 +142,13 @@ impl Call {
     async fn upstream(
         &mut self,
         call: HostCall,
-        upstream: &Upstream,
+        upstream: &UpstreamRef,
         method: &str,
         path: &str,
     ) -> Result<(Arc<Services>, ObjectRef, UpstreamObject), Error> {
         let (subject, services) = self.enter(call)?;
         let own = subject.key.namespace.clone();
+        super::check_cluster(upstream.cluster.as_deref())?;
         let namespace: Arc<str> = upstream
             .namespace
             .as_deref()
@@ -164,7 +160,7 @@ impl Call {
                 )));
             }
         }
-        let key = ObjectRef::new(upstream::kind(), &namespace, &upstream.name);
+        let key = ObjectRef::new(upstream::upstream_gvk(), &namespace, &upstream.name);
         self.allow(&Access::Upstream {
             namespace: &namespace,
             name: &upstream.name,
@@ -177,14 +173,14 @@ impl Call {
                 key.name
             )));
         };
-        let upstream = UpstreamObject::parse(&object).map_err(Error::Invalid)?;
-        if !upstream.allows(&own) {
+        let upstream = UpstreamObject::from_object(&object).map_err(Error::Invalid)?;
+        if !upstream.allows_namespace(&own) {
             return Err(Error::Denied(format!(
                 "Upstream {namespace}/{} may not be used from namespace {own}: its spec.allowedNamespaces doesn't list it",
                 key.name
             )));
         }
-        for name in upstream.secrets() {
+        for name in upstream.secret_names() {
             let secret = ObjectRef::new(Gvk::new("", "v1", "Secret"), &namespace, &name);
             self.cached(&services, &secret, Form::Whole).await?;
         }
@@ -193,45 +189,51 @@ impl Call {
 
     /// Checks a request and finds its upstream, with everything its credentials and body need in the store.
     async fn prepare(&mut self, request: Request) -> Result<Prepared, Error> {
-        for substitution in &request.substitutions {
-            self.may_name(substitution.namespace.as_deref(), &substitution.secret)?;
+        for secret in request.substitutions.iter().flat_map(named_secrets) {
+            self.may_name(secret)?;
         }
+        let method = method_name(request.method);
         let (services, key, upstream) = self
             .upstream(
                 HostCall::HttpSend,
                 &request.upstream,
-                &request.method,
+                method,
                 &request.path_and_query,
             )
             .await?;
         self.takes(weight(&request))?;
         let mut substitutions = Vec::new();
         for substitution in request.substitutions {
-            let secret = self
-                .secret(&services, substitution.namespace.as_deref(), &substitution.secret)
-                .await?;
+            let source = match substitution.source {
+                SecretSource::Key(secret) => {
+                    upstream::SecretSource::Key(self.secret_key(&services, secret).await?)
+                }
+                SecretSource::Basic(credentials) => upstream::SecretSource::Basic {
+                    username: match credentials.username {
+                        Username::Literal(name) => upstream::Username::Literal(name),
+                        Username::Secret(secret) => {
+                            upstream::Username::Secret(self.secret_key(&services, secret).await?)
+                        }
+                    },
+                    password: self.secret_key(&services, credentials.password).await?,
+                },
+            };
             substitutions.push(upstream::Substitution {
                 placeholder: substitution.placeholder,
-                secret: SecretKey {
-                    namespace: secret.namespace.to_string(),
-                    name: substitution.secret,
-                    key: substitution.key,
-                },
+                source,
                 encoding: substitution.encoding.into(),
             });
         }
-        let reads = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+        let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
         self.counts.upstream_reads += u64::from(reads);
         self.counts.upstream_writes += u64::from(!reads);
         let request = upstream::Request {
-            method: request.method,
+            method: method.to_owned(),
             path_and_query: request.path_and_query,
             headers: request.headers.into_iter().map(|h| (h.name, h.value)).collect(),
             body: request.body,
             substitutions,
-            timeout: Some(u64::from(request.timeout))
-                .filter(|ms| *ms > 0)
-                .map(Duration::from_millis),
+            timeout: request.timeout.filter(|ms| *ms > 0).map(Duration::from_millis),
         };
         Ok((services, key, upstream, request))
     }
@@ -243,8 +245,10 @@ impl Call {
         Ok(answer)
     }
 
-    /// Whether the component may name a Secret; gives it.
-    fn may_name(&self, namespace: Option<&str>, name: &str) -> Result<ObjectRef, Error> {
+    /// Returns the Secret of a reference, if the component may name it.
+    fn may_name(&self, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+        super::check_cluster(secret.cluster.as_deref())?;
+        let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
         let own = self
             .subject()
             .map(|key| key.namespace.clone())
@@ -261,16 +265,45 @@ impl Call {
         Ok(ObjectRef::new(Gvk::new("", "v1", "Secret"), namespace, name))
     }
 
-    /// A Secret the component may name (never read), in the store and remembered as read.
-    async fn secret(
-        &mut self,
-        services: &Services,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Result<ObjectRef, Error> {
-        let key = self.may_name(namespace, name)?;
+    /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
+    async fn secret(&mut self, services: &Services, secret: &SecretKeyRef) -> Result<ObjectRef, Error> {
+        let key = self.may_name(secret)?;
         self.cached(services, &key, Form::Whole).await?;
         Ok(key)
+    }
+
+    /// As [`Self::secret`], for a substitution.
+    async fn secret_key(&mut self, services: &Services, secret: SecretKeyRef) -> Result<SecretKey, Error> {
+        let object = self.secret(services, &secret).await?;
+        Ok(SecretKey {
+            namespace: object.namespace.to_string(),
+            name: secret.name,
+            key: secret.key,
+        })
+    }
+}
+
+/// Returns the secrets that a substitution names.
+fn named_secrets(substitution: &Substitution) -> Vec<&SecretKeyRef> {
+    match &substitution.source {
+        SecretSource::Key(secret) => vec![secret],
+        SecretSource::Basic(credentials) => match &credentials.username {
+            Username::Literal(_) => vec![&credentials.password],
+            Username::Secret(username) => vec![username, &credentials.password],
+        },
+    }
+}
+
+/// Returns a method as grants name it and as it is sent.
+fn method_name(method: Method) -> &'static str {
+    match method {
+        Method::Get => "GET",
+        Method::Head => "HEAD",
+        Method::Options => "OPTIONS",
+        Method::Post => "POST",
+        Method::Put => "PUT",
+        Method::Patch => "PATCH",
+        Method::Delete => "DELETE",
     }
 }
 
@@ -284,7 +317,7 @@ fn weight(request: &Request) -> usize {
 /// Secrets as the store has them now.
 pub(crate) struct Secrets<'a>(pub &'a Services);
 
-impl upstream::Secrets for Secrets<'_> {
+impl upstream::SecretStore for Secrets<'_> {
     fn get(&self, secret: &SecretKey) -> Option<upstream::SecretValue> {
         let key = ObjectRef::new(Gvk::new("", "v1", "Secret"), &secret.namespace, &secret.name);
         let object = self.0.store.get(&key, Form::Whole)?;

@@ -5,14 +5,17 @@ use std::{hash::Hash, sync::Arc};
 use serde_json::{Map, Value, json};
 use tracing::{Span, field::Empty, instrument};
 
-use super::{Call, Named, Services, segment};
+use super::{Call, Named, Services, check_cluster, segment};
 use crate::{
     cache::store::Query,
     client::access_review::Read,
     contract::{
         bindings::{
-            kubernetes::{DeleteOptions, GetOptions, Host, ListOptions, Page, WriteOptions},
-            types::{self, Error},
+            kubernetes::{
+                ApplyOptions, CreateOptions, DeleteOptions, GetOptions, Host, ListOptions, Page,
+                Preconditions, Projection,
+            },
+            types::{self, ConditionStatus, Error, Substitution},
         },
         limits::Limit,
     },
@@ -41,7 +44,7 @@ impl Host for Call {
         let by = subject.key.clone();
         let key = self.key(&r)?;
         self.may(Verb::Get, &key.gvk, &key.namespace)?;
-        let form = form(&options.fields);
+        let form = form(&options.projection);
         let object = if options.live {
             placed(&services, &key.gvk, &key.namespace).await?;
             // First the edge: what changes while the answer is on its way is told.
@@ -53,16 +56,14 @@ impl Host for Call {
             self.may_see(&services, &key).await?;
             self.cached(&services, &key, form).await?
         };
-        let json = object.map(|object| masked(&object, &options.fields));
+        let json = object.map(|object| project(&object, &options.projection));
         json.map(|json| self.given(json)).transpose()
     }
 
     #[instrument(name = "kubernetes.list", target = "spans", level = "trace", skip_all, fields(kind = gvk.kind, namespace = options.namespace.as_deref()), err(Debug, level = "trace"))]
     async fn list(&mut self, gvk: types::Gvk, options: ListOptions) -> Result<Page, Error> {
         let (_, services) = self.enter(HostCall::KubernetesList)?;
-        if let Some(cluster) = &options.cluster {
-            return Err(Error::Denied(format!("cluster `{cluster}` is not granted")));
-        }
+        check_cluster(options.cluster.as_deref())?;
         let gvk = super::kind(&gvk)?;
         let namespace = options.namespace.as_deref().unwrap_or("");
         if !segment(namespace) {
@@ -85,8 +86,8 @@ impl Host for Call {
             }
         };
         let limit = match options.limit {
-            0 => PAGE,
-            n => PAGE.min(n as usize),
+            None | Some(0) => PAGE,
+            Some(limit) => PAGE.min(limit as usize),
         };
         let lists = services
             .reach
@@ -101,7 +102,7 @@ impl Host for Call {
                 // What a field selector looks at may be anywhere in the object.
                 form: fields
                     .as_ref()
-                    .map_or_else(|| form(&options.fields), |_| Form::Whole),
+                    .map_or_else(|| form(&options.projection), |_| Form::Whole),
             });
         let lists: Vec<List> = lists.collect();
         let token = options.continue_token.as_deref();
@@ -110,12 +111,12 @@ impl Host for Call {
             false => self.list_cached(&services, lists, limit, token).await?,
         };
         self.listed += found.len();
-        if self.listed > self.terms.limits.objects as usize {
-            return Err(self.exceeded(Limit::Objects, "objects listed in one reconcile"));
+        if self.listed > self.terms.limits.listed_objects as usize {
+            return Err(self.exceeded(Limit::ListedObjects, "objects listed in one reconcile"));
         }
         let mut items = Vec::with_capacity(found.len());
         for (_, object) in &found {
-            items.push(self.given(masked(object, &options.fields))?);
+            items.push(self.given(project(object, &options.projection))?);
         }
         Ok(Page {
             items,
@@ -126,26 +127,30 @@ impl Host for Call {
     #[instrument(name = "kubernetes.require-ready", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn require_ready(&mut self, r: types::ObjectRef) -> Result<Vec<u8>, Error> {
         let (_, services) = self.enter(HostCall::KubernetesRequireReady)?;
-        let key = self.key(&r)?;
-        self.may(Verb::Get, &key.gvk, &key.namespace)?;
-        self.may_see(&services, &key).await?;
-        let object = self.cached(&services, &key, Form::Whole).await?;
-        let readiness = object.as_ref().map(|o| o.ready()).unwrap_or_default();
-        match object {
-            Some(object) if readiness.ready => self.given(object.json.to_vec()),
-            object => Err(Error::NotReady(types::NotReady {
-                ref_: r,
-                exists: object.is_some(),
-                reason: readiness.reason,
-                message: readiness.message,
-            })),
+        self.require(&services, r, "Ready", ConditionStatus::True).await
+    }
+
+    #[instrument(name = "kubernetes.require-condition", target = "spans", level = "trace", skip_all, fields(object = %Named(&r), condition = kind), err(Debug, level = "trace"))]
+    async fn require_condition(
+        &mut self,
+        r: types::ObjectRef,
+        kind: String,
+        status: ConditionStatus,
+    ) -> Result<Vec<u8>, Error> {
+        let (_, services) = self.enter(HostCall::KubernetesRequireCondition)?;
+        if kind.is_empty() {
+            return Err(Error::Invalid(
+                "the type of the required condition is empty".into(),
+            ));
         }
+        self.require(&services, r, &kind, status).await
     }
 
     #[instrument(name = "kubernetes.apply", target = "spans", level = "trace", skip_all, fields(object = Empty, sent = Empty), err(Debug, level = "trace"))]
-    async fn apply(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+    async fn apply(&mut self, object: Vec<u8>, options: ApplyOptions) -> Result<Vec<u8>, Error> {
         let (subject, services) = self.enter(HostCall::KubernetesApply)?;
         let by = subject.key.clone();
+        check_write_options(options.cluster.as_deref(), &options.substitutions)?;
         let said =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &subject.object.uid).hash(hasher));
         self.takes(object.len())?;
@@ -173,10 +178,11 @@ impl Host for Call {
     }
 
     #[instrument(name = "kubernetes.create", target = "spans", level = "trace", skip_all, fields(object = Empty), err(Debug, level = "trace"))]
-    async fn create(&mut self, object: Vec<u8>, options: WriteOptions) -> Result<Vec<u8>, Error> {
+    async fn create(&mut self, object: Vec<u8>, options: CreateOptions) -> Result<Vec<u8>, Error> {
         let (by, services) = self
             .enter(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
+        check_write_options(options.cluster.as_deref(), &options.substitutions)?;
         self.takes(object.len())?;
         let (key, object) = self.prepared(object, options.owned, Verb::Create)?;
         placed(&services, &key.gvk, &key.namespace).await?;
@@ -187,6 +193,46 @@ impl Host for Call {
         self.given(written.object.json.to_vec())
     }
 
+    #[instrument(name = "kubernetes.patch", target = "spans", level = "trace", skip_all, fields(object = %Named(&r), sent = Empty), err(Debug, level = "trace"))]
+    async fn patch(
+        &mut self,
+        r: types::ObjectRef,
+        patch: Vec<u8>,
+        preconditions: Preconditions,
+    ) -> Result<Vec<u8>, Error> {
+        let (subject, services) = self.enter(HostCall::KubernetesPatch)?;
+        let by = subject.key.clone();
+        self.takes(patch.len())?;
+        let key = self.key(&r)?;
+        self.may(Verb::Patch, &key.gvk, &key.namespace)?;
+        let patch = parse_patch(&patch)?;
+        if by == key {
+            return Err(Error::Invalid(
+                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
+                    .into(),
+            ));
+        }
+        placed(&services, &key.gvk, &key.namespace).await?;
+        self.may_patch(&services, &key).await?;
+        // A patch that is met by the live object already is not sent.
+        if let Some(live) = self.cached(&services, &key, Form::Whole).await?
+            && meets(&live, &preconditions)
+            && is_applied(&patch, &live.value())
+        {
+            Span::current().record("sent", false);
+            self.wrote(key, false);
+            return self.given(live.json.to_vec());
+        }
+        let patched = services
+            .effects
+            .merge_patch(self.writer(&by), &key, &patch, &preconditions)
+            .await;
+        let written = patched.map_err(|e| self.refused(e))?;
+        Span::current().record("sent", true);
+        self.wrote(key, true);
+        self.given(written.object.json.to_vec())
+    }
+
     #[instrument(name = "kubernetes.delete", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
     async fn delete(&mut self, r: types::ObjectRef, options: DeleteOptions) -> Result<(), Error> {
         let (_, services) = self.enter(HostCall::KubernetesDelete)?;
@@ -194,12 +240,9 @@ impl Host for Call {
         self.may(Verb::Delete, &key.gvk, &key.namespace)?;
         placed(&services, &key.gvk, &key.namespace).await?;
         let account = self.terms.grants.service_account();
-        let deleted = services.effects.delete(
-            account,
-            &key,
-            options.propagation.as_deref(),
-            options.uid.as_deref(),
-        );
+        let deleted = services
+            .effects
+            .delete(account, &key, options.propagation, &options.preconditions);
         deleted.await.map_err(|e| self.refused(e))?;
         self.wrote(key, true);
         Ok(())
@@ -331,6 +374,38 @@ impl Call {
         fits.count().max(1)
     }
 
+    /// Returns an object with a condition of this status, which is recorded as a dependency.
+    async fn require(
+        &mut self,
+        services: &Services,
+        r: types::ObjectRef,
+        kind: &str,
+        status: ConditionStatus,
+    ) -> Result<Vec<u8>, Error> {
+        let key = self.key(&r)?;
+        self.may(Verb::Get, &key.gvk, &key.namespace)?;
+        self.may_see(services, &key).await?;
+        let object = self.cached(services, &key, Form::Whole).await?;
+        let required = match status {
+            ConditionStatus::True => "True",
+            ConditionStatus::False => "False",
+            ConditionStatus::Unknown => "Unknown",
+        };
+        let state = object.as_ref().map(|o| o.check_condition(kind, required));
+        let state = state.unwrap_or_default();
+        match object {
+            Some(object) if state.ready => self.given(object.json.to_vec()),
+            object => Err(Error::NotReady(types::NotReady {
+                ref_: r,
+                condition: kind.to_owned(),
+                status,
+                exists: object.is_some(),
+                reason: state.reason,
+                message: state.message,
+            })),
+        }
+    }
+
     /// RBAC's part of reading one object.
     async fn may_see(&mut self, services: &Services, key: &ObjectRef) -> Result<(), Error> {
         self.reviewed(services, "get", key).await
@@ -421,21 +496,87 @@ fn foreign() -> Error {
     Error::Invalid("continue-token is not one of this host's".into())
 }
 
-/// How much of the objects a read needs.
-fn form(fields: &[String]) -> Form {
-    let metadata = |field: &String| field.split('.').next() == Some("metadata");
-    if !fields.is_empty() && fields.iter().all(metadata) {
-        Form::Metadata
-    } else {
-        Form::Whole
+/// Fails for options of a write that this host does not support yet.
+fn check_write_options(cluster: Option<&str>, substitutions: &[Substitution]) -> Result<(), Error> {
+    check_cluster(cluster)?;
+    if substitutions.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(
+        "substitutions in written objects yet: leave out `substitutions`".into(),
+    ))
+}
+
+/// Parses a merge patch. The metadata may change in labels and annotations alone: everything else belongs to the API
+/// server, or to finalizers and owners that the host maintains. The status belongs to the controller of the object.
+fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
+    let invalid = |what: &str| Error::Invalid(format!("patch: {what}"));
+    let patch: Value = serde_json::from_slice(patch).map_err(|e| invalid(&e.to_string()))?;
+    let Some(fields) = patch.as_object() else {
+        return Err(invalid("a JSON object is expected"));
+    };
+    if let Some(field) = ["apiVersion", "kind", "status"]
+        .into_iter()
+        .find(|f| fields.contains_key(*f))
+    {
+        return Err(invalid(&format!("{field} cannot be patched")));
+    }
+    if let Some(metadata) = fields.get("metadata") {
+        let Some(metadata) = metadata.as_object() else {
+            return Err(invalid("metadata is not an object"));
+        };
+        let other = metadata
+            .keys()
+            .find(|k| !matches!(k.as_str(), "labels" | "annotations"));
+        if let Some(field) = other {
+            return Err(invalid(&format!(
+                "metadata.{field} cannot be patched, only labels and annotations can"
+            )));
+        }
+    }
+    Ok(patch)
+}
+
+/// Returns whether a merge patch would leave a value unchanged.
+fn is_applied(patch: &Value, live: &Value) -> bool {
+    let Value::Object(patch) = patch else {
+        return patch == live;
+    };
+    patch.iter().all(|(key, value)| match (value, live.get(key)) {
+        (Value::Null, found) => found.is_none(),
+        (value, Some(live)) => is_applied(value, live),
+        // RFC 7386 creates an object for a patch that is one, even if it only removes fields.
+        (_, None) => false,
+    })
+}
+
+/// Returns whether an object meets preconditions.
+fn meets(object: &Object, preconditions: &Preconditions) -> bool {
+    let version = object.resource_version.to_string();
+    preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
+        && preconditions
+            .resource_version
+            .as_ref()
+            .is_none_or(|required| *required == version)
+}
+
+/// Returns the projection of the shared cache that a read needs.
+fn form(projection: &Projection) -> Form {
+    let is_metadata = |field: &String| field.split('.').next() == Some("metadata");
+    match projection {
+        Projection::Metadata => Form::Metadata,
+        Projection::Fields(fields) if !fields.is_empty() && fields.iter().all(is_metadata) => Form::Metadata,
+        Projection::Full | Projection::Fields(_) => Form::Whole,
     }
 }
 
-/// The object, or only some of its fields. The identity always comes.
-fn masked(object: &Object, fields: &[String]) -> Vec<u8> {
-    if fields.is_empty() {
-        return object.json.to_vec();
-    }
+/// Returns the part of an object that a read asks for.
+fn project(object: &Object, projection: &Projection) -> Vec<u8> {
+    let fields = match projection {
+        Projection::Full => return object.json.to_vec(),
+        Projection::Metadata => &["metadata".to_owned()][..],
+        Projection::Fields(fields) => fields,
+    };
     let whole = object.value();
     let mut part = json!({"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": {}});
     for identity in ["name", "namespace", "uid", "resourceVersion", "generation"] {
@@ -461,5 +602,92 @@ fn copy(from: &Value, to: &mut Value, path: &[&str]) {
             to.entry(*first).or_insert_with(|| Value::Object(Map::new())),
             rest,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patch_error(patch: &Value) -> String {
+        match parse_patch(patch.to_string().as_bytes()) {
+            Err(Error::Invalid(why)) => why,
+            other => panic!("{patch}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn patch_of_identity_status_or_foreign_metadata_is_invalid() {
+        for (patch, expected) in [
+            (json!([]), "a JSON object is expected"),
+            (json!({"kind": "Pod"}), "kind cannot be patched"),
+            (json!({"status": {}}), "status cannot be patched"),
+            (json!({"metadata": null}), "metadata is not an object"),
+            (
+                json!({"metadata": {"finalizers": []}}),
+                "metadata.finalizers cannot be patched",
+            ),
+            (
+                json!({"metadata": {"ownerReferences": null}}),
+                "metadata.ownerReferences",
+            ),
+            (json!({"metadata": {"uid": "1"}}), "metadata.uid"),
+        ] {
+            let error = patch_error(&patch);
+            assert!(error.contains(expected), "{error}");
+        }
+        let labels =
+            json!({"metadata": {"labels": {"a": null}, "annotations": {"b": "c"}}, "spec": {"x": 1}});
+        assert_eq!(parse_patch(labels.to_string().as_bytes()), Ok(labels));
+    }
+
+    #[test]
+    fn patch_that_changes_nothing_is_recognized() {
+        let live = json!({"spec": {"a": 1, "l": [1, 2]}, "metadata": {"labels": {"x": "y"}}});
+        for patch in [
+            json!({}),
+            json!({"spec": {"a": 1}}),
+            json!({"spec": {"b": null, "l": [1, 2]}}),
+            json!({"metadata": {"labels": {"x": "y", "gone": null}}}),
+        ] {
+            assert!(is_applied(&patch, &live), "{patch}");
+        }
+        for patch in [
+            json!({"spec": {"a": 2}}),
+            json!({"spec": {"a": null}}),
+            json!({"spec": {"l": [1]}}),
+            json!({"spec": {"b": {}}}),
+            json!({"spec": {"a": {"c": null}}}),
+        ] {
+            assert!(!is_applied(&patch, &live), "{patch}");
+        }
+    }
+
+    #[test]
+    fn metadata_projection_reads_metadata_alone() {
+        let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
+        let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
+        let read =
+            |projection| -> Value { serde_json::from_slice(&project(&object, &projection)).expect("JSON") };
+        let metadata = read(Projection::Metadata);
+        assert_eq!(metadata["metadata"]["labels"]["a"], "b");
+        assert!(
+            metadata.get("spec").is_none() && metadata.get("status").is_none(),
+            "{metadata}"
+        );
+        assert_eq!(metadata["kind"], "Thing");
+        assert_eq!(form(&Projection::Metadata), Form::Metadata);
+        let fields = Projection::Fields(vec!["spec".into(), "metadata.labels".into()]);
+        assert_eq!(form(&fields), Form::Whole);
+        let part = read(fields);
+        assert_eq!(
+            (&part["spec"]["s"], &part["metadata"]["name"]),
+            (&json!(1), &json!("x"))
+        );
+        assert_eq!(
+            form(&Projection::Fields(vec!["metadata.labels".into()])),
+            Form::Metadata
+        );
+        assert_eq!(form(&Projection::Fields(vec![])), Form::Whole);
     }
 }

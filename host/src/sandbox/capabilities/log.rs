@@ -92,7 +92,8 @@ impl Lines {
         if before == most {
             tracing::warn!(
                 plugin,
-                "more than {most} log lines in one call: the others are dropped"
+                limit = most,
+                "log line limit exceeded, dropping further lines"
             );
             if let Some(metrics) = metrics {
                 metrics.exceeded(Limit::LogLines);

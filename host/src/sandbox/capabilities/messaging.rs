@@ -1,4 +1,4 @@
-//! `messaging`: messages to named brokers. Declared, and not offered by this host yet.
+//! `messaging`: messages to named brokers. This host does not offer them yet.
 
 use tracing::instrument;
 
@@ -6,7 +6,7 @@ use super::Call;
 use crate::{
     contract::bindings::{
         messaging::{Host, Message},
-        types::Error,
+        types::{Error, UpstreamRef},
     },
     observe::metrics::HostCall,
 };
@@ -19,11 +19,12 @@ impl Host for Call {
         skip_all,
         err(Debug, level = "trace")
     )]
-    async fn publish(&mut self, broker: String, message: Message) -> Result<(), Error> {
+    async fn publish(&mut self, broker: UpstreamRef, message: Message) -> Result<(), Error> {
         self.enter(HostCall::MessagingPublish)?;
         self.takes(message.body.len())?;
         Err(Error::Unsupported(format!(
-            "messaging.publish: this host has no brokers yet (asked for `{broker}`)"
+            "messaging.publish yet: the message for broker `{}` was not sent",
+            broker.name
         )))
     }
 }

@@ -9,7 +9,7 @@ use crate::{
         limits::Limit,
     },
     kube::{
-        references::{circle, holds, marked},
+        references::{circle, holders, holds, marked},
         scope::Form,
     },
     observe::metrics::HostCall,
@@ -57,6 +57,8 @@ impl Host for Call {
             if object.deleting() {
                 return Err(Error::NotReady(types::NotReady {
                     ref_: r,
+                    condition: "Ready".into(),
+                    status: types::ConditionStatus::True,
                     exists: true,
                     reason: "Deleting".into(),
                     message: format!("{key} is being deleted: it can't be held any more"),
@@ -72,5 +74,27 @@ impl Host for Call {
         }
         self.holds.insert(key);
         Ok(())
+    }
+
+    #[instrument(name = "references.list-holders", target = "spans", level = "trace", skip_all, fields(object = %Named(&r)), err(Debug, level = "trace"))]
+    async fn list_holders(&mut self, r: types::ObjectRef) -> Result<Vec<types::ObjectRef>, Error> {
+        let (_, services) = self.enter(HostCall::ReferencesListHolders)?;
+        let key = self.key(&r)?;
+        self.allow(&Access::Kubernetes {
+            verb: Verb::Get,
+            gvk: &key.gvk,
+            namespace: &key.namespace,
+        })?;
+        super::kubernetes::placed(&services, &key.gvk, &key.namespace).await?;
+        self.reviewed(&services, "get", &key).await?;
+        let object = self.cached(&services, &key, Form::Metadata).await?;
+        let mut found: Vec<_> = object
+            .iter()
+            .flat_map(|object| holders(object))
+            .filter_map(|holder| holder.object)
+            .collect();
+        found.sort_by(|a, b| (&a.gvk.kind, &a.namespace, &a.name).cmp(&(&b.gvk.kind, &b.namespace, &b.name)));
+        self.gives(found.iter().map(|holder| holder.to_string().len()).sum())?;
+        Ok(found.iter().map(Into::into).collect())
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     client::api::Cluster,
     contract::{
         bindings::{
-            clock, config, events, http, kubernetes, log, memo, messaging, metrics, references, status,
+            cache, clock, config, events, http, kubernetes, log, messaging, metrics, references, status,
         },
         inspection,
     },
@@ -66,7 +66,7 @@ fn entries() -> Vec<(&'static str, Entry)> {
                     config_map(),
                     kubernetes::GetOptions {
                         live: false,
-                        fields: vec![],
+                        projection: kubernetes::Projection::Full,
                     },
                 ))
             }),
@@ -79,8 +79,8 @@ fn entries() -> Vec<(&'static str, Entry)> {
                     namespace: Some("a".into()),
                     label_selector: None,
                     field_selector: None,
-                    fields: vec![],
-                    limit: 0,
+                    projection: kubernetes::Projection::Full,
+                    limit: None,
                     continue_token: None,
                     live: false,
                 };
@@ -94,31 +94,52 @@ fn entries() -> Vec<(&'static str, Entry)> {
             }),
         ),
         (
+            "kubernetes.require-condition",
+            Needs(Need::Verb(Verb::Get), |c| {
+                let status = types::ConditionStatus::True;
+                once(kubernetes::Host::require_condition(
+                    c,
+                    config_map(),
+                    "Available".into(),
+                    status,
+                ))
+            }),
+        ),
+        (
             "kubernetes.apply",
             Needs(Need::Verb(Verb::Apply), |c| {
-                let options = kubernetes::WriteOptions {
-                    owned: false,
-                    force: true,
-                };
-                once(kubernetes::Host::apply(c, object(), options))
+                once(kubernetes::Host::apply(c, object(), apply_options(None, vec![])))
             }),
         ),
         (
             "kubernetes.create",
             Needs(Need::Verb(Verb::Create), |c| {
-                let options = kubernetes::WriteOptions {
+                let options = kubernetes::CreateOptions {
+                    cluster: None,
                     owned: false,
-                    force: false,
+                    substitutions: vec![],
                 };
                 once(kubernetes::Host::create(c, object(), options))
+            }),
+        ),
+        (
+            "kubernetes.patch",
+            Needs(Need::Verb(Verb::Patch), |c| {
+                let patch = br#"{"data":{"a":"b"}}"#.to_vec();
+                once(kubernetes::Host::patch(
+                    c,
+                    config_map(),
+                    patch,
+                    no_preconditions(),
+                ))
             }),
         ),
         (
             "kubernetes.delete",
             Needs(Need::Verb(Verb::Delete), |c| {
                 let options = kubernetes::DeleteOptions {
-                    propagation: None,
-                    uid: None,
+                    propagation: kubernetes::Propagation::Background,
+                    preconditions: no_preconditions(),
                 };
                 once(kubernetes::Host::delete(c, config_map(), options))
             }),
@@ -127,6 +148,12 @@ fn entries() -> Vec<(&'static str, Entry)> {
             "references.hold",
             Needs(Need::Verb(Verb::Hold), |c| {
                 once(references::Host::hold(c, config_map()))
+            }),
+        ),
+        (
+            "references.list-holders",
+            Needs(Need::Verb(Verb::Get), |c| {
+                once(references::Host::list_holders(c, config_map()))
             }),
         ),
         (
@@ -143,7 +170,7 @@ fn entries() -> Vec<(&'static str, Entry)> {
         (
             "http.secret-digest",
             Needs(Need::Secrets, |c| {
-                once(http::Host::secret_digest(c, None, "s".into(), "k".into()))
+                once(http::Host::secret_digest(c, secret_key()))
             }),
         ),
         (
@@ -166,26 +193,16 @@ fn entries() -> Vec<(&'static str, Entry)> {
                     path_and_query: "/".into(),
                     select: vec![],
                     until: vec![],
-                    last: 0,
-                    bytes: 0,
-                    timeout: 0,
+                    max_events: None,
+                    max_bytes: None,
+                    timeout: None,
                 };
                 once(http::Host::read_events(c, query))
             }),
         ),
         (
             "messaging.publish",
-            Unsupported(|c| {
-                let message = messaging::Message {
-                    exchange: String::new(),
-                    routing_key: String::new(),
-                    headers: vec![],
-                    content_type: None,
-                    body: vec![],
-                    persistent: false,
-                };
-                once(messaging::Host::publish(c, "b".into(), message))
-            }),
+            Unsupported(|c| once(messaging::Host::publish(c, upstream(), message()))),
         ),
         (
             "events.emit",
@@ -214,16 +231,16 @@ fn entries() -> Vec<(&'static str, Entry)> {
             Free("what the administrator gave to this very plugin"),
         ),
         (
-            "memo.get",
-            Free("its own scratch of this very object, limited in size"),
+            "cache.get",
+            Free("a cache of the plugin and object alone, limited in size"),
         ),
         (
-            "memo.put",
-            Free("its own scratch of this very object, limited in size"),
+            "cache.set",
+            Free("a cache of the plugin and object alone, limited in size"),
         ),
         (
-            "memo.remove",
-            Free("its own scratch of this very object, limited in size"),
+            "cache.delete",
+            Free("a cache of the plugin and object alone, limited in size"),
         ),
     ]
 }
@@ -240,28 +257,89 @@ fn object() -> Vec<u8> {
     br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"a"}}"#.to_vec()
 }
 
-fn upstream() -> http::Upstream {
-    http::Upstream {
+fn no_preconditions() -> kubernetes::Preconditions {
+    kubernetes::Preconditions {
+        uid: None,
+        resource_version: None,
+    }
+}
+
+fn apply_options(
+    cluster: Option<String>,
+    substitutions: Vec<types::Substitution>,
+) -> kubernetes::ApplyOptions {
+    kubernetes::ApplyOptions {
+        cluster,
+        owned: false,
+        force: true,
+        substitutions,
+    }
+}
+
+fn secret_key() -> types::SecretKeyRef {
+    types::SecretKeyRef {
+        cluster: None,
+        namespace: None,
+        name: "s".into(),
+        key: "k".into(),
+    }
+}
+
+fn substitution(source: types::SecretSource) -> types::Substitution {
+    types::Substitution {
+        placeholder: "a-placeholder-long-enough".into(),
+        source,
+        encoding: types::Encoding::Plain,
+    }
+}
+
+fn message() -> messaging::Message {
+    messaging::Message {
+        exchange: String::new(),
+        routing_key: String::new(),
+        properties: types::MessageProperties {
+            content_type: None,
+            content_encoding: None,
+            headers: vec![],
+            persistent: false,
+            priority: None,
+            correlation_id: None,
+            reply_to: None,
+            expiration: None,
+            message_id: None,
+            timestamp: None,
+            type_: None,
+            user_id: None,
+            app_id: None,
+        },
+        body: vec![],
+        mandatory: false,
+    }
+}
+
+fn upstream() -> types::UpstreamRef {
+    types::UpstreamRef {
+        cluster: None,
         namespace: None,
         name: "u".into(),
     }
 }
 
-fn request(substitutions: Vec<http::Substitution>) -> http::Request {
+fn request(substitutions: Vec<types::Substitution>) -> http::Request {
     http::Request {
         upstream: upstream(),
-        method: "GET".into(),
+        method: http::Method::Get,
         path_and_query: "/".into(),
         headers: vec![],
         body: None,
         substitutions,
-        timeout: 0,
+        timeout: None,
     }
 }
 
 fn everything() -> Permissions {
     let text = "
-kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, delete, hold]}]
+kubernetes: [{kinds: [ConfigMap, Secret], verbs: [get, list, apply, create, patch, delete, hold]}]
 upstreams: [{}]
 secrets: [{}]
 events: true
@@ -294,9 +372,9 @@ impl World {
             reviewer: Reviewer::new(cluster.clone()),
             effects: Arc::new(Effects::new(cluster, store, router)),
             recorder: Recorder::default(),
-            upstreams: Clients::default(),
-            streams: Streams::new(Gate::default(), |_, _| {}),
-            memo: Memo::default(),
+            upstreams: ClientPool::default(),
+            streams: EventStreams::new(Gate::default(), |_, _| {}),
+            object_cache: ObjectCache::default(),
             metrics: Arc::default(),
             gate: Gate::default(),
             lease: None,
@@ -328,7 +406,7 @@ impl World {
             events: granted.events,
             ..Grant::default()
         };
-        let terms = Terms {
+        let terms = PluginPolicy {
             plugin: "p".into(),
             grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
             config: b"{}".to_vec(),
@@ -353,7 +431,7 @@ fn every_import_has_an_entry() {
     );
     let gone: Vec<_> = known.difference(&imports).collect();
     assert!(gone.is_empty(), "no longer in the contract: {gone:?}");
-    assert!(imports.len() >= 24, "{imports:?}");
+    assert!(imports.len() >= 27, "{imports:?}");
 }
 
 #[tokio::test]
@@ -397,7 +475,7 @@ async fn every_import_is_refused_without_its_grant() {
         }
     }
     println!("{refused} imports refused without their grants");
-    assert!(refused >= 13);
+    assert!(refused >= 16);
 }
 
 #[tokio::test]
@@ -424,7 +502,7 @@ async fn what_is_refused_asks_nobody() {
 #[tokio::test]
 async fn in_describe_nothing_may_be_used() {
     let grant = Grant::default();
-    let terms = Arc::new(Terms {
+    let terms = Arc::new(PluginPolicy {
         plugin: "p".into(),
         grants: PluginGrants::new("p", "", None, grant),
         config: br#"{"a": 1}"#.to_vec(),
@@ -445,8 +523,8 @@ async fn in_describe_nothing_may_be_used() {
     let mut sealed = Call::new(terms, None);
     assert_eq!(config::Host::get(&mut sealed).await, b"{}");
     assert_eq!(clock::Host::now(&mut sealed).await, 0);
-    assert_eq!(memo::Host::get(&mut sealed, "k".into()).await, None);
-    assert!(memo::Host::put(&mut sealed, "k".into(), vec![1]).await.is_err());
+    assert_eq!(cache::Host::get(&mut sealed, "k".into()).await, None);
+    assert!(cache::Host::set(&mut sealed, "k".into(), vec![1]).await.is_err());
     assert!(
         status::Host::checkpoint(&mut sealed, b"{}".to_vec())
             .await
@@ -461,22 +539,91 @@ async fn in_describe_nothing_may_be_used() {
 #[tokio::test]
 async fn a_secret_in_a_body_is_refused_without_its_grant() {
     let world = World::new();
-    let substitution = || http::Substitution {
-        placeholder: "a-placeholder-long-enough".into(),
-        namespace: None,
-        secret: "s".into(),
-        key: "k".into(),
-        encoding: http::Encoding::Plain,
+    let sources = [
+        || types::SecretSource::Key(secret_key()),
+        || {
+            types::SecretSource::Basic(types::BasicCredentials {
+                username: types::Username::Literal("ada".into()),
+                password: secret_key(),
+            })
+        },
+        || {
+            types::SecretSource::Basic(types::BasicCredentials {
+                username: types::Username::Secret(secret_key()),
+                password: secret_key(),
+            })
+        },
+    ];
+    for source in sources {
+        let substitutions = || vec![substitution(source())];
+        let mut call = world.call(everything(), &Need::Secrets.without());
+        let answer = once(http::Host::send(&mut call, request(substitutions())));
+        assert!(
+            matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")),
+            "{answer:?}"
+        );
+        let mut call = world.call(everything(), &everything());
+        let answer = once(http::Host::send(&mut call, request(substitutions())));
+        assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    }
+}
+
+/// Parts of the contract that this host does not implement yet fail before anything is read or sent.
+#[tokio::test]
+async fn unimplemented_uses_fail_as_unsupported() {
+    let world = World::new();
+    let elsewhere = || Some("fleet/east".to_owned());
+    let reference = || types::ObjectRef {
+        cluster: elsewhere(),
+        ..config_map()
     };
-    let mut call = world.call(everything(), &Need::Secrets.without());
-    let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
-    assert!(
-        matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")),
-        "{answer:?}"
-    );
     let mut call = world.call(everything(), &everything());
-    let answer = once(http::Host::send(&mut call, request(vec![substitution()])));
-    assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    let mut answers = Vec::new();
+    let get = kubernetes::GetOptions {
+        live: false,
+        projection: kubernetes::Projection::Full,
+    };
+    answers.push(once(kubernetes::Host::get(&mut call, reference(), get)));
+    let list = kubernetes::ListOptions {
+        cluster: elsewhere(),
+        namespace: Some("a".into()),
+        label_selector: None,
+        field_selector: None,
+        projection: kubernetes::Projection::Metadata,
+        limit: None,
+        continue_token: None,
+        live: false,
+    };
+    answers.push(once(kubernetes::Host::list(&mut call, config_map().gvk, list)));
+    for (cluster, substitutions) in [
+        (elsewhere(), vec![]),
+        (None, vec![substitution(types::SecretSource::Key(secret_key()))]),
+    ] {
+        let apply = apply_options(cluster.clone(), substitutions.clone());
+        answers.push(once(kubernetes::Host::apply(&mut call, object(), apply)));
+        let create = kubernetes::CreateOptions {
+            cluster,
+            owned: false,
+            substitutions,
+        };
+        answers.push(once(kubernetes::Host::create(&mut call, object(), create)));
+    }
+    let patch = kubernetes::Host::patch(&mut call, reference(), b"{}".to_vec(), no_preconditions());
+    answers.push(once(patch));
+    answers.push(once(references::Host::hold(&mut call, reference())));
+    answers.push(once(references::Host::list_holders(&mut call, reference())));
+    let secret = types::SecretKeyRef {
+        cluster: elsewhere(),
+        ..secret_key()
+    };
+    answers.push(once(http::Host::secret_digest(&mut call, secret)));
+    let mut asked = request(vec![]);
+    asked.upstream.cluster = elsewhere();
+    answers.push(once(http::Host::send(&mut call, asked)));
+    for answer in answers {
+        assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
+    }
+    assert!(call.reads.is_empty() && !world.asked());
 }
 
 /// Secrets are no ConfigMaps: what covers their kind does not show them.
@@ -496,13 +643,13 @@ async fn secrets_are_not_shown_by_any_verb() {
     };
     let body = || br#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"a"}}"#.to_vec();
     let mut call = world.call(everything(), &everything());
-    for (live, fields) in [
-        (false, vec![]),
-        (true, vec![]),
-        (false, vec!["data".into()]),
-        (false, vec!["metadata".into()]),
+    for (live, projection) in [
+        (false, kubernetes::Projection::Full),
+        (true, kubernetes::Projection::Full),
+        (false, kubernetes::Projection::Fields(vec!["data".into()])),
+        (false, kubernetes::Projection::Metadata),
     ] {
-        let options = kubernetes::GetOptions { live, fields };
+        let options = kubernetes::GetOptions { live, projection };
         let answer = once(kubernetes::Host::get(&mut call, secret(), options));
         assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     }
@@ -512,8 +659,8 @@ async fn secrets_are_not_shown_by_any_verb() {
             namespace: Some("a".into()),
             label_selector: None,
             field_selector: Some("data.password=aHVudGVy".into()),
-            fields: vec!["metadata.name".into()],
-            limit: 0,
+            projection: kubernetes::Projection::Metadata,
+            limit: None,
             continue_token: None,
             live,
         };
@@ -522,11 +669,30 @@ async fn secrets_are_not_shown_by_any_verb() {
     }
     let answer = once(kubernetes::Host::require_ready(&mut call, secret()));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    let status = types::ConditionStatus::False;
+    let answer = once(kubernetes::Host::require_condition(
+        &mut call,
+        secret(),
+        "X".into(),
+        status,
+    ));
+    assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
+    let patch = kubernetes::Host::patch(&mut call, secret(), b"{}".to_vec(), no_preconditions());
+    let answer = once(patch);
+    assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     for force in [false, true] {
-        let options = kubernetes::WriteOptions { owned: false, force };
+        let options = kubernetes::ApplyOptions {
+            force,
+            ..apply_options(None, vec![])
+        };
         let answer = once(kubernetes::Host::apply(&mut call, body(), options));
         assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
-        let answer = once(kubernetes::Host::create(&mut call, body(), options));
-        assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     }
+    let options = kubernetes::CreateOptions {
+        cluster: None,
+        owned: false,
+        substitutions: vec![],
+    };
+    let answer = once(kubernetes::Host::create(&mut call, body(), options));
+    assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
 }

@@ -50,11 +50,11 @@ pub fn component(
         if let Some(component) = kept(engine, &file) {
             return Ok(component);
         }
-        tracing::warn!(file = %file.display(), "the compiler has not kept the code: compiling here");
+        tracing::warn!(file = %file.display(), "compiler process stored no code, compiling in-process");
     }
     let component = Component::new(engine, wasm)?;
     if let Err(e) = keep(&component, &cache.directory, &file) {
-        tracing::warn!(file = %file.display(), "compiled code is not kept: {e:#}");
+        tracing::warn!(file = %file.display(), error = format!("{e:#}"), "storing compiled code failed");
     }
     Ok(component)
 }
@@ -70,7 +70,7 @@ fn kept(engine: &Engine, file: &Path) -> Option<Component> {
     match unsafe { Component::deserialize_file(engine, file) } {
         Ok(component) => Some(component),
         Err(e) => {
-            tracing::warn!(file = %file.display(), "compiling anew: {e:#}");
+            tracing::warn!(file = %file.display(), error = format!("{e:#}"), "loading compiled code failed, recompiling");
             // Or else another process would find it, too, and have nothing to do.
             let _ = std::fs::remove_file(file);
             None
@@ -118,7 +118,7 @@ fn elsewhere(program: &Path, directory: &Path, arguments: &[String], wasm: &[u8]
     let mut child = match child {
         Ok(child) => child,
         Err(e) => {
-            tracing::warn!(program = %program.display(), "no compiler: {e}; compiling here");
+            tracing::warn!(program = %program.display(), error = %e, "starting compiler process failed, compiling in-process");
             return Ok(());
         }
     };

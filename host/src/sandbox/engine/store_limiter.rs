@@ -128,10 +128,10 @@ mod tests {
         contract::trap::Trap,
         policy::{
             grants::{Grant, PluginGrants},
-            plugin_policy::Terms,
+            plugin_policy::PluginPolicy,
         },
         sandbox::{
-            capabilities::{Call, Door},
+            capabilities::{Call, HostCalls},
             engine::{Engine, State, trap::explain},
         },
     };
@@ -167,7 +167,7 @@ mod tests {
             ..Limits::default()
         };
         for (memory, wanted) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
-            let terms = Terms {
+            let terms = PluginPolicy {
                 plugin: "p".into(),
                 grants: PluginGrants::new("p", "", None, Grant::default()),
                 config: Vec::new(),
@@ -176,7 +176,7 @@ mod tests {
             let mut store = Store::new(
                 &engine.engine,
                 State {
-                    door: Door(Call::new(Arc::new(terms), None)),
+                    door: HostCalls(Call::new(Arc::new(terms), None)),
                     allowance: Allowance::new(&limits, Arc::new(Meter::new(engine.turns.clone()))),
                     wasi: None,
                     table: ResourceTable::new(),

@@ -11,8 +11,8 @@ use crate::contract::{
 /// What an error of the call was.
 pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
     let text = format!("{error:#}");
-    if cpu > limits.cpu && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
-        return Trap::Cpu(limits.cpu);
+    if cpu > limits.cpu_time && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
+        return Trap::CpuTime(limits.cpu_time);
     }
     match error.downcast_ref() {
         Some(Exceeded(Limit::TableElements)) => return Trap::Tables(limits.table_elements),

@@ -1,4 +1,7 @@
-//! Credentials for registries, as Docker's config.json has them.
+//! Credentials of registries, in the format of Docker's config.json.
+//!
+//! Our own parser: `docker_credential` runs credential helpers named by the file also when the file comes from a
+//! Secret.
 
 use std::{
     collections::BTreeMap,
@@ -13,56 +16,56 @@ use serde::Deserialize;
 
 use super::Reference;
 
-/// Who we are, for each registry.
+/// Credentials by registry.
 #[derive(Clone, Default)]
-pub struct Auth {
-    places: BTreeMap<String, Credential>,
+pub struct RegistryAuth {
+    places: BTreeMap<String, RegistryCredential>,
 }
 
-/// Who we are, for one registry.
+/// The credential of one registry.
 #[derive(Clone)]
-pub(super) enum Credential {
-    /// A name and a password, or an access token in its place.
+pub(super) enum RegistryCredential {
+    /// A user name with a password or an access token.
     Basic { username: String, password: String },
-    /// Exchanged for a token.
+    /// An identity token, exchanged for an access token.
     Refresh(String),
-    /// Used as it is.
+    /// An access token, used as it is.
     Bearer(String),
 }
 
-impl fmt::Debug for Auth {
+impl fmt::Debug for RegistryAuth {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.debug_set().entries(self.places.keys()).finish()
     }
 }
 
-/// Why there are no credentials. Never has any of the file's text in it but names.
+/// The error of unreadable credentials. It contains no text of the file except names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// Not a config.json.
+    /// The file is not a config.json.
     #[error("no Docker config.json: {0}")]
     Malformed(String),
-    /// A helper that did not help.
+    /// A credential helper failed.
     #[error("docker-credential-{helper}: {message}")]
     Helper {
-        /// Its name.
+        /// Name of the helper.
         helper: String,
-        /// What went wrong.
+        /// The failure.
         message: String,
     },
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Config {
-    auths: BTreeMap<String, Entry>,
+struct DockerConfig {
+    auths: BTreeMap<String, AuthEntry>,
     cred_helpers: BTreeMap<String, String>,
     creds_store: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: String,
     username: String,
     password: String,
@@ -70,29 +73,29 @@ struct Entry {
     registrytoken: String,
 }
 
-impl Config {
+impl DockerConfig {
     fn parse(json: &[u8]) -> Result<Self, AuthError> {
-        // serde's own words may quote what is there.
+        // serde's message may quote the file.
         serde_json::from_slice(json).map_err(|e| {
             AuthError::Malformed(format!("it breaks in line {}, column {}", e.line(), e.column()))
         })
     }
 }
 
-impl Entry {
-    fn credential(self, place: &str) -> Result<Option<Credential>, AuthError> {
+impl AuthEntry {
+    fn to_credential(self, place: &str) -> Result<Option<RegistryCredential>, AuthError> {
         if !self.registrytoken.is_empty() {
-            return Ok(Some(Credential::Bearer(self.registrytoken)));
+            return Ok(Some(RegistryCredential::Bearer(self.registrytoken)));
         }
         if !self.identitytoken.is_empty() {
-            return Ok(Some(Credential::Refresh(self.identitytoken)));
+            return Ok(Some(RegistryCredential::Refresh(self.identitytoken)));
         }
         if !self.auth.is_empty() {
             let decoded = BASE64_STANDARD.decode(self.auth.trim()).ok();
             let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
             let pair = text.as_deref().and_then(|text| text.split_once(':'));
             return match pair {
-                Some((username, password)) => Ok(Some(Credential::Basic {
+                Some((username, password)) => Ok(Some(RegistryCredential::Basic {
                     username: username.into(),
                     password: password.trim_end_matches('\0').into(),
                 })),
@@ -101,39 +104,39 @@ impl Entry {
                 ))),
             };
         }
-        Ok((!self.username.is_empty()).then_some(Credential::Basic {
+        Ok((!self.username.is_empty()).then_some(RegistryCredential::Basic {
             username: self.username,
             password: self.password,
         }))
     }
 }
 
-impl Auth {
-    /// Nobody in particular.
+impl RegistryAuth {
+    /// No credentials.
     pub fn anonymous() -> Self {
         Self::default()
     }
 
-    /// Reads a Docker config.json, which is what a Secret of type `kubernetes.io/dockerconfigjson` has in
-    /// `.dockerconfigjson`. Credential helpers in it are not run.
+    /// Parses a Docker config.json, as a Secret of type `kubernetes.io/dockerconfigjson` contains it in
+    /// `.dockerconfigjson`. Credential helpers named in it are not run.
     pub fn from_docker_config(json: &[u8]) -> Result<Self, AuthError> {
-        Self::of(Config::parse(json)?.auths)
+        Self::from_entries(DockerConfig::parse(json)?.auths)
     }
 
-    fn of(auths: BTreeMap<String, Entry>) -> Result<Self, AuthError> {
+    fn from_entries(auths: BTreeMap<String, AuthEntry>) -> Result<Self, AuthError> {
         let mut places = BTreeMap::new();
         for (place, entry) in auths {
-            if let Some(credential) = entry.credential(&place)? {
-                places.insert(normal(&place), credential);
+            if let Some(credential) = entry.to_credential(&place)? {
+                places.insert(normalize_place(&place), credential);
             }
         }
         Ok(Self { places })
     }
 
-    /// A person's own credentials for this registry: of this file, or of the config.json that `docker login` writes.
-    /// Runs the credential helper it names.
-    pub fn of_user(file: Option<&Path>, reference: &Reference) -> Result<Self, AuthError> {
-        let Some(path) = file.map(Path::to_owned).or_else(docker_config) else {
+    /// The user's credentials for a registry, from this file or the config.json that `docker login` writes. Runs the
+    /// credential helper named in it.
+    pub fn from_user_config(file: Option<&Path>, reference: &Reference) -> Result<Self, AuthError> {
+        let Some(path) = file.map(Path::to_owned).or_else(docker_config_path) else {
             return Ok(Self::anonymous());
         };
         let json = match std::fs::read(&path) {
@@ -141,39 +144,39 @@ impl Auth {
             Err(_) if file.is_none() => return Ok(Self::anonymous()),
             Err(e) => return Err(AuthError::Malformed(format!("{}: {e}", path.display()))),
         };
-        let config = Config::parse(&json).map_err(|e| match e {
+        let config = DockerConfig::parse(&json).map_err(|e| match e {
             AuthError::Malformed(why) => AuthError::Malformed(format!("{}: {why}", path.display())),
             e => e,
         })?;
         let registry = reference.registry();
-        let mut auth = Self::of(config.auths)?;
+        let mut auth = Self::from_entries(config.auths)?;
         let mut helpers = config.cred_helpers.into_iter();
         let helper = helpers
-            .find(|(place, _)| normal(place) == registry)
+            .find(|(place, _)| normalize_place(place) == registry)
             .map(|(_, helper)| helper);
-        if auth.credential(reference).is_none()
+        if auth.credential_for(reference).is_none()
             && let Some(helper) = helper.or(config.creds_store)
-            && let Some(credential) = ask(&helper, registry)?
+            && let Some(credential) = run_credential_helper(&helper, registry)?
         {
             auth.places.insert(registry.into(), credential);
         }
         Ok(auth)
     }
 
-    /// The credential for a repository: the longest place that it is in.
-    pub(super) fn credential(&self, reference: &Reference) -> Option<&Credential> {
+    /// The credential of a repository: that of the longest place that covers it.
+    pub(super) fn credential_for(&self, reference: &Reference) -> Option<&RegistryCredential> {
         let mut places: Vec<_> = self
             .places
             .iter()
-            .filter(|(place, _)| covers(place, reference))
+            .filter(|(place, _)| place_covers(place, reference))
             .collect();
         places.sort_by_key(|(place, _)| place.len());
         places.pop().map(|(_, credential)| credential)
     }
 }
 
-/// `https://ghcr.io/v2/` is `ghcr.io`.
-fn normal(place: &str) -> String {
+/// Normalizes a place: `https://ghcr.io/v2/` is `ghcr.io`.
+fn normalize_place(place: &str) -> String {
     let place = place
         .split_once("://")
         .map_or(place, |(_, place)| place)
@@ -191,8 +194,9 @@ fn normal(place: &str) -> String {
     }
 }
 
-/// A place is a registry, perhaps with a path; `*` stands for one part of the host's name, as Kubernetes has it.
-fn covers(place: &str, reference: &Reference) -> bool {
+/// A place covers a reference: it is a registry with an optional path; `*` matches one label of the host name, as in
+/// Kubernetes.
+fn place_covers(place: &str, reference: &Reference) -> bool {
     let (host, path) = place.split_once('/').unwrap_or((place, ""));
     let (mut theirs, mut ours) = (host.split('.'), reference.registry().split('.'));
     let same = loop {
@@ -210,14 +214,14 @@ fn covers(place: &str, reference: &Reference) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-fn docker_config() -> Option<PathBuf> {
+fn docker_config_path() -> Option<PathBuf> {
     let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
     Some(directory.or_else(home)?.join("config.json"))
 }
 
 /// Runs `docker-credential-HELPER get`.
-fn ask(helper: &str, registry: &str) -> Result<Option<Credential>, AuthError> {
+fn run_credential_helper(helper: &str, registry: &str) -> Result<Option<RegistryCredential>, AuthError> {
     let fail = |message: String| AuthError::Helper {
         helper: helper.chars().take(64).collect(),
         message,
@@ -241,12 +245,12 @@ fn ask(helper: &str, registry: &str) -> Result<Option<Credential>, AuthError> {
         .spawn()
         .map_err(|e| fail(format!("{e}; `docker login` has named it in config.json")))?;
     if let Some(mut input) = child.stdin.take() {
-        // One that ends without reading says no below.
+        // A helper that exits without reading fails below.
         let _ = input.write_all(server.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| fail(e.to_string()))?;
     if !output.status.success() {
-        // It knows none.
+        // The helper knows no credential for the registry.
         return Ok(None);
     }
     #[derive(Deserialize)]
@@ -258,8 +262,8 @@ fn ask(helper: &str, registry: &str) -> Result<Option<Credential>, AuthError> {
     let answer: Answer = serde_json::from_slice(&output.stdout)
         .map_err(|_| fail("its answer is not {Username, Secret}".into()))?;
     Ok(Some(match &*answer.username {
-        "<token>" => Credential::Refresh(answer.secret),
-        _ => Credential::Basic {
+        "<token>" => RegistryCredential::Refresh(answer.secret),
+        _ => RegistryCredential::Basic {
             username: answer.username,
             password: answer.secret,
         },
@@ -271,17 +275,17 @@ mod tests {
     use super::*;
 
     fn user(config: &str, reference: &str) -> Option<String> {
-        let auth = Auth::from_docker_config(config.as_bytes()).expect("a config");
-        match auth.credential(&reference.parse().expect(reference))? {
-            Credential::Basic { username, password } => Some(format!("{username}/{password}")),
-            Credential::Refresh(token) => Some(format!("refresh {token}")),
-            Credential::Bearer(token) => Some(format!("bearer {token}")),
+        let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("a config");
+        match auth.credential_for(&reference.parse().expect(reference))? {
+            RegistryCredential::Basic { username, password } => Some(format!("{username}/{password}")),
+            RegistryCredential::Refresh(token) => Some(format!("refresh {token}")),
+            RegistryCredential::Bearer(token) => Some(format!("bearer {token}")),
         }
     }
 
     #[test]
-    fn reads_what_docker_and_kubernetes_write() {
-        // me:s3cret
+    fn docker_config_of_all_forms_is_parsed() {
+        // The user me with the password s3cret.
         let config = r#"{"auths": {
             "ghcr.io": {"auth": "bWU6czNjcmV0"},
             "ghcr.io/team": {"username": "team", "password": "p:q"},
@@ -305,17 +309,17 @@ mod tests {
         ] {
             assert_eq!(user(config, reference).as_deref(), expected, "{reference}");
         }
-        let auth = Auth::from_docker_config(config.as_bytes()).expect("a config");
+        let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("a config");
         assert!(!format!("{auth:?}").contains("s3cret"));
     }
 
     #[test]
-    fn errors_quote_nothing() {
+    fn malformed_config_error_quotes_nothing() {
         for config in [
             r#"{"auths": "hunter2"}"#,
             r#"{"auths": {"a.io": {"auth": "hunter2"}}}"#,
         ] {
-            let error = Auth::from_docker_config(config.as_bytes())
+            let error = RegistryAuth::from_docker_config(config.as_bytes())
                 .expect_err(config)
                 .to_string();
             assert!(!error.contains("hunter2"), "{error}");
@@ -324,10 +328,16 @@ mod tests {
     }
 
     #[test]
-    fn helpers_are_named_and_nothing_else() {
-        let error = ask("../../bin/sh", "a.io").err().expect("no helper").to_string();
+    fn helper_with_invalid_name_is_not_run() {
+        let error = run_credential_helper("../../bin/sh", "a.io")
+            .err()
+            .expect("no helper")
+            .to_string();
         assert!(error.contains("not the name"), "{error}");
-        let error = ask("is-not-there", "a.io").err().expect("no helper").to_string();
+        let error = run_credential_helper("is-not-there", "a.io")
+            .err()
+            .expect("no helper")
+            .to_string();
         assert!(error.starts_with("docker-credential-is-not-there"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! What was pulled, on disk: blobs by digest, signatures beside them.
+//! A cache of pulled content on disk: blobs by digest, and their signatures.
 //!
-//! Nothing in it is trusted: a blob is compared with its digest when it is read, a signature is verified. So two hosts
-//! may share it, and a broken disk costs no more than another pull.
+//! Its content is not trusted: blobs are compared with their digest when read, and signatures are verified. Two hosts
+//! may share it, and a broken disk costs only another pull.
 
 use std::{
     fs, io,
@@ -16,20 +16,20 @@ use tracing::{info, warn};
 use super::Digest;
 use crate::supply::signature::Signature;
 
-/// What a process left behind that did not end well, after so long.
-const LEFT_BEHIND: Duration = Duration::from_secs(3600);
-/// Bytes of the signatures of one component, and of a tag.
-const SMALL: u64 = 4 << 20;
+/// Age after which a partial file is removed: its process has ended without renaming it.
+const PARTIAL_FILE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Maximum size of the signatures of a component, and of a tag.
+const MAX_METADATA_BYTES: u64 = 4 << 20;
 
-/// A directory of what was pulled.
+/// A cache directory.
 #[derive(Clone, Debug)]
-pub struct Cache {
+pub struct DiskCache {
     directory: PathBuf,
     limit: u64,
 }
 
-impl Cache {
-    /// In this directory, with so many bytes at most.
+impl DiskCache {
+    /// A cache in this directory, with a maximum size in bytes.
     pub fn new(directory: PathBuf, limit: u64) -> Self {
         Self { directory, limit }
     }
@@ -39,61 +39,61 @@ impl Cache {
         &self.directory
     }
 
-    fn blob(&self, digest: &Digest) -> PathBuf {
+    fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.directory.join("blobs/sha256").join(digest.hex())
     }
 
-    fn signatures_of(&self, digest: &Digest) -> PathBuf {
+    fn signatures_path(&self, digest: &Digest) -> PathBuf {
         self.directory.join("signatures").join(digest.hex())
     }
 
-    fn tag_of(&self, reference: &str) -> PathBuf {
+    fn tag_path(&self, reference: &str) -> PathBuf {
         self.directory
             .join("tags")
-            .join(Digest::of(reference.as_bytes()).hex())
+            .join(Digest::of_bytes(reference.as_bytes()).hex())
     }
 
-    /// A blob, if it is there, whole and not larger.
-    pub fn get(&self, digest: &Digest, most: u64) -> Option<Vec<u8>> {
-        let path = self.blob(digest);
-        let bytes = read(&path, most)?;
-        if Digest::of(&bytes) != *digest {
-            warn!(file = %path.display(), "not what its name says: removed, and pulled again");
+    /// Reads a blob, if it is there, intact and within the limit.
+    pub fn read_blob(&self, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+        let path = self.blob_path(digest);
+        let bytes = read_file(&path, most)?;
+        if Digest::of_bytes(&bytes) != *digest {
+            warn!(file = %path.display(), "removing corrupt file from component cache");
             let _ = fs::remove_file(&path);
             return None;
         }
         Some(bytes)
     }
 
-    /// Keeps a blob.
-    pub fn put(&self, digest: &Digest, bytes: &[u8]) -> io::Result<()> {
-        write(&self.blob(digest), bytes)
+    /// Writes a blob.
+    pub fn write_blob(&self, digest: &Digest, bytes: &[u8]) -> io::Result<()> {
+        write_atomically(&self.blob_path(digest), bytes)
     }
 
-    /// The signatures of a digest that were good once.
-    pub fn signatures(&self, digest: &Digest) -> Option<Vec<Signature>> {
-        serde_json::from_slice(&read(&self.signatures_of(digest), SMALL)?).ok()
+    /// Reads the signatures that were valid for a digest.
+    pub fn read_signatures(&self, digest: &Digest) -> Option<Vec<Signature>> {
+        serde_json::from_slice(&read_file(&self.signatures_path(digest), MAX_METADATA_BYTES)?).ok()
     }
 
-    /// Keeps the signatures of a digest.
-    pub fn put_signatures(&self, digest: &Digest, signatures: &[Signature]) -> io::Result<()> {
-        write(&self.signatures_of(digest), &serde_json::to_vec(signatures)?)
+    /// Writes the signatures of a digest.
+    pub fn write_signatures(&self, digest: &Digest, signatures: &[Signature]) -> io::Result<()> {
+        write_atomically(&self.signatures_path(digest), &serde_json::to_vec(signatures)?)
     }
 
-    /// What a tag meant.
-    pub fn tag(&self, reference: &str) -> Option<Digest> {
-        let bytes = read(&self.tag_of(reference), SMALL)?;
+    /// Reads the digest of a tag.
+    pub fn read_tag(&self, reference: &str) -> Option<Digest> {
+        let bytes = read_file(&self.tag_path(reference), MAX_METADATA_BYTES)?;
         Digest::parse(std::str::from_utf8(&bytes).ok()?)
     }
 
-    /// Keeps what a tag means.
-    pub fn put_tag(&self, reference: &str, digest: &Digest) -> io::Result<()> {
-        write(&self.tag_of(reference), digest.as_str().as_bytes())
+    /// Writes the digest of a tag.
+    pub fn write_tag(&self, reference: &str, digest: &Digest) -> io::Result<()> {
+        write_atomically(&self.tag_path(reference), digest.as_str().as_bytes())
     }
 
-    /// Removes what was not used for longest, until there is room; never these.
-    pub fn trim(&self, but: &[&Digest]) -> io::Result<()> {
-        let but: Vec<_> = but.iter().map(|digest| self.blob(digest)).collect();
+    /// Removes the files used longest ago until the size is within the limit, except `but`.
+    pub fn evict_to_limit(&self, but: &[&Digest]) -> io::Result<()> {
+        let but: Vec<_> = but.iter().map(|digest| self.blob_path(digest)).collect();
         let (mut files, now) = (Vec::new(), SystemTime::now());
         for folder in ["blobs/sha256", "signatures", "tags"] {
             let Ok(entries) = fs::read_dir(self.directory.join(folder)) else {
@@ -101,11 +101,15 @@ impl Cache {
             };
             for entry in entries {
                 let entry = entry?;
-                // Another process may have been faster.
+                // Another process may have removed it.
                 let Ok(metadata) = entry.metadata() else { continue };
                 let (path, used) = (entry.path(), metadata.modified()?);
                 let partial = path.extension().is_some();
-                if partial && now.duration_since(used).is_ok_and(|age| age > LEFT_BEHIND) {
+                if partial
+                    && now
+                        .duration_since(used)
+                        .is_ok_and(|age| age > PARTIAL_FILE_TIMEOUT)
+                {
                     let _ = fs::remove_file(&path);
                 } else if !partial {
                     files.push((used, metadata.len(), path));
@@ -119,7 +123,7 @@ impl Cache {
                 break;
             }
             if !but.contains(&path) {
-                info!(file = %path.display(), "removed from the component cache: it is full");
+                info!(file = %path.display(), "evicting file from component cache");
                 fs::remove_file(&path)?;
                 total -= length;
             }
@@ -128,8 +132,8 @@ impl Cache {
     }
 }
 
-/// A file of no more than so many bytes, marked as used.
-fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
+/// Reads a file within the limit and marks it as used.
+fn read_file(path: &Path, most: u64) -> Option<Vec<u8>> {
     use io::Read;
     let file = fs::File::open(path).ok()?;
     let mut bytes = Vec::new();
@@ -140,20 +144,20 @@ fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
     if bytes.len() as u64 > most {
         return None;
     }
-    // On a read-only disk it just doesn't count as used.
+    // On a read-only disk it is not marked.
     let _ = file.set_modified(SystemTime::now());
     Some(bytes)
 }
 
-/// Writes a file as a whole or not at all.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Writes a file as a whole: a reader sees all of it or nothing.
+fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static NEXT_SUFFIX: AtomicU64 = AtomicU64::new(0);
     let folder = path.parent().unwrap_or(path);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let unique = format!(
         "{}-{}.partial",
         std::process::id(),
-        NEXT.fetch_add(1, Ordering::Relaxed)
+        NEXT_SUFFIX.fetch_add(1, Ordering::Relaxed)
     );
     let partial = path.with_extension(unique);
     let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
@@ -167,59 +171,64 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn cache(limit: u64) -> (tempfile::TempDir, Cache) {
+    fn cache(limit: u64) -> (tempfile::TempDir, DiskCache) {
         let directory = tempfile::tempdir().expect("a directory");
-        let cache = Cache::new(directory.path().join("deep/down"), limit);
+        let cache = DiskCache::new(directory.path().join("deep/down"), limit);
         (directory, cache)
     }
 
     #[test]
-    fn gives_back_what_it_was_given_and_nothing_else() {
+    fn blob_is_read_only_if_intact_and_within_limit() {
         let (_directory, cache) = cache(100);
-        let digest = Digest::of(b"hello");
-        assert_eq!(cache.get(&digest, 10), None);
-        cache.put(&digest, b"hello").expect("kept");
-        assert_eq!(cache.get(&digest, 5).as_deref(), Some(&b"hello"[..]));
-        assert_eq!(cache.get(&digest, 4), None, "larger than asked for");
-        fs::write(cache.blob(&digest), b"jello").expect("broken");
-        assert_eq!(cache.get(&digest, 5), None);
-        assert!(!cache.blob(&digest).exists(), "what is broken is gone");
-        cache.put_tag("a.io/b:1", &digest).expect("kept");
-        assert_eq!(cache.tag("a.io/b:1"), Some(digest));
-        assert_eq!(cache.tag("a.io/b:2"), None);
+        let digest = Digest::of_bytes(b"hello");
+        assert_eq!(cache.read_blob(&digest, 10), None);
+        cache.write_blob(&digest, b"hello").expect("kept");
+        assert_eq!(cache.read_blob(&digest, 5).as_deref(), Some(&b"hello"[..]));
+        assert_eq!(cache.read_blob(&digest, 4), None, "larger than asked for");
+        fs::write(cache.blob_path(&digest), b"jello").expect("broken");
+        assert_eq!(cache.read_blob(&digest, 5), None);
+        assert!(!cache.blob_path(&digest).exists(), "what is broken is gone");
+        cache.write_tag("a.io/b:1", &digest).expect("kept");
+        assert_eq!(cache.read_tag("a.io/b:1"), Some(digest));
+        assert_eq!(cache.read_tag("a.io/b:2"), None);
     }
 
     #[test]
-    fn what_was_used_last_stays() {
+    fn eviction_keeps_recently_used_blobs() {
         let (_directory, cache) = cache(8);
-        let blobs: Vec<_> = [b"one1", b"two2", b"thre"].map(|b| (Digest::of(b), b)).to_vec();
+        let blobs: Vec<_> = [b"one1", b"two2", b"thre"]
+            .map(|b| (Digest::of_bytes(b), b))
+            .to_vec();
         for (i, (digest, bytes)) in blobs.iter().enumerate() {
-            cache.put(digest, *bytes).expect("kept");
+            cache.write_blob(digest, *bytes).expect("kept");
             let file = fs::File::options()
                 .write(true)
-                .open(cache.blob(digest))
+                .open(cache.blob_path(digest))
                 .expect("there");
             let age = Duration::from_secs(1000 - i as u64);
             file.set_modified(SystemTime::now() - age).expect("aged");
         }
-        assert!(cache.get(&blobs[0].0, 4).is_some(), "used");
+        assert!(cache.read_blob(&blobs[0].0, 4).is_some(), "used");
         let left = cache.directory.join("blobs/sha256/x.1-1.partial");
         fs::write(&left, b"left behind").expect("written");
         let file = fs::File::options().write(true).open(&left).expect("there");
-        file.set_modified(SystemTime::now() - 2 * LEFT_BEHIND)
+        file.set_modified(SystemTime::now() - 2 * PARTIAL_FILE_TIMEOUT)
             .expect("aged");
-        cache.trim(&[&blobs[2].0]).expect("trimmed");
-        let there: Vec<_> = blobs.iter().map(|(d, _)| cache.get(d, 4).is_some()).collect();
+        cache.evict_to_limit(&[&blobs[2].0]).expect("trimmed");
+        let there: Vec<_> = blobs
+            .iter()
+            .map(|(d, _)| cache.read_blob(d, 4).is_some())
+            .collect();
         assert_eq!(there, [true, false, true]);
         assert!(!left.exists());
     }
 
     #[test]
-    fn never_removes_what_it_is_told_to_keep() {
+    fn eviction_keeps_excepted_blobs() {
         let (_directory, cache) = cache(1);
-        let digest = Digest::of(b"large");
-        cache.put(&digest, b"large").expect("kept");
-        cache.trim(&[&digest]).expect("trimmed");
-        assert!(cache.get(&digest, 5).is_some());
+        let digest = Digest::of_bytes(b"large");
+        cache.write_blob(&digest, b"large").expect("kept");
+        cache.evict_to_limit(&[&digest]).expect("trimmed");
+        assert!(cache.read_blob(&digest, 5).is_some());
     }
 }

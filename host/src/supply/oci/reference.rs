@@ -1,4 +1,7 @@
-//! Names of artifacts: `registry/repository:tag@sha256:…`.
+//! References of artifacts: `registry/repository:tag@sha256:…`.
+//!
+//! Our own parser: that of `oci-spec` accepts names without a registry as Docker Hub's, which would make a typing error
+//! a pull from elsewhere.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -6,30 +9,30 @@ use sha2::Sha256;
 
 use crate::kube::hash::encode_hex;
 
-/// A SHA-256, as registries write it.
+/// A SHA-256 digest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(String);
 
 impl Digest {
     /// The digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn of_bytes(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(format!("sha256:{}", encode_hex(&Sha256::digest(bytes))))
     }
 
-    /// Reads `sha256:` and 64 hexadecimal digits.
+    /// Parses `sha256:` and 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.strip_prefix("sha256:")?;
         let digits = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         (hex.len() == 64 && digits).then(|| Self(text.to_owned()))
     }
 
-    /// The digits alone.
+    /// The hexadecimal digits.
     pub fn hex(&self) -> &str {
         &self.0["sha256:".len()..]
     }
 
-    /// The whole.
+    /// The digest with its prefix `sha256:`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -41,7 +44,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Where an artifact is, and which.
+/// A reference of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
     registry: String,
@@ -50,7 +53,7 @@ pub struct Reference {
     digest: Option<Digest>,
 }
 
-/// Why a text is no reference.
+/// The error of an invalid reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no reference: {why} (REGISTRY/REPOSITORY:TAG@sha256:…, ghcr.io/example/plugin:1.0.0 say)"
@@ -65,7 +68,7 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
         let fail = |why| ReferenceError {
-            // Somebody may have put a password into it.
+            // The text may contain a password.
             text: if text.contains("://") || text.matches('@').count() > 1 {
                 "…".into()
             } else {
@@ -122,7 +125,7 @@ impl FromStr for Reference {
     }
 }
 
-/// A host and perhaps a port; nothing that would make another URL of it.
+/// The text is a host with an optional port, and nothing that changes the URL.
 fn is_authority(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
     text.len() <= 255
@@ -152,7 +155,7 @@ fn is_tag(text: &str) -> bool {
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}", self.place())?;
+        write!(f, "{}", self.full_name())?;
         if let Some(tag) = &self.tag {
             write!(f, ":{tag}")?;
         }
@@ -164,18 +167,18 @@ impl fmt::Display for Reference {
 }
 
 impl Reference {
-    /// The registry: a host, and a port where it is not the usual one.
+    /// The registry: a host with an optional port.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The repository in it.
+    /// The repository.
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
     /// Registry and repository.
-    pub fn place(&self) -> String {
+    pub fn full_name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
@@ -184,21 +187,21 @@ impl Reference {
         self.tag.as_deref()
     }
 
-    /// The digest, which is what counts where there is one.
+    /// The digest, which takes precedence over the tag.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
 
-    /// The same, pinned.
+    /// The reference with this digest.
     #[must_use]
-    pub fn pinned(&self, digest: Digest) -> Self {
+    pub fn with_digest(&self, digest: Digest) -> Self {
         Self {
             digest: Some(digest),
             ..self.clone()
         }
     }
 
-    /// Whether its registry is on this machine.
+    /// The registry is on this machine.
     pub fn is_loopback(&self) -> bool {
         let Ok(url) = reqwest::Url::parse(&format!("http://{}/", self.registry)) else {
             return false;
@@ -207,7 +210,7 @@ impl Reference {
     }
 }
 
-/// Whether a URL leads to this machine.
+/// The URL leads to this machine.
 pub(super) fn is_loopback(url: &reqwest::Url) -> bool {
     url.host_str().is_some_and(|host| {
         let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
@@ -224,7 +227,7 @@ mod tests {
     const HEX: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
-    fn reads_and_writes() {
+    fn reference_survives_round_trip() {
         for (text, registry, repository, tag, pinned) in [
             ("ghcr.io/a/b:1.0", "ghcr.io", "a/b", Some("1.0"), false),
             ("localhost/a", "localhost", "a", None, false),
@@ -243,11 +246,11 @@ mod tests {
         }
         let docker: Reference = "oci://index.docker.io/library/a".parse().expect("docker's");
         assert_eq!(docker.to_string(), "docker.io/library/a");
-        assert_eq!(Digest::of(b"").hex(), HEX);
+        assert_eq!(Digest::of_bytes(b"").hex(), HEX);
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn invalid_reference_error_names_cause() {
         for (text, why) in [
             ("plugin:1", "names no registry"),
             ("example/plugin", "has no dot"),
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_this_machine() {
+    fn loopback_registry_is_recognized() {
         for (text, loopback) in [
             ("localhost:1/a", true),
             ("127.9.9.9/a", true),
@@ -286,7 +289,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever text comes, no panic; and what is a reference is the same one when it is read again.
+        /// Arbitrary text never panics, and a reference survives a round trip.
         #[test]
         fn any_text(text in "[a-z0-9.:/@\\[\\]_ A-Z-]{0,40}|.{0,20}", pinned: bool) {
             let text = if pinned { format!("{text}@sha256:{HEX}") } else { text };

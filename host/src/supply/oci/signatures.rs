@@ -1,47 +1,56 @@
-//! Where signatures are found: in the artifact that is tagged for it, or among what refers to the digest.
+//! Discovery of signatures: the artifact tagged for a digest, and the referrers of the digest.
 
 use std::collections::BTreeMap;
 
 use super::{
     Digest, PullError,
-    manifest::{Descriptor, IMAGE_CONFIG, Manifest},
+    manifest::{Descriptor, IMAGE_CONFIG, ImageManifest},
     registry::Registry,
-    short,
+    shorten_text,
 };
-use crate::supply::signature::{Found, Signature};
+use crate::supply::signature::{FoundSignatures, Signature};
 
-/// The layer of a signature.
-pub const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Where its signature is.
-pub const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
-/// How types of bundles begin; versions follow.
-const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+/// Media type of a signature's layer.
+pub const SIMPLE_SIGNING_LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// Annotation that contains the signature.
+pub const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+/// Prefix of the media types of bundles; a version follows.
+const BUNDLE_TYPE_PREFIX: &str = "application/vnd.dev.sigstore.bundle";
 
-/// Signatures that are looked at; a registry may have any number.
-const MOST: usize = 32;
-/// Bytes of one.
-const BYTES: u64 = 256 << 10;
+/// Maximum number of signatures read; a registry may have any number.
+const MAX_SIGNATURES: usize = 32;
+/// Maximum size of a signature in bytes.
+const MAX_SIGNATURE_BYTES: u64 = 256 << 10;
 
 /// The tag of the artifact with a digest's signatures.
-pub fn tag(digest: &Digest) -> String {
+pub fn signature_tag(digest: &Digest) -> String {
     format!("sha256-{}.sig", digest.hex())
 }
 
-/// The manifest of that artifact.
-pub async fn manifest(
+/// Fetches the manifest of that artifact.
+pub async fn fetch_signature_manifest(
     registry: &Registry,
     digest: &Digest,
-) -> Result<Option<Result<Manifest, String>>, PullError> {
-    let answer = registry.manifest(&tag(digest)).await?;
+) -> Result<Option<Result<ImageManifest, String>>, PullError> {
+    let answer = registry.fetch_manifest(&signature_tag(digest)).await?;
     Ok(answer.map(|answer| {
-        serde_json::from_slice(&answer.bytes)
-            .map_err(|e| format!("what is tagged {} is no manifest: {}", tag(digest), short(e)))
+        serde_json::from_slice(&answer.bytes).map_err(|e| {
+            format!(
+                "what is tagged {} is no manifest: {}",
+                signature_tag(digest),
+                shorten_text(e)
+            )
+        })
     }))
 }
 
 /// Adds the signatures of the artifact `sha256-….sig`.
-pub async fn tagged(registry: &Registry, digest: &Digest, found: &mut Found) -> Result<(), PullError> {
-    let manifest = match manifest(registry, digest).await? {
+pub async fn collect_tagged(
+    registry: &Registry,
+    digest: &Digest,
+    found: &mut FoundSignatures,
+) -> Result<(), PullError> {
+    let manifest = match fetch_signature_manifest(registry, digest).await? {
         None => return Ok(()),
         Some(Ok(manifest)) => manifest,
         Some(Err(what)) => {
@@ -49,39 +58,47 @@ pub async fn tagged(registry: &Registry, digest: &Digest, found: &mut Found) -> 
             return Ok(());
         }
     };
-    for layer in manifest.layers.iter().take(MOST) {
-        match simple(registry, layer).await {
+    for layer in manifest.layers.iter().take(MAX_SIGNATURES) {
+        match read_simple(registry, layer).await {
             Ok(signature) => found.signatures.push(signature),
-            Err(Bad::Malformed(what)) => found.malformed.push(what),
-            Err(Bad::Pull(e)) => return Err(e),
+            Err(SignatureReadError::Malformed(what)) => found.malformed.push(what),
+            Err(SignatureReadError::Pull(e)) => return Err(e),
         }
     }
     Ok(())
 }
 
 /// Adds the signatures of the bundles that refer to the digest.
-pub async fn referring(registry: &Registry, digest: &Digest, found: &mut Found) -> Result<(), PullError> {
-    let referrers = registry.referrers(digest).await?.into_iter();
-    let bundles = referrers.filter(|d| d.artifact_type.as_deref().is_some_and(|t| t.starts_with(BUNDLE)));
-    for descriptor in bundles.take(MOST) {
-        match bundle(registry, &descriptor).await {
+pub async fn collect_referrers(
+    registry: &Registry,
+    digest: &Digest,
+    found: &mut FoundSignatures,
+) -> Result<(), PullError> {
+    let referrers = registry.fetch_referrers(digest).await?.into_iter();
+    let bundles = referrers.filter(|d| {
+        d.artifact_type
+            .as_deref()
+            .is_some_and(|t| t.starts_with(BUNDLE_TYPE_PREFIX))
+    });
+    for descriptor in bundles.take(MAX_SIGNATURES) {
+        match read_bundle(registry, &descriptor).await {
             Ok(signatures) => found.signatures.extend(signatures),
-            Err(Bad::Malformed(what)) => found.malformed.push(what),
-            Err(Bad::Pull(e)) => return Err(e),
+            Err(SignatureReadError::Malformed(what)) => found.malformed.push(what),
+            Err(SignatureReadError::Pull(e)) => return Err(e),
         }
     }
     Ok(())
 }
 
-/// Why a signature could not be read.
-enum Bad {
-    /// It is wrong itself, which must not hide others.
+/// The reason for an unreadable signature.
+enum SignatureReadError {
+    /// The signature is malformed, which must not hide others.
     Malformed(String),
-    /// The registry does not answer.
+    /// The registry does not respond.
     Pull(PullError),
 }
 
-impl From<PullError> for Bad {
+impl From<PullError> for SignatureReadError {
     fn from(error: PullError) -> Self {
         match error {
             e @ (PullError::PullFailed(_) | PullError::Unauthorized(_)) => Self::Pull(e),
@@ -90,64 +107,74 @@ impl From<PullError> for Bad {
     }
 }
 
-impl From<String> for Bad {
+impl From<String> for SignatureReadError {
     fn from(what: String) -> Self {
         Self::Malformed(what)
     }
 }
 
-async fn simple(registry: &Registry, layer: &Descriptor) -> Result<Signature, Bad> {
-    if layer.media_type != SIMPLE {
-        return Err(Bad::Malformed(format!(
-            "its layer is of type {:?}, not {SIMPLE}",
-            short(&layer.media_type)
+async fn read_simple(registry: &Registry, layer: &Descriptor) -> Result<Signature, SignatureReadError> {
+    if layer.media_type != SIMPLE_SIGNING_LAYER {
+        return Err(SignatureReadError::Malformed(format!(
+            "its layer is of type {:?}, not {SIMPLE_SIGNING_LAYER}",
+            shorten_text(&layer.media_type)
         )));
     }
-    let signature = layer.annotations.get(ANNOTATION);
-    let signature = signature.ok_or_else(|| format!("its layer has no annotation {ANNOTATION}"))?;
-    let payload = blob(registry, layer).await?;
-    Ok(Signature::simple(payload, signature)?)
+    let signature = layer.annotations.get(SIGNATURE_ANNOTATION);
+    let signature = signature.ok_or_else(|| format!("its layer has no annotation {SIGNATURE_ANNOTATION}"))?;
+    let payload = fetch_layer(registry, layer).await?;
+    Ok(Signature::from_simple(payload, signature)?)
 }
 
-async fn bundle(registry: &Registry, descriptor: &Descriptor) -> Result<Vec<Signature>, Bad> {
-    let digest = parse(&descriptor.digest)?;
-    let answer = registry.manifest(digest.as_str()).await?;
-    let answer = answer.ok_or_else(|| registry.missing(digest.as_str()))?;
-    super::registry::matches("a bundle's manifest", &digest, &answer.bytes)?;
-    let manifest: Manifest = serde_json::from_slice(&answer.bytes)
-        .map_err(|e| format!("a bundle's manifest can't be read: {}", short(e)))?;
+async fn read_bundle(
+    registry: &Registry,
+    descriptor: &Descriptor,
+) -> Result<Vec<Signature>, SignatureReadError> {
+    let digest = parse_digest(&descriptor.digest)?;
+    let answer = registry.fetch_manifest(digest.as_str()).await?;
+    let answer = answer.ok_or_else(|| registry.not_found_error(digest.as_str()))?;
+    super::registry::check_digest("a bundle's manifest", &digest, &answer.bytes)?;
+    let manifest: ImageManifest = serde_json::from_slice(&answer.bytes)
+        .map_err(|e| format!("a bundle's manifest can't be read: {}", shorten_text(e)))?;
     let mut layers = manifest.layers.iter();
-    let layer = layers.find(|layer| layer.media_type.starts_with(BUNDLE));
-    let layer = layer.ok_or_else(|| format!("a bundle's manifest has no layer of type {BUNDLE}…"))?;
-    Ok(Signature::of_bundle(&blob(registry, layer).await?)?)
+    let layer = layers.find(|layer| layer.media_type.starts_with(BUNDLE_TYPE_PREFIX));
+    let layer =
+        layer.ok_or_else(|| format!("a bundle's manifest has no layer of type {BUNDLE_TYPE_PREFIX}…"))?;
+    Ok(Signature::from_bundle(&fetch_layer(registry, layer).await?)?)
 }
 
-async fn blob(registry: &Registry, layer: &Descriptor) -> Result<Vec<u8>, Bad> {
-    if layer.size > BYTES {
-        return Err(Bad::Malformed(format!("a signature of {} bytes", layer.size)));
+async fn fetch_layer(registry: &Registry, layer: &Descriptor) -> Result<Vec<u8>, SignatureReadError> {
+    if layer.size > MAX_SIGNATURE_BYTES {
+        return Err(SignatureReadError::Malformed(format!(
+            "a signature of {} bytes",
+            layer.size
+        )));
     }
-    Ok(registry.blob(&parse(&layer.digest)?, layer.size).await?)
+    Ok(registry
+        .fetch_blob(&parse_digest(&layer.digest)?, layer.size)
+        .await?)
 }
 
-fn parse(digest: &str) -> Result<Digest, Bad> {
-    Digest::parse(digest).ok_or_else(|| Bad::Malformed(format!("{:?} is no digest", short(digest))))
+fn parse_digest(digest: &str) -> Result<Digest, SignatureReadError> {
+    Digest::parse(digest)
+        .ok_or_else(|| SignatureReadError::Malformed(format!("{:?} is no digest", shorten_text(digest))))
 }
 
-/// The layer of a signature, and the config of an artifact with these layers.
-pub fn layer(payload: &[u8], signature_base64: String) -> Descriptor {
+/// The layer descriptor of a signature.
+pub fn signature_layer(payload: &[u8], signature_base64: String) -> Descriptor {
     Descriptor {
-        annotations: BTreeMap::from([(ANNOTATION.to_owned(), signature_base64)]),
-        ..Descriptor::of(SIMPLE, payload)
+        annotations: BTreeMap::from([(SIGNATURE_ANNOTATION.to_owned(), signature_base64)]),
+        ..Descriptor::for_bytes(SIMPLE_SIGNING_LAYER, payload)
     }
 }
 
-/// The config of an artifact with these layers: it looks like an image's, for registries that take nothing else.
-pub fn config(layers: &[Descriptor]) -> (Descriptor, Vec<u8>) {
+/// The config of an artifact with these layers. It resembles an image's, for registries that accept nothing else.
+pub fn signature_config(layers: &[Descriptor]) -> (Descriptor, Vec<u8>) {
     let digests: Vec<_> = layers.iter().map(|layer| &layer.digest).collect();
     let config = serde_json::json!({
         "architecture": "", "os": "", "created": "1970-01-01T00:00:00Z", "config": {},
         "rootfs": {"type": "layers", "diff_ids": digests},
     });
     let bytes = config.to_string().into_bytes();
-    (Descriptor::of(IMAGE_CONFIG, &bytes), bytes)
+    (Descriptor::for_bytes(IMAGE_CONFIG, &bytes), bytes)
 }

@@ -1,4 +1,7 @@
 //! Keys: ECDSA on P-256 and Ed25519, as PEM.
+//!
+//! ring verifies raw keys, so the SubjectPublicKeyInfo around them is compared with its two possible prefixes. The
+//! crate `spki` would take as many lines to compare OIDs, and three crates more.
 
 use std::fmt;
 
@@ -16,14 +19,14 @@ use sha2::{Digest, Sha256};
 
 use crate::kube::hash::encode_hex;
 
-/// What comes before an uncompressed point of P-256 in a SubjectPublicKeyInfo.
-const P256: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-const P256_BYTES: usize = 65;
-/// The same of an Ed25519 key.
-const EDWARDS: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
-const EDWARDS_BYTES: usize = 32;
+/// DER prefix of an uncompressed P-256 point in a SubjectPublicKeyInfo.
+const P256_SPKI_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
+const P256_POINT_BYTES: usize = 65;
+/// DER prefix of an Ed25519 key in a SubjectPublicKeyInfo.
+const ED25519_SPKI_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
+const ED25519_KEY_BYTES: usize = 32;
 
-/// Names a public key: SHA-256 of its SubjectPublicKeyInfo.
+/// The fingerprint of a public key: SHA-256 of its SubjectPublicKeyInfo.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint(String);
 
@@ -33,23 +36,23 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Why a text is no key. Never has any of the text in it.
+/// The error of an invalid key. It contains no part of the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Another kind of text.
+    /// The text is not PEM with the expected label.
     #[error("no PEM {expected}: it begins with -----BEGIN {expected}-----{hint}")]
     NotPem {
-        /// The label it should have.
+        /// The expected label.
         expected: &'static str,
-        /// What to do about what is there.
+        /// The remedy for the label found.
         hint: &'static str,
     },
-    /// Another algorithm.
+    /// The algorithm is not supported.
     #[error("neither an ECDSA P-256 nor an Ed25519 key")]
     Algorithm,
 }
 
-/// A key that verifies.
+/// A public key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
     algorithm: Algorithm,
@@ -70,7 +73,7 @@ impl fmt::Debug for PublicKey {
 }
 
 impl PublicKey {
-    /// Reads what `cosign generate-key-pair` writes to cosign.pub, or `openssl pkey -pubout`.
+    /// Parses the file cosign.pub of `cosign generate-key-pair`, or the output of `openssl pkey -pubout`.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let info = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).map_err(|_| KeyError::NotPem {
             expected: "PUBLIC KEY",
@@ -82,10 +85,10 @@ impl PublicKey {
                 _ => "",
             },
         })?;
-        Self::from_info(&info).ok_or(KeyError::Algorithm)
+        Self::from_spki(&info).ok_or(KeyError::Algorithm)
     }
 
-    fn from_info(info: &[u8]) -> Option<Self> {
+    fn from_spki(info: &[u8]) -> Option<Self> {
         let of = |algorithm, prefix: &[u8], length| {
             let bytes = info.strip_prefix(prefix).filter(|bytes| bytes.len() == length)?;
             Some(Self {
@@ -94,16 +97,17 @@ impl PublicKey {
                 fingerprint: Fingerprint(format!("sha256:{}", encode_hex(&Sha256::digest(info)))),
             })
         };
-        of(Algorithm::P256, P256, P256_BYTES).or_else(|| of(Algorithm::Ed25519, EDWARDS, EDWARDS_BYTES))
+        of(Algorithm::P256, P256_SPKI_PREFIX, P256_POINT_BYTES)
+            .or_else(|| of(Algorithm::Ed25519, ED25519_SPKI_PREFIX, ED25519_KEY_BYTES))
     }
 
-    /// Its name.
+    /// The fingerprint.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
 
-    /// Whether the signature is this key's, of this message.
-    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+    /// The signature of this message is valid.
+    pub fn verify_message(&self, message: &[u8], signature: &[u8]) -> bool {
         let key = match self.algorithm {
             Algorithm::P256 => UnparsedPublicKey::new(
                 &ECDSA_P256_SHA256_ASN1 as &dyn ring::signature::VerificationAlgorithm,
@@ -118,16 +122,16 @@ impl PublicKey {
     }
 }
 
-/// A key that signs.
-pub struct SigningKey(Pair);
+/// A private key.
+pub struct SigningKey(SigningPair);
 
-enum Pair {
+enum SigningPair {
     P256(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
 
 impl SigningKey {
-    /// Reads PKCS#8 that is not encrypted, as `openssl genpkey` writes it.
+    /// Parses unencrypted PKCS#8, as `openssl genpkey` writes it.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let key = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| KeyError::NotPem {
             expected: "PRIVATE KEY",
@@ -147,32 +151,32 @@ impl SigningKey {
         let der = key.secret_pkcs8_der();
         let p256 = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der, &SystemRandom::new());
         let pair = match p256 {
-            Ok(pair) => Pair::P256(pair),
-            // Unchecked, because openssl's keys have no public half to compare with.
-            Err(_) => Pair::Ed25519(
+            Ok(pair) => SigningPair::P256(pair),
+            // Unchecked: OpenSSL writes keys without the public half to compare with.
+            Err(_) => SigningPair::Ed25519(
                 Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyError::Algorithm)?,
             ),
         };
         Ok(Self(pair))
     }
 
-    /// The other half.
-    pub fn public(&self) -> PublicKey {
+    /// The public key.
+    pub fn public_key(&self) -> PublicKey {
         let info = match &self.0 {
-            Pair::P256(pair) => [P256, pair.public_key().as_ref()].concat(),
-            Pair::Ed25519(pair) => [EDWARDS, pair.public_key().as_ref()].concat(),
+            SigningPair::P256(pair) => [P256_SPKI_PREFIX, pair.public_key().as_ref()].concat(),
+            SigningPair::Ed25519(pair) => [ED25519_SPKI_PREFIX, pair.public_key().as_ref()].concat(),
         };
-        PublicKey::from_info(&info).expect("made of its own parts")
+        PublicKey::from_spki(&info).expect("made of its own parts")
     }
 
-    /// Signs a message; none where the system has no randomness.
-    pub fn sign(&self, message: &[u8]) -> Option<Vec<u8>> {
+    /// Signs a message; `None` if the system has no randomness.
+    pub fn sign_message(&self, message: &[u8]) -> Option<Vec<u8>> {
         match &self.0 {
-            Pair::P256(pair) => pair
+            SigningPair::P256(pair) => pair
                 .sign(&SystemRandom::new(), message)
                 .ok()
                 .map(|signature| signature.as_ref().to_vec()),
-            Pair::Ed25519(pair) => Some(pair.sign(message).as_ref().to_vec()),
+            SigningPair::Ed25519(pair) => Some(pair.sign(message).as_ref().to_vec()),
         }
     }
 }

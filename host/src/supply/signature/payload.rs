@@ -1,4 +1,4 @@
-//! What is signed: the payloads of both layouts.
+//! The signed payloads of both layouts.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Deserialize;
@@ -6,18 +6,18 @@ use serde_json::json;
 
 use super::{Layout, Signature};
 
-/// Signatures of one bundle at most.
-const SIGNATURES: usize = 32;
+/// Maximum number of signatures in a bundle.
+const MAX_BUNDLE_SIGNATURES: usize = 32;
 /// The type of a simple payload.
-const SIMPLE: &str = "cosign container image signature";
-/// The predicate of a statement that says no more than "signed".
-const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
-/// The type of statements.
-const IN_TOTO: &str = "application/vnd.in-toto+json";
+const SIMPLE_PAYLOAD_TYPE: &str = "cosign container image signature";
+/// The predicate type of a plain signature.
+const SIGN_PREDICATE_TYPE: &str = "https://sigstore.dev/cosign/sign/v1";
+/// The payload type of statements.
+const IN_TOTO_PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 
 impl Signature {
-    /// A signature in the simple layout.
-    pub fn simple(payload: Vec<u8>, signature_base64: &str) -> Result<Self, String> {
+    /// Parses a signature in the simple layout.
+    pub fn from_simple(payload: Vec<u8>, signature_base64: &str) -> Result<Self, String> {
         let signature = BASE64_STANDARD
             .decode(signature_base64.trim())
             .map_err(|_| "the signature is not base64".to_owned())?;
@@ -28,8 +28,8 @@ impl Signature {
         })
     }
 
-    /// The signatures of a sigstore bundle.
-    pub fn of_bundle(json: &[u8]) -> Result<Vec<Self>, String> {
+    /// Parses the signatures of a sigstore bundle.
+    pub fn from_bundle(json: &[u8]) -> Result<Vec<Self>, String> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Bundle {
@@ -57,8 +57,10 @@ impl Signature {
                 .map_err(|_| format!("the bundle's {name} is not base64"))
         };
         let count = envelope.signatures.len();
-        if count > SIGNATURES {
-            return Err(format!("the bundle has {count} signatures: {SIGNATURES} at most"));
+        if count > MAX_BUNDLE_SIGNATURES {
+            return Err(format!(
+                "the bundle has {count} signatures: {MAX_BUNDLE_SIGNATURES} at most"
+            ));
         }
         let payload = decode("payload", &envelope.payload)?;
         let signatures = envelope.signatures.iter();
@@ -75,8 +77,8 @@ impl Signature {
             .collect()
     }
 
-    /// The bytes the signature is of.
-    pub fn message(&self) -> Vec<u8> {
+    /// The bytes that the signature covers.
+    pub fn signed_message(&self) -> Vec<u8> {
         match &self.layout {
             Layout::Simple => self.payload.clone(),
             Layout::Dsse { payload_type } => {
@@ -90,32 +92,34 @@ impl Signature {
         }
     }
 
-    /// The digests it vouches for.
-    pub fn claims(&self) -> Result<Vec<String>, String> {
+    /// The digests that the payload names.
+    pub fn claimed_digests(&self) -> Result<Vec<String>, String> {
         match &self.layout {
-            Layout::Simple => simple_claims(&self.payload).map(|digest| vec![digest]),
-            Layout::Dsse { payload_type } if payload_type == IN_TOTO => statement_claims(&self.payload),
-            Layout::Dsse { payload_type } => {
-                Err(format!("a payload of type {payload_type:?}, not {IN_TOTO}"))
+            Layout::Simple => parse_simple_claims(&self.payload).map(|digest| vec![digest]),
+            Layout::Dsse { payload_type } if payload_type == IN_TOTO_PAYLOAD_TYPE => {
+                parse_statement_claims(&self.payload)
             }
+            Layout::Dsse { payload_type } => Err(format!(
+                "a payload of type {payload_type:?}, not {IN_TOTO_PAYLOAD_TYPE}"
+            )),
         }
     }
 }
 
-/// The payload that says that an image has this digest.
+/// The payload that names the digest of an artifact.
 pub fn simple_payload(repository: &str, digest: &str) -> Vec<u8> {
     let payload = json!({
         "critical": {
             "identity": {"docker-reference": repository},
             "image": {"docker-manifest-digest": digest},
-            "type": SIMPLE,
+            "type": SIMPLE_PAYLOAD_TYPE,
         },
         "optional": null,
     });
     payload.to_string().into_bytes()
 }
 
-fn simple_claims(payload: &[u8]) -> Result<String, String> {
+fn parse_simple_claims(payload: &[u8]) -> Result<String, String> {
     #[derive(Deserialize)]
     struct Payload {
         critical: Critical,
@@ -132,16 +136,16 @@ fn simple_claims(payload: &[u8]) -> Result<String, String> {
     }
     let payload: Payload =
         serde_json::from_slice(payload).map_err(|e| format!("the payload is not simple signing: {e}"))?;
-    match payload.critical.r#type == SIMPLE {
-        true => Ok(payload.critical.image.digest),
-        false => Err(format!(
-            "critical.type is {:?}, not {SIMPLE:?}",
+    if payload.critical.r#type != SIMPLE_PAYLOAD_TYPE {
+        return Err(format!(
+            "critical.type is {:?}, not {SIMPLE_PAYLOAD_TYPE:?}",
             payload.critical.r#type
-        )),
+        ));
     }
+    Ok(payload.critical.image.digest)
 }
 
-fn statement_claims(payload: &[u8]) -> Result<Vec<String>, String> {
+fn parse_statement_claims(payload: &[u8]) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Statement {
@@ -158,10 +162,10 @@ fn statement_claims(payload: &[u8]) -> Result<Vec<String>, String> {
     }
     let statement: Statement =
         serde_json::from_slice(payload).map_err(|e| format!("the payload is no in-toto statement: {e}"))?;
-    // Or else what somebody has attested, a scan that found something say, would count as a signature.
-    if statement.predicate_type != SIGNED {
+    // Otherwise any attestation of the key, such as a scan with findings, would count as a signature.
+    if statement.predicate_type != SIGN_PREDICATE_TYPE {
         return Err(format!(
-            "the statement is about {:?}, not {SIGNED:?}",
+            "the statement is about {:?}, not {SIGN_PREDICATE_TYPE:?}",
             statement.predicate_type
         ));
     }

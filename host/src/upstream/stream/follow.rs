@@ -1,4 +1,4 @@
-//! Connections: one that is kept open and opened again, and one that is read through to its end.
+//! Connections of event streams: one that is kept open, and one that is read to its end.
 
 use std::{
     collections::VecDeque,
@@ -8,48 +8,49 @@ use std::{
 
 use futures::StreamExt;
 
-use super::{Body, Pattern, Source, StreamKey, Streams};
+use super::{EventPattern, EventStreams, ParsedEvent, StreamKey, StreamSource};
 use crate::upstream::{
-    Client, Former, SendError, auth::Refusal, cause, masking::Masks, request_policy, sse,
-    transport_error::Fault,
+    Client, PreviousSecrets, SendError, auth::CredentialError, masking::Redactor, request_policy, root_cause,
+    sse, transport_error::TransportError,
 };
 
-/// Bytes kept of one event.
-const EVENT_BYTES: usize = 1 << 20;
-/// First and longest pause between connections. The server may ask for another first one.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The shortest it may ask for.
-const SHORTEST: Duration = Duration::from_millis(10);
-/// A server that is asked for a stream answers within.
-const ANSWER: Duration = Duration::from_secs(30);
-/// A connection that has said nothing for so long may be dead without anybody having noticed.
-const SILENCE: Duration = Duration::from_secs(600);
+/// Maximum size of an event in bytes.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+/// First and longest delay between connections. The server may ask for another first one (`retry:`).
+const INITIAL_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(60);
+/// Minimum delay that a server can ask for.
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(10);
+/// Timeout of the response's head.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout without any byte. The connection may be dead without having been closed.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A stream's task.
-pub(super) struct Following {
-    pub streams: Weak<Streams>,
+/// The task of a stream.
+pub(super) struct StreamTask {
+    pub streams: Weak<EventStreams>,
     pub key: StreamKey,
     pub epoch: u64,
-    pub source: Arc<Source>,
+    pub source: Arc<StreamSource>,
     pub last_id: Option<String>,
 }
 
-/// How a connection ended.
-enum End {
-    /// Nothing more is waited for, or nobody waits.
+/// The end of a connection.
+enum ConnectionEnd {
+    /// No subscriber waits for more events.
     Done,
-    /// The server has nothing more to say.
-    Over,
+    /// The server has closed the stream for good.
+    Finished,
     Broken {
         why: String,
-        /// Whether it was refused in a way that trying again hardly changes.
+        /// The server rejected the request with a status that a retry hardly changes.
         refused: bool,
-        /// How long it may not even be tried.
+        /// A wait that must pass before the reconnection delay.
         wait: Duration,
     },
 }
 
-impl From<SendError> for End {
+impl From<SendError> for ConnectionEnd {
     fn from(e: SendError) -> Self {
         Self::Broken {
             why: e.to_string(),
@@ -62,105 +63,114 @@ impl From<SendError> for End {
     }
 }
 
-impl Following {
-    /// Connects and reads, again and again, until nothing more is waited for.
-    pub async fn run(mut self) {
-        let (mut first, mut in_a_row, mut told) = (PAUSE.0, 0, false);
+impl StreamTask {
+    /// Connects and reads, again and again, until no subscriber waits for more events.
+    pub async fn run_until_done(mut self) {
+        let (mut first, mut in_a_row, mut told) = (INITIAL_RECONNECT_DELAY, 0, false);
         loop {
             let began = Instant::now();
-            let (end, retry) = self.connection().await;
+            let (end, retry) = self.read_connection().await;
             let Some(streams) = self.streams.upgrade() else {
                 return;
             };
             let (key, epoch) = (&self.key, self.epoch);
             let (why, refused, wait) = match end {
-                End::Done => return,
-                End::Over => return streams.ended(key, epoch),
-                End::Broken { why, refused, wait } => (why, refused, wait),
+                ConnectionEnd::Done => return,
+                ConnectionEnd::Finished => return streams.on_ended(key, epoch),
+                ConnectionEnd::Broken { why, refused, wait } => (why, refused, wait),
             };
             if let Some(retry) = retry {
-                first = retry.clamp(SHORTEST, PAUSE.1);
+                first = retry.clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
             }
-            // One that lasted is no reason to wait longer each time; one that ends at once is.
-            let pause = |n: u32| first.saturating_mul(1 << n.min(16)).min(PAUSE.1);
-            if began.elapsed() > pause(in_a_row).max(PAUSE.0) {
+            // A connection that lasted resets the back-off; one that ends at once increases it.
+            let pause = |n: u32| first.saturating_mul(1 << n.min(16)).min(MAX_RECONNECT_DELAY);
+            if began.elapsed() > pause(in_a_row).max(INITIAL_RECONNECT_DELAY) {
                 in_a_row = 0;
             }
             let pause = pause(in_a_row);
-            // Who was told when to come has not failed.
+            // A server that gave a time to come back (`Retry-After`) has not failed.
             in_a_row += u32::from(wait.is_zero());
-            tracing::debug!(stream = %key, "event stream: {why}");
-            if streams.broken(key, epoch, why, refused && !told).is_none() {
+            tracing::debug!(stream = %key, reason = %why, "event stream interrupted");
+            if streams.on_broken(key, epoch, why, refused && !told).is_none() {
                 return;
             }
             told = refused;
             drop(streams);
-            tokio::time::sleep(wait + jittered(pause)).await;
-            let again = |s: Arc<Streams>| s.again(&self.key, self.epoch);
+            tokio::time::sleep(wait + add_jitter(pause)).await;
+            let again = |s: Arc<EventStreams>| s.on_reconnect(&self.key, self.epoch);
             if self.streams.upgrade().and_then(again).is_none() {
                 return;
             }
         }
     }
 
-    /// One connection, from opening it to its end; and how long the server asks to wait.
-    async fn connection(&mut self) -> (End, Option<Duration>) {
+    /// Reads one connection to its end; returns the reconnection time that the server has asked for.
+    async fn read_connection(&mut self) -> (ConnectionEnd, Option<Duration>) {
         let (key, epoch) = (&self.key, self.epoch);
         let resumed = self.last_id.is_some();
-        let response = match open(&self.source.client, &key.path, self.last_id.as_deref()).await {
+        let response = match open_stream(&self.source.client, &key.path, self.last_id.as_deref()).await {
             Ok(Some((response, _))) => response,
-            Ok(None) => return (End::Over, None),
+            Ok(None) => return (ConnectionEnd::Finished, None),
             Err(end) => return (end, None),
         };
-        match self.streams.upgrade().and_then(|s| s.opened(key, epoch, resumed)) {
+        match self
+            .streams
+            .upgrade()
+            .and_then(|s| s.on_opened(key, epoch, resumed))
+        {
             Some(()) => {}
-            None => return (End::Done, None),
+            None => return (ConnectionEnd::Done, None),
         }
-        let mut parser = sse::Parser::new(EVENT_BYTES, self.last_id.clone());
+        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES, self.last_id.clone());
         let mut chunks = response.bytes_stream();
         let why = loop {
-            let bytes = match tokio::time::timeout(SILENCE, chunks.next()).await {
+            let bytes = match tokio::time::timeout(SILENCE_TIMEOUT, chunks.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
-                Ok(Some(Err(e))) => break cause(&e),
+                Ok(Some(Err(e))) => break root_cause(&e),
                 Ok(None) => break "the server ended the stream".to_owned(),
-                Err(_) => break format!("silent for {SILENCE:?}"),
+                Err(_) => break format!("silent for {SILENCE_TIMEOUT:?}"),
             };
-            for event in parser.feed(&bytes) {
+            for event in parser.parse_chunk(&bytes) {
                 self.last_id.clone_from(&event.id);
-                match self.streams.upgrade().and_then(|s| s.came(key, epoch, &event)) {
+                match self
+                    .streams
+                    .upgrade()
+                    .and_then(|s| s.on_event(key, epoch, &event))
+                {
                     Some(true) => {}
-                    Some(false) | None => return (End::Done, None),
+                    Some(false) | None => return (ConnectionEnd::Done, None),
                 }
             }
         };
-        let end = End::Broken {
+        let end = ConnectionEnd::Broken {
             why,
             refused: false,
             wait: Duration::ZERO,
         };
-        (end, parser.retry().map(Duration::from_millis))
+        (end, parser.retry_millis().map(Duration::from_millis))
     }
 }
 
-/// An answer, and the credential that was sent for it.
-type Opened = (reqwest::Response, Option<http::HeaderValue>);
+/// A response, and the credential that was sent for it.
+type OpenedStream = (reqwest::Response, Option<http::HeaderValue>);
 
 impl Client {
-    /// Asks for a stream, after the last event that came if there is one; once more after a fresh log-in when it is
-    /// refused with 401. Asking waits for its turn as requests do; an open stream is none of those in flight.
-    async fn stream(&self, path: &str, last_id: Option<&str>) -> Result<Opened, SendError> {
-        request_policy::path(path)?;
+    /// Requests a stream, after the last event received if there is one; once more after a new login if the server
+    /// rejects it with 401. The request waits for the rate limit as others do; an open stream does not count as in
+    /// flight.
+    async fn request_stream(&self, path: &str, last_id: Option<&str>) -> Result<OpenedStream, SendError> {
+        request_policy::check_path(path)?;
         let asking = async {
             let mut stale = None;
             loop {
-                let ticket = self.admitted().await?;
-                let credential = match self.credential(stale.as_ref(), &ticket).await {
+                let attempt = self.admit_request().await?;
+                let credential = match self.resolve_credential(stale.as_ref(), &attempt).await {
                     Ok(credential) => credential,
-                    Err(Refusal::Earlier(e)) => {
-                        ticket.unsent();
+                    Err(CredentialError::Cached(e)) => {
+                        attempt.mark_not_sent();
                         return Err(e);
                     }
-                    Err(e) => return Err(ticket.given_up(e.into())),
+                    Err(e) => return Err(attempt.record_credential_error(e.into())),
                 };
                 let mut request = self
                     .http
@@ -176,39 +186,47 @@ impl Client {
                 let response = match request.send().await {
                     Ok(response) => response,
                     Err(e) => {
-                        let fault = Fault::of(&e);
-                        ticket.failed(&fault);
-                        return Err(fault.error(""));
+                        let error = TransportError::from_request(&e);
+                        attempt.record_transport_error(&error);
+                        return Err(error.into_send_error(""));
                     }
                 };
                 let credential = credential.map(|(_, value)| value);
-                if response.status() == 401 && stale.is_none() && self.credentials.renewable() {
-                    ticket.succeeded();
+                if response.status() == 401 && stale.is_none() && self.credentials.is_renewable() {
+                    attempt.record_success();
                     stale = credential;
                     continue;
                 }
-                let wait = self.answered(&response, path, &ticket);
-                ticket.answered(response.status().as_u16(), wait.is_some());
+                let wait = self.record_response(&response, path, &attempt);
+                attempt.record_status(response.status().as_u16(), wait.is_some());
                 return Ok((response, credential));
             }
         };
-        let waited = tokio::time::timeout(ANSWER, asking).await;
-        waited.unwrap_or_else(|_| Err(SendError::Unavailable(format!("no answer within {ANSWER:?}"))))
+        let waited = tokio::time::timeout(RESPONSE_TIMEOUT, asking).await;
+        waited.unwrap_or_else(|_| {
+            Err(SendError::Unavailable(format!(
+                "no answer within {RESPONSE_TIMEOUT:?}"
+            )))
+        })
     }
 }
 
-/// Opens a stream; none when the server says that there is nothing to come.
-async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Option<Opened>, End> {
-    let (response, credential) = client.stream(path, last_id).await?;
+/// Opens a stream; `None` if the server answers 204: the stream is closed for good.
+async fn open_stream(
+    client: &Client,
+    path: &str,
+    last_id: Option<&str>,
+) -> Result<Option<OpenedStream>, ConnectionEnd> {
+    let (response, credential) = client.request_stream(path, last_id).await?;
     let status = response.status().as_u16();
-    let broken = |why: String| End::Broken {
+    let broken = |why: String| ConnectionEnd::Broken {
         why,
         refused: matches!(status, 400..=499) && !matches!(status, 408 | 425 | 429),
         wait: Duration::ZERO,
     };
     match status {
         200 => {}
-        // So it is in the standard.
+        // 204 ends a stream for good, by the standard.
         204 => return Ok(None),
         _ => return Err(broken(format!("HTTP {status}"))),
     }
@@ -220,40 +238,40 @@ async fn open(client: &Client, path: &str, last_id: Option<&str>) -> Result<Opti
     }
 }
 
-/// Between half of it and all.
-fn jittered(pause: Duration) -> Duration {
+/// A random delay between half and all of it.
+fn add_jitter(pause: Duration) -> Duration {
     pause / 2 + pause / 2 * (crate::kube::time::unique() % 1024) as u32 / 1024
 }
 
-/// What to read of a stream.
+/// The events to read of a stream.
 #[derive(Clone, Debug)]
-pub struct Query {
-    /// Events to give; all when there are none.
-    pub select: Vec<Pattern>,
-    /// The event that is the last.
-    pub until: Vec<Pattern>,
-    /// So many at most, the last.
+pub struct TailQuery {
+    /// Events to return; all events if empty.
+    pub select: Vec<EventPattern>,
+    /// The last event to read.
+    pub until: Vec<EventPattern>,
+    /// Maximum number of events; the last ones are kept.
     pub last: usize,
-    /// With so many bytes of data at most.
+    /// Maximum bytes of data.
     pub bytes: usize,
-    /// In so long at most.
+    /// Maximum time of reading.
     pub timeout: Duration,
 }
 
-/// The end of a stream.
+/// The last events of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tail {
-    /// Its last events.
-    pub events: VecDeque<sse::Event>,
-    /// How many of those asked for came before.
+pub struct EventTail {
+    /// The events.
+    pub events: VecDeque<sse::ServerSentEvent>,
+    /// Number of selected events that were dropped before them.
     pub skipped: u64,
-    /// Whether it was read to its end.
+    /// The stream was read to its end.
     pub complete: bool,
     bytes: usize,
 }
 
-impl Tail {
-    fn push(&mut self, event: sse::Event, query: &Query) {
+impl EventTail {
+    fn push_event(&mut self, event: sse::ServerSentEvent, query: &TailQuery) {
         self.bytes += event.data.len();
         self.events.push_back(event);
         while self.events.len() > query.last || self.bytes > query.bytes {
@@ -266,33 +284,38 @@ impl Tail {
     }
 }
 
-/// Reads a stream through and keeps its end, without credentials or former secrets in it. While it is read it is one of
-/// the requests in flight.
-pub async fn tail(client: &Client, path: &str, query: &Query, former: &Former) -> Result<Tail, SendError> {
-    let (mut tail, mut sent) = (Tail::default(), None);
+/// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
+/// a request in flight.
+pub async fn read_tail(
+    client: &Client,
+    path: &str,
+    query: &TailQuery,
+    previous: &PreviousSecrets,
+) -> Result<EventTail, SendError> {
+    let (mut tail, mut sent) = (EventTail::default(), None);
     let reading = async {
         let _permit = client.in_flight.acquire().await;
-        let response = match open(client, path, None).await {
+        let response = match open_stream(client, path, None).await {
             Ok(Some((response, credential))) => {
                 sent = credential;
                 response
             }
-            Ok(None) | Err(End::Done | End::Over) => return Ok(true),
-            Err(End::Broken { wait, .. }) if !wait.is_zero() => {
+            Ok(None) | Err(ConnectionEnd::Done | ConnectionEnd::Finished) => return Ok(true),
+            Err(ConnectionEnd::Broken { wait, .. }) if !wait.is_zero() => {
                 let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 return Err(SendError::Throttled(wait));
             }
-            Err(End::Broken { why, .. }) => return Err(SendError::Unavailable(why)),
+            Err(ConnectionEnd::Broken { why, .. }) => return Err(SendError::Unavailable(why)),
         };
-        let mut parser = sse::Parser::new(EVENT_BYTES.min(query.bytes), None);
+        let mut parser = sse::EventParser::new(MAX_EVENT_BYTES.min(query.bytes), None);
         let mut chunks = response.bytes_stream();
         while let Some(bytes) = chunks.next().await {
-            let bytes = bytes.map_err(|e| SendError::Unavailable(cause(&e)))?;
-            for event in parser.feed(&bytes) {
-                let mut body = Body::new(&event);
+            let bytes = bytes.map_err(|e| SendError::Unavailable(root_cause(&e)))?;
+            for event in parser.parse_chunk(&bytes) {
+                let mut body = ParsedEvent::new(&event);
                 let last = query.until.iter().any(|p| p.matches(&mut body));
                 if query.select.is_empty() || query.select.iter().any(|p| p.matches(&mut body)) {
-                    tail.push(event, query);
+                    tail.push_event(event, query);
                 }
                 if last {
                     return Ok(true);
@@ -306,12 +329,12 @@ pub async fn tail(client: &Client, path: &str, query: &Query, former: &Former) -
         Err(_) => false,
     };
     tail.complete = complete;
-    let mut masks = Masks::all(former);
-    client.credentials.never_show(&mut masks);
+    let mut redactor = Redactor::for_previous(previous);
+    client.credentials.add_to_redactor(&mut redactor);
     if let Some(sent) = sent {
-        masks.never_show(sent.as_bytes());
+        redactor.add_secret(sent.as_bytes());
     }
-    let hidden = |text: &str| String::from_utf8_lossy(&masks.hide(text.as_bytes())).into_owned();
+    let hidden = |text: &str| String::from_utf8_lossy(&redactor.redact_bytes(text.as_bytes())).into_owned();
     for event in &mut tail.events {
         event.data = hidden(&event.data);
         event.name = hidden(&event.name);

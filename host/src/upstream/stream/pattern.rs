@@ -1,61 +1,61 @@
-//! Which events count. Pure.
+//! Filters of events. Pure.
 
 use serde_json::Value;
 
-use crate::{contract::bindings::http, upstream::sse::Event};
+use crate::{contract::bindings::http, upstream::sse::ServerSentEvent};
 
-/// Which events are meant.
+/// A pattern of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pattern {
-    /// Name of the event; none for any.
+pub struct EventPattern {
+    /// The event type; `None` for any.
     pub name: Option<String>,
-    /// A JSON pointer into the data, and what must be there: a text, or the JSON of anything else.
+    /// A JSON pointer into the data, and the value there: a string, or the JSON text of any other value.
     pub data: Option<(String, String)>,
 }
 
-impl From<http::EventMatch> for Pattern {
+impl From<http::EventMatch> for EventPattern {
     fn from(m: http::EventMatch) -> Self {
         Self {
             name: m.name,
-            data: m.data,
+            data: m.data.map(|data| (data.pointer, data.value)),
         }
     }
 }
 
-/// An event whose data is read as JSON once, if anybody asks.
-pub struct Body<'a> {
-    event: &'a Event,
+/// An event whose data is parsed as JSON once, when first needed.
+pub struct ParsedEvent<'a> {
+    event: &'a ServerSentEvent,
     json: Option<Value>,
 }
 
-impl<'a> Body<'a> {
-    /// Not read yet.
-    pub fn new(event: &'a Event) -> Self {
+impl<'a> ParsedEvent<'a> {
+    /// Wraps an event without parsing its data.
+    pub fn new(event: &'a ServerSentEvent) -> Self {
         Self { event, json: None }
     }
 
-    /// Reads it now.
-    pub fn read(&mut self) {
-        self.json();
+    /// Parses the data now.
+    pub fn parse_data(&mut self) {
+        self.json_data();
     }
 
-    fn json(&mut self) -> &Value {
+    fn json_data(&mut self) -> &Value {
         let data = &self.event.data;
         self.json
             .get_or_insert_with(|| serde_json::from_str(data).unwrap_or_default())
     }
 }
 
-impl Pattern {
-    /// Whether an event is meant. One that is too large to look into is.
-    pub fn matches(&self, body: &mut Body<'_>) -> bool {
+impl EventPattern {
+    /// The event matches. An event too large to be parsed matches.
+    pub fn matches(&self, body: &mut ParsedEvent<'_>) -> bool {
         if self.name.as_ref().is_some_and(|name| *name != body.event.name) {
             return false;
         }
-        let Some((pointer, wanted)) = self.data.as_ref().filter(|_| !body.event.cut) else {
+        let Some((pointer, wanted)) = self.data.as_ref().filter(|_| !body.event.is_truncated) else {
             return true;
         };
-        match body.json().pointer(pointer) {
+        match body.json_data().pointer(pointer) {
             Some(Value::String(text)) => text == wanted,
             Some(other) => {
                 let text = other.to_string();
@@ -66,42 +66,42 @@ impl Pattern {
     }
 }
 
-/// What an event means to who follows.
+/// The effect of an event on a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing.
-    Nothing,
-    /// It is to look.
+pub enum EventEffect {
+    /// The event is not selected.
+    Ignore,
+    /// The object is woken.
     Wake,
-    /// It is to look, and nothing more is waited for.
-    End,
+    /// The object is woken, and its subscription ends.
+    WakeAndEnd,
 }
 
-/// What an object wants of a stream.
+/// The events of a stream that an object subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interest {
-    /// Events that wake it; all when there are none.
-    pub wake: Vec<Pattern>,
-    /// Events after which it waits for nothing more.
-    pub until: Vec<Pattern>,
+pub struct StreamSubscription {
+    /// Events that wake the object; all events if empty.
+    pub wake: Vec<EventPattern>,
+    /// Events that end the subscription.
+    pub until: Vec<EventPattern>,
 }
 
-impl Interest {
-    /// Whether the data of an event has to be read for it.
-    pub fn reads(&self, event: &Event) -> bool {
-        let named = |p: &Pattern| p.name.as_ref().is_none_or(|name| *name == event.name);
+impl StreamSubscription {
+    /// The event's data must be parsed to classify it.
+    pub fn needs_data(&self, event: &ServerSentEvent) -> bool {
+        let named = |p: &EventPattern| p.name.as_ref().is_none_or(|name| *name == event.name);
         let mut patterns = self.until.iter().chain(&self.wake);
-        !event.cut && patterns.any(|p| p.data.is_some() && named(p))
+        !event.is_truncated && patterns.any(|p| p.data.is_some() && named(p))
     }
 
-    /// What an event means.
-    pub fn verdict(&self, body: &mut Body<'_>) -> Verdict {
+    /// The effect of an event.
+    pub fn classify_event(&self, body: &mut ParsedEvent<'_>) -> EventEffect {
         if self.until.iter().any(|p| p.matches(body)) {
-            Verdict::End
+            EventEffect::WakeAndEnd
         } else if self.wake.is_empty() || self.wake.iter().any(|p| p.matches(body)) {
-            Verdict::Wake
+            EventEffect::Wake
         } else {
-            Verdict::Nothing
+            EventEffect::Ignore
         }
     }
 }
@@ -111,19 +111,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_name_and_by_what_is_in_the_data() {
-        let event = |name: &str, data: &str, cut| Event {
+    fn pattern_matches_event_type_and_data() {
+        let event = |name: &str, data: &str, cut| ServerSentEvent {
             id: None,
             name: name.into(),
             data: data.into(),
-            cut,
+            is_truncated: cut,
         };
-        let pattern = |name: Option<&str>, data: Option<(&str, &str)>| Pattern {
+        let pattern = |name: Option<&str>, data: Option<(&str, &str)>| EventPattern {
             name: name.map(Into::into),
             data: data.map(|(p, v)| (p.into(), v.into())),
         };
         let status = event("event", r#"{"event":"status","data":{"n":1}}"#, false);
-        let matches = |event: &Event, p: Pattern| p.matches(&mut Body::new(event));
+        let matches = |event: &ServerSentEvent, p: EventPattern| p.matches(&mut ParsedEvent::new(event));
         assert!(matches(&status, pattern(None, None)));
         assert!(matches(
             &status,
@@ -137,18 +137,22 @@ mod tests {
         assert!(!matches(&garbage, pattern(None, Some(("/event", "status")))));
         let large = event("event", "{", true);
         assert!(matches(&large, pattern(None, Some(("/event", "status")))));
-        let interest = Interest {
+        let interest = StreamSubscription {
             wake: vec![pattern(None, Some(("/event", "status")))],
             until: vec![pattern(Some("end"), None)],
         };
-        let verdict = |event: &Event| interest.verdict(&mut Body::new(event));
-        assert_eq!(verdict(&status), Verdict::Wake);
-        assert!(interest.reads(&status) && !interest.reads(&large) && !Interest::default().reads(&status));
-        assert_eq!(verdict(&garbage), Verdict::Nothing);
-        assert_eq!(verdict(&event("end", "", false)), Verdict::End);
+        let verdict = |event: &ServerSentEvent| interest.classify_event(&mut ParsedEvent::new(event));
+        assert_eq!(verdict(&status), EventEffect::Wake);
+        assert!(
+            interest.needs_data(&status)
+                && !interest.needs_data(&large)
+                && !StreamSubscription::default().needs_data(&status)
+        );
+        assert_eq!(verdict(&garbage), EventEffect::Ignore);
+        assert_eq!(verdict(&event("end", "", false)), EventEffect::WakeAndEnd);
         assert_eq!(
-            Interest::default().verdict(&mut Body::new(&garbage)),
-            Verdict::Wake
+            StreamSubscription::default().classify_event(&mut ParsedEvent::new(&garbage)),
+            EventEffect::Wake
         );
     }
 }

@@ -26,7 +26,7 @@ const HEADER: &str = "// Code generated from wit/ by ostler-builder. DO NOT EDIT
 pub fn generate() -> Result<BTreeMap<&'static str, String>> {
     let (resolve, world) = contract::resolve(&[], contract::WORLD)?;
     let mut sizes = SizeAlign::default();
-    sizes.fill(&resolve)?;
+    sizes.fill(&resolve);
     let mut generator = Generator {
         resolve: &resolve,
         sizes,

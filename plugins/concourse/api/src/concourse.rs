@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ostler_sdk::{
-    Condition, Context, DeleteOptions, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Response,
-    ResultExt, Selection, gvk,
+    Condition, Context, DeleteOptions, Error, Failure, Gvk, ObjectMeta, ObjectRef, Outcome, Preconditions,
+    Response, ResultExt, Selection, gvk,
     serde_json::{Value, to_vec},
 };
 
@@ -26,7 +26,7 @@ pub fn target<'a>(object: &'a Value, field: &str) -> (&'a str, &'a str) {
 #[must_use]
 pub fn suspended() -> Outcome {
     let message = "Not reconciled while spec.suspend is true.";
-    Outcome::settled().with(Condition::no("Ready", "Suspended", message))
+    Outcome::await_change().with(Condition::new_false("Ready", "Suspended", message))
 }
 
 /// Names the `Upstream` of an Instance.
@@ -132,7 +132,7 @@ pub fn refused(response: &Response, what: &str, reason: &str) -> Failure {
     };
     let message = format!("Could not {what} (HTTP {status}): {detail}");
     match status {
-        400 | 413 | 415 | 422 => Failure::parked(reason, message),
+        400 | 413 | 415 | 422 => Failure::terminal(reason, message),
         _ => Failure::retry(reason, message),
     }
 }
@@ -148,10 +148,10 @@ pub fn warnings(body: &Value) -> Vec<String> {
 #[must_use]
 pub fn config_warning(warnings: &[String]) -> Condition {
     match warnings {
-        [] => Condition::no("ConfigWarning", "NoWarnings", "Concourse has no warnings."),
+        [] => Condition::new_false("ConfigWarning", "NoWarnings", "Concourse has no warnings."),
         some => {
             let all: Vec<&str> = some.iter().map(String::as_str).collect();
-            Condition::yes("ConfigWarning", "HasWarnings", all.join("; "))
+            Condition::new_true("ConfigWarning", "HasWarnings", all.join("; "))
         }
     }
 }
@@ -217,7 +217,7 @@ pub fn undone(
 ) -> Result<Outcome, Failure> {
     match answer {
         Ok(response) => match response.status() {
-            200 | 204 | 404 => Ok(Outcome::settled()),
+            200 | 204 | 404 => Ok(Outcome::await_change()),
             409 => Err(Place::refused(
                 &response,
                 &[verb, " ", what].concat(),
@@ -236,8 +236,8 @@ pub fn undone(
 /// As `kubernetes.delete`.
 pub fn discard(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(), Error> {
     let options = DeleteOptions {
-        propagation: None,
-        uid: Some(uid.to_owned()),
+        preconditions: Preconditions::uid(uid),
+        ..DeleteOptions::default()
     };
     match ctx.delete_with(object, &options) {
         Err(Error::Conflict(_)) => Ok(()),

@@ -28,7 +28,7 @@ impl Place {
         let team = ctx.get_json(&TeamSpec::reference(namespace, name));
         let Some(team) = team.reason("ChainNotReady")? else {
             let message = ["Team ", namespace, "/", name, " does not exist."].concat();
-            return Err(Failure::yield_("ChainNotReady", message));
+            return Err(Failure::wait("ChainNotReady", message));
         };
         Ok(Self { pipeline, team })
     }
@@ -105,7 +105,7 @@ impl Reference {
 }
 
 fn archived() -> Failure {
-    Failure::yield_(
+    Failure::wait(
         ARCHIVED,
         "The pipeline is archived: nothing in it can be changed.",
     )
@@ -130,7 +130,7 @@ pub fn namespace_allowed(instance: &Value, at: (&str, &str), namespace: &str) ->
         namespace,
         " in allowedNamespaces.",
     ];
-    Err(Failure::parked("NamespaceNotAllowed", message.concat()))
+    Err(Failure::terminal("NamespaceNotAllowed", message.concat()))
 }
 
 /// What becomes of a cleanup whose Instance cannot be reached because something is `missing`: what it would undo is
@@ -149,11 +149,11 @@ pub fn out_of_reach(
     // With both there it is a Secret that is missing, which may come back.
     if in_use && ctx.get_json(&upstream(namespace, instance))?.is_some() {
         let message = ["Not found: ", missing].concat();
-        return Err(Failure::yield_("DeleteFailed", message));
+        return Err(Failure::wait("DeleteFailed", message));
     }
     ctx.warn(
         "Orphaned",
         &[what, " stays in Concourse: its Instance is gone."].concat(),
     );
-    Ok(Outcome::settled())
+    Ok(Outcome::await_change())
 }

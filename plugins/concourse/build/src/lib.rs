@@ -65,13 +65,13 @@ impl Reconciler for Builds {
         let (spec, status) = (&build.spec, &build.status);
         let running = !finished(status.concourse_status.as_deref());
         if !spec.abort_on_delete || !running || spec.build_id.is_some() {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         let Some(id) = status.build_id else {
             if status.trigger.is_some() {
                 ctx.warn("Orphaned", "A build may have been begun that nobody aborts.");
             }
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         let what = ["build ", &id.to_string()].concat();
         let Some(job) = ctx.get_json(&job_of(build))? else {
@@ -79,12 +79,12 @@ impl Reconciler for Builds {
                 "Orphaned",
                 &[&what, " goes on in Concourse: its Job is gone."].concat(),
             );
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         let (namespace, name) = target(&job, "pipelineRef");
         let pipeline = concourse_api::PipelineSpec::reference(namespace, name);
         let Some(place) = Place::last(ctx, &pipeline, &what)? else {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         let answer = place.concourse(ctx).put(path(id, "/abort")).send();
         undone(ctx, place.instance(), answer, "abort", &what)
@@ -94,9 +94,9 @@ impl Reconciler for Builds {
 /// What is said of a build that was canceled before there was one.
 fn never_begun() -> Outcome {
     let message = "Canceled before a build was begun.";
-    Outcome::settled()
-        .with(Condition::yes("Ready", "Canceled", "No build was begun."))
-        .with(Condition::yes("Complete", "Aborted", message))
+    Outcome::await_change()
+        .with(Condition::new_true("Ready", "Canceled", "No build was begun."))
+        .with(Condition::new_true("Complete", "Aborted", message))
 }
 
 /// Whether a comment is to be written. None and an empty one are the same in Concourse.
@@ -119,13 +119,13 @@ fn path(id: i64, rest: &str) -> String {
 fn done(ctx: &Context, build: &Build, status: &BuildStatus) -> Result<Outcome, Failure> {
     let said = |outcome: Outcome| {
         outcome
-            .with(Condition::yes("Ready", "Tracked", "The build has finished."))
+            .with(Condition::new_true("Ready", "Tracked", "The build has finished."))
             .with(observe::complete(status))
             .status(status)
     };
     let end = status.end_time.as_deref().and_then(from_rfc3339);
     let Some((ttl, end)) = build.spec.ttl_seconds_after_finished.zip(end) else {
-        return Ok(said(Outcome::settled()));
+        return Ok(said(Outcome::await_change()));
     };
     let until = (end + u64::try_from(ttl).unwrap_or_default()).saturating_mul(1000);
     if ctx.now() < until {
@@ -133,7 +133,7 @@ fn done(ctx: &Context, build: &Build, status: &BuildStatus) -> Result<Outcome, F
     }
     let own = BuildSpec::reference(build.namespace(), build.name());
     discard(ctx, &own, &build.metadata.uid).reason("DeleteFailed")?;
-    Ok(said(Outcome::settled()))
+    Ok(said(Outcome::await_change()))
 }
 
 /// The job in Concourse, and what is to be done there.
@@ -168,7 +168,7 @@ impl Remote<'_> {
         };
         if found["job_name"] != self.job.as_str() {
             let message = ["Build ", &id.to_string(), " is not of the job ", &self.job, "."].concat();
-            return Err(Failure::parked("InvalidSpec", message));
+            return Err(Failure::terminal("InvalidSpec", message));
         }
         observe::describe(&found, &mut status);
         status.trigger = None;
@@ -202,7 +202,7 @@ impl Remote<'_> {
             }
         };
         Ok(Outcome::poll(interval)
-            .with(Condition::yes("Ready", "Tracked", "The build is followed."))
+            .with(Condition::new_true("Ready", "Tracked", "The build is followed."))
             .with(observe::complete(&status))
             .status(&status))
     }
@@ -287,7 +287,7 @@ impl Remote<'_> {
         let id = id.to_string();
         if self.build.spec.build_id.is_some() {
             let message = ["Concourse has no build ", &id, "."].concat();
-            return Err(Failure::parked("BuildVanished", message));
+            return Err(Failure::terminal("BuildVanished", message));
         }
         let note = [
             "Build ",
@@ -297,8 +297,8 @@ impl Remote<'_> {
         .concat();
         self.ctx.warn("BuildVanished", &note);
         Ok(Outcome::after(1)
-            .with(Condition::no("Ready", "BuildVanished", &note))
-            .with(Condition::unknown("Complete", "Pending", note))
+            .with(Condition::new_false("Ready", "BuildVanished", &note))
+            .with(Condition::new_unknown("Complete", "Pending", note))
             .status(&BuildStatus::default()))
     }
 
@@ -374,7 +374,7 @@ impl Remote<'_> {
         let failed = |failure: Failure| failure.status(&BuildStatus::default());
         let response = match self.concourse.post(self.place.path(&rest, "")).send() {
             Ok(response) => response,
-            Err(error @ (Error::Unavailable(_) | Error::Budget(_))) => {
+            Err(error @ (Error::Unavailable(_) | Error::LimitExceeded(_))) => {
                 return Err(lost(Failure::from(error).reason(TRIGGER_FAILED)));
             }
             Err(error) => return Err(failed(Failure::from(error).reason(TRIGGER_FAILED))),
@@ -402,7 +402,7 @@ impl Remote<'_> {
         let mut status = BuildStatus::default();
         observe::describe(found, &mut status);
         Ok(Outcome::after(1)
-            .with(Condition::yes("Ready", "Tracked", "The build is followed."))
+            .with(Condition::new_true("Ready", "Tracked", "The build is followed."))
             .with(observe::complete(&status))
             .status(&status))
     }
@@ -412,7 +412,7 @@ impl Remote<'_> {
         if lost.state == TriggerState::Ambiguous {
             let message = "It can't be told which build is this one's: see the Event TriggerAmbiguous. Set \
                            spec.buildID, or delete this object.";
-            return Err(Failure::parked("TriggerAmbiguous", message));
+            return Err(Failure::terminal("TriggerAmbiguous", message));
         }
         let uid = &self.build.metadata.uid;
         if lost.state == TriggerState::InFlight {
@@ -467,7 +467,7 @@ impl Remote<'_> {
                     trigger: Some(self.attempt(lost.after, TriggerState::Ambiguous)),
                     ..BuildStatus::default()
                 };
-                Err(Failure::parked("TriggerAmbiguous", message).status(&status))
+                Err(Failure::terminal("TriggerAmbiguous", message).status(&status))
             }
         }
     }
@@ -511,13 +511,13 @@ impl Remote<'_> {
 /// Somebody else of the same job goes first; that one's change wakes this.
 fn wait() -> Failure {
     let message = "Another Build of this job finds out first whether its own was begun.";
-    Failure::yield_("TriggerWaiting", message)
+    Failure::wait("TriggerWaiting", message)
 }
 
 /// Why the job lets nobody begin a build.
 fn not_allowed(response: &Response) -> Failure {
     match (response.status(), response.bytes()) {
-        (409, []) => Failure::yield_(
+        (409, []) => Failure::wait(
             TRIGGER_FAILED,
             "The job lets nobody begin a build by hand: disable_manual_trigger or disable_reruns in its config.",
         ),
@@ -537,7 +537,7 @@ fn settle(ctx: &Context) -> Result<u64, Failure> {
             text,
             " in the plugin's configuration is no duration, such as 5s.",
         ];
-        Failure::parked("InvalidConfig", message.concat())
+        Failure::terminal("InvalidConfig", message.concat())
     })
 }
 

@@ -68,14 +68,14 @@ pub fn complete(status: &BuildStatus) -> Condition {
         Some("aborted") => ("Aborted", " was aborted."),
         Some("started") => {
             let message = [&name, " is running."].concat();
-            return Condition::no(TYPE, "InProgress", message);
+            return Condition::new_false(TYPE, "InProgress", message);
         }
         _ => {
             let message = [&name, " has not started yet."].concat();
-            return Condition::unknown(TYPE, "Pending", message);
+            return Condition::new_unknown(TYPE, "Pending", message);
         }
     };
-    Condition::yes(TYPE, reason, [&name, what].concat())
+    Condition::new_true(TYPE, reason, [&name, what].concat())
 }
 
 /// The last lines of what these events (their data) wrote.

@@ -177,7 +177,7 @@ fn a_finished_one_costs_nothing_and_goes_in_time() {
     assert!(matches!(waiting.next, Next::At(250_000)), "{:?}", waiting.next);
     host.set_now(250_000);
     let gone = host.reconcile(&Builds, &build).expect("an outcome");
-    assert!(matches!(gone.next, Next::Settled));
+    assert!(matches!(gone.next, Next::AwaitChange));
     assert_eq!(host.writes(), ["delete Build b"]);
     assert!(host.requests().is_empty() && host.subscriptions().is_empty());
 }
@@ -223,7 +223,7 @@ fn interrupted_it_says_so_and_waits_for_who_is_at_it() {
     other["status"] = interrupted["status"].clone();
     host.put(interrupted.clone()).put(other.clone());
     let waiting = failure(host.reconcile(&Builds, &interrupted));
-    assert_eq!(waiting, ("TriggerWaiting".into(), Resolution::Yield));
+    assert_eq!(waiting, ("TriggerWaiting".into(), Resolution::Wait));
     assert_eq!(host.checkpoints()[0]["trigger"]["state"], "Unknown");
     // A new one begins none meanwhile.
     other["status"]["trigger"]["state"] = json!("Unknown");
@@ -256,7 +256,7 @@ fn what_cannot_be_told_is_said_with_what_to_do() {
     let mut build = after(&build, &told);
     assert_eq!(
         failure(host.reconcile(&Builds, &build)),
-        ("TriggerAmbiguous".into(), Resolution::Parked)
+        ("TriggerAmbiguous".into(), Resolution::Terminal)
     );
     assert!(host.requests().is_empty());
     build["spec"]["buildID"] = json!(43);
@@ -278,7 +278,7 @@ fn vanished_ones_are_begun_anew_and_adopted_ones_are_missed() {
     let adopted = build("b", json!({"buildID": 42}));
     assert_eq!(
         failure(host.reconcile(&Builds, &adopted)),
-        ("BuildVanished".into(), Resolution::Parked)
+        ("BuildVanished".into(), Resolution::Terminal)
     );
     // Not Concourse's word.
     host.answers("GET", "/api/v1/builds/42", gone(&[]));
@@ -299,7 +299,7 @@ fn refused_canceled_and_run_again() {
     host.answer("POST", &jobs(""), 409, Value::Null);
     let refused = host.reconcile(&Builds, &build("b", json!({})));
     assert_eq!(status(&refused)["trigger"], Value::Null, "none was begun");
-    assert_eq!(failure(refused), ("TriggerFailed".into(), Resolution::Yield));
+    assert_eq!(failure(refused), ("TriggerFailed".into(), Resolution::Wait));
     host.forget();
     let canceled = host.reconcile(&Builds, &build("b", json!({"canceled": true})));
     assert_eq!(

@@ -25,10 +25,10 @@ impl Reconciler for Instances {
         // The Upstream goes with the Instance, and Teams need it to be deleted.
         let teams = remaining(ctx, &TeamSpec::gvk(), "instanceRef", &instance.metadata)?;
         if teams.is_empty() {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         let message = format!("Waiting for Teams that use it: {}.", teams.join(", "));
-        Err(Failure::yield_("TeamsRemain", message))
+        Err(Failure::wait("TeamsRemain", message))
     }
 }
 
@@ -54,11 +54,13 @@ fn desired_upstream(instance: &Instance) -> Result<Value, Failure> {
         (None, Some(token)) => json!({ "bearer": { "tokenSecretRef": secret(&token.token_ref) } }),
         _ => {
             let message = "Exactly one of auth.password and auth.token must be set.";
-            return Err(Failure::parked("InvalidSpec", message).with(Condition::no(
-                "Authenticated",
-                "InvalidSpec",
-                message,
-            )));
+            return Err(
+                Failure::terminal("InvalidSpec", message).with(Condition::new_false(
+                    "Authenticated",
+                    "InvalidSpec",
+                    message,
+                )),
+            );
         }
     };
     let mut wanted = json!({
@@ -132,8 +134,8 @@ fn probe(ctx: &Context, instance: &Instance) -> Result<Outcome, Failure> {
         .unwrap_or(300_000)
         .clamp(30_000, 3_600_000);
     Ok(Outcome::poll(interval)
-        .with(Condition::yes("Ready", "Ready", "Concourse answers."))
-        .with(Condition::yes(
+        .with(Condition::new_true("Ready", "Ready", "Concourse answers."))
+        .with(Condition::new_true(
             "Authenticated",
             "Authenticated",
             format!("Logged in as {login}."),
@@ -158,9 +160,9 @@ fn secret_generation(ctx: &Context, instance: &Instance) -> Result<i64, Failure>
         now += &ctx.secret_digest(&key.name, &key.key)?.unwrap_or_default();
         now.push(' ');
     }
-    let before = ctx.memo(MEMO);
+    let before = ctx.cache_get(MEMO);
     if before.as_deref() != Some(now.as_bytes()) {
-        ctx.memo_put(MEMO, now.as_bytes())?;
+        ctx.cache_set(MEMO, now.as_bytes())?;
     }
     let last = instance.status.auth_secret_generation.unwrap_or_default().max(1);
     // Without a memory, after a restart, it is the one it was.
@@ -174,15 +176,15 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
     let failed = |failure: Failure, kind: &str| {
         let message = failure.message.clone();
         let condition = match kind {
-            "AuthFailed" => Condition::no("Authenticated", kind, message),
-            _ => Condition::unknown("Authenticated", kind, message),
+            "AuthenticationFailed" => Condition::new_false("Authenticated", kind, message),
+            _ => Condition::new_unknown("Authenticated", kind, message),
         };
         failure.reason(kind).with(condition)
     };
     let response = match result {
         Ok(response) => response,
         // The credentials' Secret is not there (yet).
-        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthFailed")),
+        Err(error @ Error::NotFound(_)) => return Err(failed(error.into(), "AuthenticationFailed")),
         Err(error @ Error::Denied(_)) => return Err(error.into()),
         Err(error) => return Err(failed(error.into(), "InfoFailed")),
     };
@@ -204,7 +206,10 @@ fn answer(result: Result<Response, Error>, field: &str) -> Result<Value, Failure
                 response.status(),
                 first_line(&response.text())
             );
-            Err(failed(Failure::retry("AuthFailed", message), "AuthFailed"))
+            Err(failed(
+                Failure::retry("AuthenticationFailed", message),
+                "AuthenticationFailed",
+            ))
         }
         status => {
             let message = format!("Concourse answers with HTTP {status}.");
@@ -240,7 +245,7 @@ fn text(value: &Value, field: &str) -> Option<String> {
 fn workers_healthy(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
     const TYPE: &str = "WorkersHealthy";
     let Some(workers) = list(optional(result)) else {
-        return Condition::unknown(TYPE, "ListFailed", "The workers could not be listed.");
+        return Condition::new_unknown(TYPE, "ListFailed", "The workers could not be listed.");
     };
     let in_state = |state: &str| {
         let number = workers.iter().filter(|w| w["state"] == state).count();
@@ -252,22 +257,22 @@ fn workers_healthy(result: Result<Response, Error>, status: &mut InstanceStatus)
     status.landing_workers = Some(in_state("landing"));
     status.stalled_workers = Some(stalled);
     match stalled {
-        0 => Condition::yes(TYPE, "AllRunning", "No worker is stalled."),
-        _ => Condition::no(TYPE, "WorkersStalled", format!("{stalled} stalled.")),
+        0 => Condition::new_true(TYPE, "AllRunning", "No worker is stalled."),
+        _ => Condition::new_false(TYPE, "WorkersStalled", format!("{stalled} stalled.")),
     }
 }
 
 fn wall_active(result: Result<Response, Error>, status: &mut InstanceStatus) -> Condition {
     const TYPE: &str = "WallActive";
     let Some(wall) = optional(result) else {
-        return Condition::unknown(TYPE, "ListFailed", "The wall could not be read.");
+        return Condition::new_unknown(TYPE, "ListFailed", "The wall could not be read.");
     };
     match wall["message"].as_str() {
         Some(message) if !message.is_empty() => {
             status.wall_message = Some(message.to_owned());
-            Condition::yes(TYPE, "WallSet", message)
+            Condition::new_true(TYPE, "WallSet", message)
         }
-        _ => Condition::no(TYPE, "NoWall", "The wall is empty."),
+        _ => Condition::new_false(TYPE, "NoWall", "The wall is empty."),
     }
 }
 

@@ -3,7 +3,7 @@
 use concourse_instance::Instances;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, TriState, gvk};
+use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution, gvk};
 
 fn instance() -> Value {
     json!({
@@ -50,7 +50,7 @@ fn concourse() -> Host {
     host
 }
 
-fn condition<'a>(all: &'a [Condition], kind: &str) -> (TriState, &'a str) {
+fn condition<'a>(all: &'a [Condition], kind: &str) -> (ConditionStatus, &'a str) {
     let found = all.iter().find(|c| c.type_ == kind).expect(kind);
     (found.status, &found.reason)
 }
@@ -68,18 +68,21 @@ fn a_healthy_server_is_ready_and_polled() {
     let host = concourse();
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(120_000)));
-    assert_eq!(condition(&outcome.conditions, "Ready"), (TriState::Yes, "Ready"));
+    assert_eq!(
+        condition(&outcome.conditions, "Ready"),
+        (ConditionStatus::True, "Ready")
+    );
     assert_eq!(
         condition(&outcome.conditions, "Authenticated"),
-        (TriState::Yes, "Authenticated")
+        (ConditionStatus::True, "Authenticated")
     );
     assert_eq!(
         condition(&outcome.conditions, "WorkersHealthy"),
-        (TriState::Yes, "AllRunning")
+        (ConditionStatus::True, "AllRunning")
     );
     assert_eq!(
         condition(&outcome.conditions, "WallActive"),
-        (TriState::Yes, "WallSet")
+        (ConditionStatus::True, "WallSet")
     );
     assert_eq!(
         status(&outcome),
@@ -134,11 +137,11 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         let failure = failure(&host);
         assert_eq!(
             (failure.reason.as_str(), failure.resolution),
-            ("AuthFailed", Resolution::Retry)
+            ("AuthenticationFailed", Resolution::Retry)
         );
         assert_eq!(
             condition(&failure.conditions, "Authenticated"),
-            (TriState::No, "AuthFailed")
+            (ConditionStatus::False, "AuthenticationFailed")
         );
     }
     let unreachable = || Err(Error::Unavailable("connection refused".into()));
@@ -158,7 +161,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
         );
         assert_eq!(
             condition(&failure.conditions, "Authenticated"),
-            (TriState::Unknown, "InfoFailed")
+            (ConditionStatus::Unknown, "InfoFailed")
         );
     }
     let host = concourse();
@@ -170,7 +173,7 @@ fn refused_unreachable_and_garbage_are_told_apart() {
     let failure = failure(&host);
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
-        ("AuthFailed", Resolution::Yield)
+        ("AuthenticationFailed", Resolution::Wait)
     );
 }
 
@@ -180,14 +183,14 @@ fn stalled_workers_do_not_make_it_unready() {
     host.answer("GET", "/api/v1/workers", 200, json!([{ "state": "stalled" }]));
     host.answer("GET", "/api/v1/wall", 500, Value::Null);
     let outcome = host.reconcile(&Instances, &instance()).expect("is ready");
-    assert_eq!(condition(&outcome.conditions, "Ready").0, TriState::Yes);
+    assert_eq!(condition(&outcome.conditions, "Ready").0, ConditionStatus::True);
     assert_eq!(
         condition(&outcome.conditions, "WorkersHealthy"),
-        (TriState::No, "WorkersStalled")
+        (ConditionStatus::False, "WorkersStalled")
     );
     assert_eq!(
         condition(&outcome.conditions, "WallActive"),
-        (TriState::Unknown, "ListFailed")
+        (ConditionStatus::Unknown, "ListFailed")
     );
 }
 
@@ -199,7 +202,7 @@ fn suspended_calls_nothing() {
     let outcome = host.reconcile(&Instances, &object).expect("is suspended");
     assert_eq!(
         condition(&outcome.conditions, "Ready"),
-        (TriState::No, "Suspended")
+        (ConditionStatus::False, "Suspended")
     );
     assert!(host.writes().is_empty() && host.requests().is_empty());
 }
@@ -220,7 +223,7 @@ fn it_stays_while_teams_use_it_even_from_elsewhere() {
     let failure = host.cleanup(&Instances, &instance()).expect_err("waits");
     assert_eq!(
         (failure.reason.as_str(), failure.resolution),
-        ("TeamsRemain", Resolution::Yield)
+        ("TeamsRemain", Resolution::Wait)
     );
     assert!(failure.message.contains("apps/b, infra/a"), "{}", failure.message);
 
@@ -228,7 +231,7 @@ fn it_stays_while_teams_use_it_even_from_elsewhere() {
     host.remove(&teams().named("infra", "a"))
         .remove(&teams().named("apps", "b"));
     let outcome = host.cleanup(&Instances, &instance()).expect("lets go");
-    assert_eq!(outcome.next, Next::Settled);
+    assert_eq!(outcome.next, Next::AwaitChange);
 }
 
 #[test]

@@ -26,7 +26,11 @@ impl Reconciler for Jobs {
         let remote = Remote::new(ctx, &place, job);
         let mut found = remote.read().map_err(|failure| {
             let message = failure.message.clone();
-            failure.with(Condition::unknown("LastBuildSucceeded", FETCH_FAILED, message))
+            failure.with(Condition::new_unknown(
+                "LastBuildSucceeded",
+                FETCH_FAILED,
+                message,
+            ))
         })?;
         let mut owned = job.status.pause_owned;
         match (found["paused"] == true, job.spec.paused) {
@@ -52,7 +56,7 @@ impl Reconciler for Jobs {
         status.web_url = place.page(&remote.rest);
         status.pause_owned = owned;
         Ok(Outcome::poll(POLL)
-            .with(Condition::yes("Ready", "Ready", "The job is as wanted."))
+            .with(Condition::new_true("Ready", "Ready", "The job is as wanted."))
             .with(last_build_succeeded(&found["finished_build"]))
             .status(&status))
     }
@@ -60,10 +64,10 @@ impl Reconciler for Jobs {
     fn cleanup(&self, ctx: &Context, job: &Job) -> Result<Outcome, Failure> {
         let what = ["job ", job_name(job)].concat();
         if job.status.pause_owned != Some(true) {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         let Some(place) = Place::last(ctx, &pipeline_of(job), &what)? else {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         let remote = Remote::new(ctx, &place, job);
         let answer = remote.concourse.put(remote.path("/unpause")).send();
@@ -106,7 +110,7 @@ impl<'a> Remote<'a> {
             200 => response.value().reason(FETCH_FAILED),
             404 => {
                 let message = "The pipeline has no job of this name; waiting for its config to change.";
-                Err(Failure::yield_("JobNotFound", message))
+                Err(Failure::wait("JobNotFound", message))
             }
             _ => Err(Place::refused(&response, "read the job", FETCH_FAILED)),
         }
@@ -151,11 +155,11 @@ fn last_build_succeeded(build: &Value) -> Condition {
     const TYPE: &str = "LastBuildSucceeded";
     let message = ["Build ", build["name"].as_str().unwrap_or_default()].concat();
     match build["status"].as_str().unwrap_or_default() {
-        "succeeded" => Condition::yes(TYPE, "Succeeded", [&message, " succeeded."].concat()),
-        "failed" => Condition::no(TYPE, "Failed", [&message, " failed."].concat()),
-        "errored" => Condition::no(TYPE, "Errored", [&message, " errored."].concat()),
-        "aborted" => Condition::no(TYPE, "Aborted", [&message, " was aborted."].concat()),
-        _ => Condition::unknown(TYPE, "NoBuild", "No build has finished yet."),
+        "succeeded" => Condition::new_true(TYPE, "Succeeded", [&message, " succeeded."].concat()),
+        "failed" => Condition::new_false(TYPE, "Failed", [&message, " failed."].concat()),
+        "errored" => Condition::new_false(TYPE, "Errored", [&message, " errored."].concat()),
+        "aborted" => Condition::new_false(TYPE, "Aborted", [&message, " was aborted."].concat()),
+        _ => Condition::new_unknown(TYPE, "NoBuild", "No build has finished yet."),
     }
 }
 

@@ -3,7 +3,7 @@
 use concourse_job::Jobs;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Error, Failure, Next, Resolution, TriState, gvk};
+use ostler_sdk::{ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/jobs/unit";
 
@@ -94,7 +94,7 @@ fn one_read_and_no_write_while_all_is_as_wanted() {
     let last = &outcome.conditions[1];
     assert_eq!(
         (&*last.type_, last.status, &*last.reason),
-        ("LastBuildSucceeded", TriState::No, "Failed")
+        ("LastBuildSucceeded", ConditionStatus::False, "Failed")
     );
 }
 
@@ -147,7 +147,7 @@ fn what_cannot_be_says_so() {
     let host = cluster();
     host.answer("GET", PATH, 404, Value::Null);
     let failure = host.reconcile(&Jobs, &job(false)).expect_err("waits");
-    assert_eq!(resolution(&failure), ("JobNotFound", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("JobNotFound", &Resolution::Wait));
     host.answer("GET", PATH, 500, "oops");
     let failure = host.reconcile(&Jobs, &job(false)).expect_err("fails");
     assert_eq!(resolution(&failure), ("FetchFailed", &Resolution::Retry));
@@ -164,10 +164,10 @@ fn what_cannot_be_says_so() {
     ));
     host.forget();
     let failure = host.reconcile(&Jobs, &job(true)).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Wait));
     host.remove(&object("Pipeline", "demo"));
     let failure = host.reconcile(&Jobs, &job(true)).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PipelineNotReady", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("PipelineNotReady", &Resolution::Wait));
     let mut suspended = job(true);
     suspended["spec"]["suspend"] = true.into();
     host.reconcile(&Jobs, &suspended).expect("does nothing");
@@ -211,7 +211,7 @@ fn cleanup_resumes_what_it_paused_and_nothing_else() {
         let outcome = host.cleanup(&Jobs, &owning(true)).expect("lets go");
         assert_eq!(
             (outcome.next, host.requests()),
-            (Next::Settled, vec![format!("PUT {unpause}")])
+            (Next::AwaitChange, vec![format!("PUT {unpause}")])
         );
     }
     host.answer("PUT", &unpause, 500, "oops");
@@ -228,7 +228,7 @@ fn a_missing_parent_never_blocks_deletion() {
     let failure = host
         .cleanup(&Jobs, &owning(true))
         .expect_err("a Secret may come back");
-    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Wait));
     for (kind, name) in [("Instance", "ci"), ("Team", "alpha"), ("Pipeline", "demo")] {
         host.remove(&object(kind, name)).forget();
         host.cleanup(&Jobs, &owning(true)).expect("lets go");

@@ -1,7 +1,7 @@
 //! The config a Pipeline asks for.
 
 use ostler_sdk::{
-    Encoding, Substitution, gvk,
+    Encoding, SecretKeyRef, Substitution, gvk,
     prelude::*,
     serde_json::{Map, Value},
 };
@@ -51,13 +51,8 @@ pub fn load(ctx: &Context, pipeline: &Pipeline, team: &Value) -> Result<Desired,
             };
             digests.push(digest);
             let placeholder = placeholder(pipeline, name);
-            secrets.push(Substitution {
-                placeholder: placeholder.clone(),
-                namespace: None,
-                secret: from.to_owned(),
-                key: key.to_owned(),
-                encoding: Encoding::JsonString,
-            });
+            let secret = SecretKeyRef::new(from, key);
+            secrets.push(Substitution::key(&placeholder, secret, Encoding::JsonString));
             placeholder
         } else if map.is_object() {
             of_config_map(ctx, pipeline, map)?
@@ -72,10 +67,10 @@ pub fn load(ctx: &Context, pipeline: &Pipeline, team: &Value) -> Result<Desired,
         map => of_config_map(ctx, pipeline, map)?,
     };
     let config = yaml::parse(&source)
-        .map_err(|error| Failure::parked(REASON, ["The config is not YAML: ", &error].concat()))?;
+        .map_err(|error| Failure::terminal(REASON, ["The config is not YAML: ", &error].concat()))?;
     let Value::Object(mut config) = config else {
         let message = "The config is not a pipeline: it must be a mapping with jobs.";
-        return Err(Failure::parked(REASON, message));
+        return Err(Failure::terminal(REASON, message));
     };
     injected::wire(ctx, pipeline, team, &mut config)?;
     let config = vars::interpolate(config.into(), &values);
@@ -100,7 +95,7 @@ fn of_config_map(ctx: &Context, pipeline: &Pipeline, reference: &Value) -> Resul
 }
 
 fn missing(message: &[&str]) -> Failure {
-    Failure::yield_(REASON, message.concat())
+    Failure::wait(REASON, message.concat())
 }
 
 /// Stands for one secret: always the same, and found nowhere else by chance.

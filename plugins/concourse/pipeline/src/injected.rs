@@ -64,7 +64,7 @@ fn prepend(config: &mut Map<String, Value>, field: &str, mut items: Vec<Value>) 
     }
     let Value::Array(own) = list else {
         let message = ["The config is not a pipeline: ", field, " must be a list."].concat();
-        return Err(Failure::parked("ConfigLoadFailed", message));
+        return Err(Failure::terminal("ConfigLoadFailed", message));
     };
     items.retain(|item| own.iter().all(|own| own["name"] != item["name"]));
     items.append(own);

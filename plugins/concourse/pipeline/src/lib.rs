@@ -29,7 +29,7 @@ impl Reconciler for Pipelines {
         if exists(pipeline) && vars_of(&pipeline.status) != vars_of(spec) {
             let message = "spec.instanceVars cannot be changed, for Concourse cannot change them: set them back, \
                            or make another Pipeline with the new ones.";
-            return Err(Failure::parked("InvalidSpec", message));
+            return Err(Failure::terminal("InvalidSpec", message));
         }
         let team = ctx
             .require_ready_json(&team_of(pipeline))
@@ -42,13 +42,17 @@ impl Reconciler for Pipelines {
         let synced = match archived {
             true => {
                 let message = "Concourse keeps no config of an archived pipeline.";
-                Condition::no("ConfigSynced", "Archived", message)
+                Condition::new_false("ConfigSynced", "Archived", message)
             }
-            false => Condition::yes("ConfigSynced", "Synced", "Concourse has the config."),
+            false => Condition::new_true("ConfigSynced", "Synced", "Concourse has the config."),
         };
         let warnings: Vec<_> = config::strings(&status["warnings"]).map(Into::into).collect();
         Ok(Outcome::poll(POLL)
-            .with(Condition::yes("Ready", "Ready", "The pipeline is as wanted."))
+            .with(Condition::new_true(
+                "Ready",
+                "Ready",
+                "The pipeline is as wanted.",
+            ))
             .with(synced)
             .with(config_warning(&warnings))
             .status(&status))
@@ -60,11 +64,11 @@ impl Reconciler for Pipelines {
                 "Orphaned",
                 "The pipeline stays in Concourse, as reclaimPolicy says.",
             );
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         let Some(team) = ctx.get_json(&team_of(pipeline))? else {
             ctx.warn("Orphaned", "The pipeline stays in Concourse: its Team is gone.");
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         let remote = Remote::new(ctx, pipeline, &team);
         let name = remote.name_now(pipeline)?;

@@ -160,7 +160,7 @@ impl<'a> Remote<'a> {
                 &others,
                 ".",
             ];
-            return Err(Failure::yield_(RENAME_FAILED, message.concat()));
+            return Err(Failure::wait(RENAME_FAILED, message.concat()));
         }
         let path = path_of(
             name_of(self.team, "teamName"),
@@ -204,7 +204,7 @@ impl<'a> Remote<'a> {
             // Whoever wrote may look around once.
             state = self.read(&[PIPELINE, CONFIG, JOBS, RESOURCES], desired)?;
         } else if let Some(memo) = state.memo(desired) {
-            self.ctx.memo_put(MEMO, &memo)?;
+            self.ctx.cache_set(MEMO, &memo)?;
         }
         *status = self.describe(&state, desired, status);
         Ok(state.is("archived"))
@@ -213,7 +213,7 @@ impl<'a> Remote<'a> {
     /// Two reads at most: the pipeline, and its config. Where the config was seen since the pipeline changed
     /// last there is nothing new in it, and its jobs and resources are looked at instead, by turns.
     fn look(&self, desired: &Desired) -> Result<State, Failure> {
-        let seen = self.ctx.memo(MEMO).unwrap_or_default();
+        let seen = self.ctx.cache_get(MEMO).unwrap_or_default();
         if !seen.starts_with(desired.hash.as_bytes()) {
             return self.read(&[PIPELINE, CONFIG], desired);
         }
@@ -304,7 +304,7 @@ impl<'a> Remote<'a> {
             return Ok(warnings(&response.value().unwrap_or_default()));
         }
         let failure = refused(&response, "save the config", FAILED);
-        let condition = Condition::no("ConfigSynced", FAILED, failure.message.clone());
+        let condition = Condition::new_false("ConfigSynced", FAILED, failure.message.clone());
         Err(failure.with(condition))
     }
 

@@ -3,7 +3,9 @@
 use concourse_pipeline::Pipelines;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Condition, Error, Failure, Next, Outcome, Resolution, gvk};
+use ostler_sdk::{
+    Condition, Error, Failure, Method, Next, Outcome, Resolution, SecretKeyRef, SecretSource, gvk,
+};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo";
 const CONFIG: &str = "/api/v1/teams/alpha/pipelines/demo/config";
@@ -148,7 +150,7 @@ fn a_new_pipeline_is_saved_and_unpaused() {
     assert!(
         outcome
             .conditions
-            .contains(&Condition::yes("ConfigWarning", "HasWarnings", "odd"))
+            .contains(&Condition::new_true("ConfigWarning", "HasWarnings", "odd"))
     );
     let status = status(&outcome);
     assert_eq!(status["configVersion"], "2");
@@ -163,7 +165,7 @@ fn a_new_pipeline_is_saved_and_unpaused() {
         json!([{ "name": "src", "type": "git", "pinned": true }])
     );
     let sent = host.sent();
-    let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+    let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
     assert!(
         put.headers.iter().all(|h| h.name != "X-Concourse-Config-Version"),
         "created"
@@ -256,7 +258,7 @@ fn hash_and_version_settle_what_concourse_words_differently() {
     config(&host, "7", worded);
     host.reconcile(&Pipelines, &object).expect("is ready");
     assert_eq!(writes(&host), [format!("PUT {CONFIG}")], "somebody else saved");
-    let version = host.sent().iter().find(|r| r.method == "PUT").map(|r| {
+    let version = host.sent().iter().find(|r| r.method == Method::Put).map(|r| {
         let header = r.headers.iter().find(|h| h.name == "X-Concourse-Config-Version");
         header.map(|h| h.value.clone())
     });
@@ -295,7 +297,7 @@ fn a_config_concourse_refuses_parks_with_its_words() {
     let failure = host.reconcile(&Pipelines, &pipeline()).expect_err("is refused");
     assert_eq!(
         (failure.reason.as_str(), &failure.resolution),
-        ("SetPipelineFailed", &Resolution::Parked)
+        ("SetPipelineFailed", &Resolution::Terminal)
     );
     assert!(
         failure.message.contains("unknown resource 'nothing'"),
@@ -318,7 +320,7 @@ fn a_secret_is_named_and_never_seen() {
     let (reason, resolution, message) = failure(&host, &object);
     assert_eq!(
         (reason.as_str(), resolution),
-        ("ConfigLoadFailed", Resolution::Yield)
+        ("ConfigLoadFailed", Resolution::Wait)
     );
     assert!(message.contains("git"), "{message}");
 
@@ -327,11 +329,11 @@ fn a_secret_is_named_and_never_seen() {
     let outcome = host.reconcile(&Pipelines, &object).expect("is ready");
     let placeholder = {
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         let [secret] = put.substitutions.as_slice() else {
             panic!("one secret")
         };
-        assert_eq!((secret.secret.as_str(), secret.key.as_str()), ("git", "id"));
+        assert_eq!(secret.source, SecretSource::Key(SecretKeyRef::new("git", "id")));
         let body = String::from_utf8_lossy(put.body.as_deref().expect("a body")).into_owned();
         assert_eq!(body.matches(&secret.placeholder).count(), 1, "{body}");
         assert!(secret.placeholder.len() >= 16);
@@ -405,7 +407,7 @@ fn the_config_may_come_from_a_config_map() {
     let (reason, resolution, _) = failure(&host, &object);
     assert_eq!(
         (reason.as_str(), resolution),
-        ("ConfigLoadFailed", Resolution::Yield)
+        ("ConfigLoadFailed", Resolution::Wait)
     );
     let map = |data: Value| {
         json!({
@@ -416,7 +418,7 @@ fn the_config_may_come_from_a_config_map() {
     host.put(map(json!({})));
     assert!(failure(&host, &object).2.contains("no key pipeline.yml"));
     host.put(map(json!({ "pipeline.yml": "{{{" })));
-    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+    assert_eq!(failure(&host, &object).1, Resolution::Terminal);
     host.put(map(json!({ "pipeline.yml": INLINE })));
     host.reconcile(&Pipelines, &object).expect("is ready");
     assert!(writes(&host).is_empty());
@@ -426,7 +428,7 @@ fn the_config_may_come_from_a_config_map() {
 fn it_waits_for_its_team_and_rests_when_suspended() {
     let host = Host::new();
     let (reason, resolution, _) = failure(&host, &pipeline());
-    assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Yield));
+    assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Wait));
 
     let outcome = host.reconcile(&Pipelines, &with("suspend", true)).expect("rests");
     assert_eq!(outcome.conditions[0].reason, "Suspended");
@@ -464,7 +466,7 @@ fn every_request_for_an_instance_names_its_vars() {
     );
     let sent: Value = {
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
     };
     assert_eq!(sent["display"], json!({ "number": 2, "text": "main-2" }));
@@ -482,7 +484,10 @@ fn every_request_for_an_instance_names_its_vars() {
     let mut moved = object.clone();
     moved["spec"]["instanceVars"]["n"] = 3.into();
     let (reason, resolution, message) = failure(&host, &moved);
-    assert_eq!((reason.as_str(), resolution), ("InvalidSpec", Resolution::Parked));
+    assert_eq!(
+        (reason.as_str(), resolution),
+        ("InvalidSpec", Resolution::Terminal)
+    );
     assert!(message.contains("instanceVars"), "{message}");
     host.forget();
     host.cleanup(&Pipelines, &moved).expect("lets go");
@@ -565,7 +570,7 @@ fn instances_are_renamed_together() {
     other["spec"]["pipelineName"] = "old".into();
     host.put(other.clone());
     let (reason, resolution, message) = failure(&host, &renamed());
-    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Yield));
+    assert_eq!((reason.as_str(), resolution), ("RenameFailed", Resolution::Wait));
     assert!(message.contains("other"), "{message}");
     assert!(writes(&host).is_empty());
     other["spec"]["pipelineName"] = "demo".into();
@@ -615,7 +620,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
         host.forget();
         host.reconcile(&Pipelines, object).expect("is ready");
         let sent = host.sent();
-        let put = sent.iter().find(|r| r.method == "PUT").expect("saved");
+        let put = sent.iter().find(|r| r.method == Method::Put).expect("saved");
         from_slice(put.body.as_deref().expect("a body")).expect("is JSON")
     };
     let config = saved(&object);
@@ -665,7 +670,7 @@ fn config_maps_and_secrets_are_brought_in_as_resources() {
         json!({ "repository": "own.example/k", "tag": "latest" })
     );
     object["spec"]["config"]["inline"] = "resources: 5".into();
-    assert_eq!(failure(&host, &object).1, Resolution::Parked);
+    assert_eq!(failure(&host, &object).1, Resolution::Terminal);
 }
 
 #[test]
@@ -709,7 +714,7 @@ fn cleanup_deletes_or_says_what_stays() {
         let host = cluster();
         host.answer("DELETE", PATH, status, Value::Null);
         let outcome = host.cleanup(&Pipelines, &pipeline()).expect("lets go");
-        assert_eq!(outcome.next, Next::Settled);
+        assert_eq!(outcome.next, Next::AwaitChange);
     }
     let host = cluster();
     host.answer("DELETE", PATH, 500, "oops");

@@ -92,15 +92,15 @@ pub fn start(
 pub fn healthy(status: &ResourceObservation) -> Condition {
     const TYPE: &str = "CheckHealthy";
     match status.check_status.as_deref() {
-        None => Condition::unknown(TYPE, "CheckPending", "No check has ended yet."),
-        Some("succeeded") => Condition::yes(TYPE, "CheckSucceeded", "The last check succeeded."),
+        None => Condition::new_unknown(TYPE, "CheckPending", "No check has ended yet."),
+        Some("succeeded") => Condition::new_true(TYPE, "CheckSucceeded", "The last check succeeded."),
         Some(how) => {
             let build = match status.check_build_id {
                 Some(id) => [" (build ", &id.to_string(), ")"].concat(),
                 None => String::new(),
             };
             let message = ["The last check", &build, " ", how, "."].concat();
-            Condition::no(TYPE, "CheckFailed", message)
+            Condition::new_false(TYPE, "CheckFailed", message)
         }
     }
 }

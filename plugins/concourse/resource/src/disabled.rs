@@ -31,7 +31,7 @@ pub fn converge<'a>(
                 &words(fields),
                 " of spec.disabledVersions: give more fields.",
             ];
-            return Err(Failure::parked(REASON, message.concat()));
+            return Err(Failure::terminal(REASON, message.concat()));
         }
         for version in found {
             let Some(id) = version["id"].as_i64() else {

@@ -38,11 +38,11 @@ impl Reconciler for Resources {
     fn cleanup(&self, ctx: &Context, object: &Object<ResourceSpec>) -> Result<Outcome, Failure> {
         let status = &object.status;
         if status.pin_owned != Some(true) && status.disabled_version_ids.is_empty() {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         let what = ["resource ", resource_name(object)].concat();
         let Some(place) = Place::last(ctx, &pipeline_of(object), &what)? else {
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         };
         Remote::new(ctx, &place, resource_name(object)).restore(status, &what)
     }
@@ -68,7 +68,7 @@ fn converge(
         Ok(unmatched) => unmatched,
         Err(mut failure) => {
             // Checks go on meanwhile.
-            if let (Some(soon), Resolution::Parked | Resolution::Yield) = (next, &failure.resolution) {
+            if let (Some(soon), Resolution::Terminal | Resolution::Wait) = (next, &failure.resolution) {
                 failure.resolution = Resolution::Throttled(soon);
             }
             return Err(failure.with(check::healthy(status)));
@@ -88,7 +88,7 @@ fn converge(
         None => Outcome::poll(POLL),
     };
     Ok(outcome
-        .with(Condition::yes("Ready", "Ready", message))
+        .with(Condition::new_true("Ready", "Ready", message))
         .with(check::healthy(status)))
 }
 

@@ -57,7 +57,7 @@ fn pick(found: &[Value], fields: &Version) -> Result<i64, Failure> {
                 &words(fields),
                 " of spec.pinnedVersion; no check has found it yet, or there is none.",
             ];
-            return Err(Failure::yield_(REASON, message.concat()));
+            return Err(Failure::wait(REASON, message.concat()));
         }
         (None, [first, second, ..]) => {
             let message = [
@@ -69,7 +69,7 @@ fn pick(found: &[Value], fields: &Version) -> Result<i64, Failure> {
                 &words(&version(&second["version"])),
                 ": give more fields in spec.pinnedVersion.",
             ];
-            return Err(Failure::parked(REASON, message.concat()));
+            return Err(Failure::terminal(REASON, message.concat()));
         }
     };
     let none = || Failure::retry(REASON, "The answer is no list of versions: one has no id.");
@@ -126,7 +126,7 @@ pub fn converge(
                 &words(&status.pinned_version),
                 " (version: of the resource), which goes before spec.pinnedVersion: remove one of them.",
             ];
-            return Err(Failure::parked(REASON, message.concat()));
+            return Err(Failure::terminal(REASON, message.concat()));
         }
         _ => {}
     }

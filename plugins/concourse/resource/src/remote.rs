@@ -133,7 +133,7 @@ impl<'a> Remote<'a> {
                 Err(error) => return Err(error).reason("DeleteFailed"),
             }
         }
-        Ok(Outcome::settled())
+        Ok(Outcome::await_change())
     }
 }
 
@@ -148,7 +148,7 @@ fn value(answer: Result<Response, Error>, what: &str) -> Result<Value, Failure> 
         200 => response.value().reason(FETCH_FAILED),
         404 => {
             let message = "The pipeline has no resource of this name; waiting for its config to change.";
-            Err(Failure::yield_("ResourceNotFound", message))
+            Err(Failure::wait("ResourceNotFound", message))
         }
         _ => Err(Place::refused(&response, what, FETCH_FAILED)),
     }

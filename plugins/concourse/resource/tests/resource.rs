@@ -3,7 +3,7 @@
 use concourse_resource::Resources;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Failure, Next, Outcome, Resolution, TriState, gvk};
+use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution, gvk};
 
 const PATH: &str = "/api/v1/teams/alpha/pipelines/demo/resources/source";
 const A: &str = "versions?limit=50&filter=ref%3Aa";
@@ -58,7 +58,7 @@ fn status(bytes: Option<&[u8]>) -> Value {
     from_slice(bytes.expect("status")).expect("JSON")
 }
 
-fn condition(outcome: &Outcome, kind: &str) -> (TriState, String) {
+fn condition(outcome: &Outcome, kind: &str) -> (ConditionStatus, String) {
     let found = outcome.conditions.iter().find(|c| c.type_ == kind);
     let found = found.expect("a condition");
     (found.status, found.reason.clone())
@@ -78,7 +78,7 @@ fn two_reads_and_no_write_while_all_is_as_wanted() {
     assert_eq!(host.requests(), reads());
     assert_eq!(
         condition(&outcome, "CheckHealthy"),
-        (TriState::Yes, "CheckSucceeded".into())
+        (ConditionStatus::True, "CheckSucceeded".into())
     );
     assert_eq!(
         status(outcome.status.as_deref()),
@@ -156,7 +156,7 @@ fn a_pin_that_cannot_be_says_why() {
     let wanted = || resource(json!({ "pinnedVersion": { "ref": "a" } }), Value::Null);
     let host = showing(json!({ "pinned_version": { "ref": "b" }, "pinned_in_config": true }));
     let failure = host.reconcile(&Resources, &wanted()).expect_err("refused");
-    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Parked));
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Terminal));
     assert!(
         failure.message.contains("config pins {ref: b}"),
         "{}",
@@ -167,11 +167,11 @@ fn a_pin_that_cannot_be_says_why() {
     let host = showing(json!({}));
     host.answer("GET", &format!("{PATH}/{A}"), 200, json!([]));
     let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Wait));
     let two = json!([{ "id": 1, "version": { "ref": "a", "x": "1" } }, { "id": 2, "version": { "ref": "a", "x": "2" } }]);
     host.answer("GET", &format!("{PATH}/{A}"), 200, two);
     let failure = host.reconcile(&Resources, &wanted()).expect_err("which?");
-    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Parked));
+    assert_eq!(resolution(&failure), ("PinFailed", &Resolution::Terminal));
 
     host.answer(
         "GET",
@@ -186,10 +186,10 @@ fn a_pin_that_cannot_be_says_why() {
         "action not allowed for an archived pipeline\n",
     );
     let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("PipelineArchived", &Resolution::Wait));
     host.answer("GET", PATH, 404, Value::Null);
     let failure = host.reconcile(&Resources, &wanted()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("ResourceNotFound", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("ResourceNotFound", &Resolution::Wait));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_check_is_asked_for_followed_and_told() {
     assert_eq!(outcome.next, Next::After(1000));
     assert_eq!(
         condition(&outcome, "CheckHealthy").0,
-        TriState::Yes,
+        ConditionStatus::True,
         "the last that ended counts"
     );
     asked["status"] = status(outcome.status.as_deref());
@@ -278,7 +278,7 @@ fn a_check_is_asked_for_followed_and_told() {
     let outcome = host.reconcile(&Resources, &asked).expect("is ready");
     assert_eq!(
         condition(&outcome, "CheckHealthy"),
-        (TriState::No, "CheckFailed".into())
+        (ConditionStatus::False, "CheckFailed".into())
     );
     assert_eq!(outcome.next, Next::Poll(Some(300_000)), "once is enough");
     assert!(host.requests().iter().all(|r| !r.starts_with("POST")));
@@ -287,7 +287,7 @@ fn a_check_is_asked_for_followed_and_told() {
     host.answer("GET", "/api/v1/builds/5", 404, Value::Null);
     show(&host, json!({ "build": { "id": 5, "status": "succeeded" } }));
     let outcome = host.reconcile(&Resources, &asked).expect("is ready");
-    assert_eq!(condition(&outcome, "CheckHealthy").0, TriState::Yes);
+    assert_eq!(condition(&outcome, "CheckHealthy").0, ConditionStatus::True);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn checks_are_made_at_the_interval() {
         .expect("is ready all the same");
     assert_eq!(
         condition(&outcome, "CheckHealthy"),
-        (TriState::No, "CheckFailed".into())
+        (ConditionStatus::False, "CheckFailed".into())
     );
     assert_eq!(
         (outcome.next, host.events()[0].0.as_str()),

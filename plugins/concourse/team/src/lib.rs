@@ -60,7 +60,7 @@ impl Reconciler for Teams {
             status.warnings = warnings(&answer);
         }
         Ok(Outcome::poll(POLL)
-            .with(Condition::yes("Ready", "Ready", "The team is as wanted."))
+            .with(Condition::new_true("Ready", "Ready", "The team is as wanted."))
             .with(config_warning(&status.warnings))
             .status(&status))
     }
@@ -73,17 +73,17 @@ impl Reconciler for Teams {
         };
         if team.spec.reclaim_policy == ReclaimPolicy::Orphan {
             ctx.event("Orphaned", "The team stays in Concourse, as reclaimPolicy says.");
-            return Ok(Outcome::settled());
+            return Ok(Outcome::await_change());
         }
         if name == "main" && !team.spec.allow_destroy {
             let message = "The team main is not deleted: set spec.allowDestroy to true to delete \
                            it, or spec.reclaimPolicy to Orphan to keep it.";
-            return Err(Failure::parked("DeleteRefused", message));
+            return Err(Failure::terminal("DeleteRefused", message));
         }
         let pipelines = remaining(ctx, &PipelineSpec::gvk(), "teamRef", &team.metadata)?;
         if !pipelines.is_empty() {
             let message = format!("Waiting for Pipelines that use it: {}.", pipelines.join(", "));
-            return Err(Failure::yield_("PipelinesRemain", message));
+            return Err(Failure::wait("PipelinesRemain", message));
         }
         let (namespace, instance) = instance_of(team);
         let what = ["team ", name].concat();
@@ -159,7 +159,7 @@ fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
     let auth = normal(&auth);
     if auth.is_empty() {
         let message = "spec.roles is empty: a team needs at least one role with users or groups.";
-        return Err(Failure::parked("InvalidSpec", message));
+        return Err(Failure::terminal("InvalidSpec", message));
     }
     let empty = |members: &Value| {
         texts(&members["users"])
@@ -169,7 +169,7 @@ fn wanted(spec: &TeamSpec) -> Result<Auth, Failure> {
     };
     if let Some((role, _)) = auth.iter().find(|(_, members)| empty(members)) {
         let message = format!("The role {role} in spec.roles has neither users nor groups.");
-        return Err(Failure::parked("InvalidSpec", message));
+        return Err(Failure::terminal("InvalidSpec", message));
     }
     Ok(auth)
 }

@@ -118,18 +118,21 @@ fn other_roles_are_written() {
 fn what_cannot_work_says_so() {
     let host = cluster("False");
     let failure = host.reconcile(&Teams, &team()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));
     assert!(failure.message.contains("because"), "{}", failure.message);
 
     let host = cluster("True");
     let mut elsewhere = team();
     elsewhere["metadata"]["namespace"] = "foreign".into();
     let failure = host.reconcile(&Teams, &elsewhere).expect_err("not allowed");
-    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Parked));
+    assert_eq!(
+        resolution(&failure),
+        ("NamespaceNotAllowed", &Resolution::Terminal)
+    );
 
     for roles in [json!([]), json!([{ "role": "owner" }])] {
         let failure = host.reconcile(&Teams, &with("roles", roles)).expect_err("wrong");
-        assert_eq!(resolution(&failure), ("InvalidSpec", &Resolution::Parked));
+        assert_eq!(resolution(&failure), ("InvalidSpec", &Resolution::Terminal));
     }
 
     host.answer("GET", PATH, 503, "down for maintenance");
@@ -149,7 +152,7 @@ fn cleanup_deletes_and_takes_gone_for_deleted() {
         host.answer("DELETE", PATH, status, Value::Null);
         assert_eq!(
             host.cleanup(&Teams, &team()).expect("lets go").next,
-            Next::Settled
+            Next::AwaitChange
         );
         assert_eq!(host.requests(), [format!("DELETE {PATH}")]);
     }
@@ -174,7 +177,7 @@ fn cleanup_keeps_what_is_to_stay() {
 
     let main = with("teamName", "main");
     let failure = host.cleanup(&Teams, &main).expect_err("refused");
-    assert_eq!(resolution(&failure), ("DeleteRefused", &Resolution::Parked));
+    assert_eq!(resolution(&failure), ("DeleteRefused", &Resolution::Terminal));
     let mut allowed = main;
     allowed["spec"]["allowDestroy"] = true.into();
     host.answer("DELETE", "/api/v1/teams/main", 204, Value::Null);
@@ -189,7 +192,7 @@ fn cleanup_waits_for_pipelines() {
         "metadata": { "name": "p", "namespace": "apps" }, "spec": { "teamRef": { "name": "alpha" } },
     }));
     let failure = host.cleanup(&Teams, &team()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("PipelinesRemain", &Resolution::Wait));
     assert!(failure.message.contains("apps/p"), "{}", failure.message);
 }
 
@@ -205,7 +208,7 @@ fn a_missing_parent_never_blocks_deletion() {
     let host = cluster("True");
     host.answers("DELETE", PATH, [not_found()]);
     let failure = host.cleanup(&Teams, &team()).expect_err("waits");
-    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("DeleteFailed", &Resolution::Wait));
 }
 
 #[test]

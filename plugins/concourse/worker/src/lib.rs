@@ -68,16 +68,16 @@ impl Reconciler for Workers {
         }
         let (ready, next) = match step(wanted, phase) {
             Step::Done if wanted == Lifecycle::Removed => (
-                Condition::yes("Ready", "Removed", "Concourse has no worker of this name."),
+                Condition::new_true("Ready", "Removed", "Concourse has no worker of this name."),
                 Outcome::poll(POLL),
             ),
             Step::Done => (
-                Condition::yes("Ready", "Ready", ["The worker is ", phase, "."].concat()),
+                Condition::new_true("Ready", "Ready", ["The worker is ", phase, "."].concat()),
                 Outcome::poll(POLL),
             ),
             Step::NotFound => {
                 let message = "Concourse has no worker of this name; waiting for it to register.";
-                return Err(Failure::yield_("WorkerNotFound", message).status(&status));
+                return Err(Failure::wait("WorkerNotFound", message).status(&status));
             }
             Step::OutOfService => {
                 let message = [
@@ -85,12 +85,12 @@ impl Reconciler for Workers {
                     phase,
                     ", and only starting its process again brings it back to work.",
                 ];
-                let condition = Condition::no("Ready", "NotRunning", message.concat());
+                let condition = Condition::new_false("Ready", "NotRunning", message.concat());
                 (condition, Outcome::poll(POLL))
             }
             _ => {
                 let message = ["The worker is ", phase, "; waiting for it to get on."].concat();
-                let condition = Condition::no("Ready", "TransitionPending", message);
+                let condition = Condition::new_false("Ready", "TransitionPending", message);
                 let stuck =
                     matches!(step(wanted, phase), Step::Wait) && !matches!(phase, "landing" | "retiring");
                 (condition, Outcome::after(if stuck { STUCK } else { SOON }))
@@ -98,16 +98,16 @@ impl Reconciler for Workers {
         };
         let transition = match step(wanted, phase) {
             Step::Done | Step::OutOfService => {
-                Condition::no("StateTransitioning", "Converged", "Nothing is under way.")
+                Condition::new_false("StateTransitioning", "Converged", "Nothing is under way.")
             }
             _ => {
                 let message = ["The worker is ", phase, "."].concat();
-                Condition::yes("StateTransitioning", "TransitionPending", message)
+                Condition::new_true("StateTransitioning", "TransitionPending", message)
             }
         };
         let stalled = match stalled {
-            true => Condition::yes("Stalled", "Stalled", "The worker does not answer Concourse."),
-            false => Condition::no("Stalled", "NotStalled", "The worker is not stalled."),
+            true => Condition::new_true("Stalled", "Stalled", "The worker does not answer Concourse."),
+            false => Condition::new_false("Stalled", "NotStalled", "The worker is not stalled."),
         };
         Ok(next.with(ready).with(stalled).with(transition).status(&status))
     }

@@ -3,7 +3,7 @@
 use concourse_worker::Workers;
 use ostler_sdk::mock::{Host, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
-use ostler_sdk::{Failure, Next, Outcome, Resolution, TriState};
+use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution};
 
 const LIST: &str = "/api/v1/workers";
 
@@ -44,7 +44,7 @@ fn showing(states: &[&str]) -> Host {
     host
 }
 
-fn conditions(outcome: &Outcome) -> Vec<(&str, TriState, &str)> {
+fn conditions(outcome: &Outcome) -> Vec<(&str, ConditionStatus, &str)> {
     let all = outcome.conditions.iter();
     all.map(|c| (&*c.type_, c.status, &*c.reason)).collect()
 }
@@ -71,9 +71,9 @@ fn a_running_worker_is_only_looked_at() {
     assert_eq!(
         conditions(&outcome),
         [
-            ("Ready", TriState::Yes, "Ready"),
-            ("Stalled", TriState::No, "NotStalled"),
-            ("StateTransitioning", TriState::No, "Converged"),
+            ("Ready", ConditionStatus::True, "Ready"),
+            ("Stalled", ConditionStatus::False, "NotStalled"),
+            ("StateTransitioning", ConditionStatus::False, "Converged"),
         ]
     );
     let found = status(outcome.status.as_deref());
@@ -105,11 +105,11 @@ fn it_lands_once_by_the_name_of_its_team() {
     assert_eq!(outcome.next, Next::After(5_000));
     assert_eq!(
         conditions(&outcome)[0],
-        ("Ready", TriState::No, "TransitionPending")
+        ("Ready", ConditionStatus::False, "TransitionPending")
     );
     assert_eq!(
         conditions(&outcome)[2],
-        ("StateTransitioning", TriState::Yes, "TransitionPending")
+        ("StateTransitioning", ConditionStatus::True, "TransitionPending")
     );
     assert_eq!(host.events()[0].0, "Draining");
     for state in ["landing", "landed"] {
@@ -130,7 +130,7 @@ fn it_is_removed_by_the_way_that_its_state_allows() {
         let outcome = host.reconcile(&Workers, &worker("Removed")).expect("is gone");
         assert_eq!(
             conditions(&outcome)[0],
-            ("Ready", TriState::Yes, "Removed"),
+            ("Ready", ConditionStatus::True, "Removed"),
             "from {state}"
         );
         assert_eq!(status(outcome.status.as_deref())["phase"], "missing");
@@ -148,22 +148,28 @@ fn what_stands_in_the_way_is_told() {
         .expect("is looked at");
     assert_eq!(
         conditions(&outcome)[0],
-        ("Ready", TriState::No, "TransitionPending")
+        ("Ready", ConditionStatus::False, "TransitionPending")
     );
-    assert_eq!(conditions(&outcome)[1], ("Stalled", TriState::Yes, "Stalled"));
+    assert_eq!(
+        conditions(&outcome)[1],
+        ("Stalled", ConditionStatus::True, "Stalled")
+    );
     assert_eq!(host.events()[0].0, "Stalled");
 
     let host = showing(&["landed"]);
     let outcome = host
         .reconcile(&Workers, &worker("Running"))
         .expect("is looked at");
-    assert_eq!(conditions(&outcome)[0], ("Ready", TriState::No, "NotRunning"));
+    assert_eq!(
+        conditions(&outcome)[0],
+        ("Ready", ConditionStatus::False, "NotRunning")
+    );
 
     let host = cluster("apps");
     host.answer("GET", LIST, 200, json!([]));
     for lifecycle in ["Running", "Draining"] {
         let failure = host.reconcile(&Workers, &worker(lifecycle)).expect_err("waits");
-        assert_eq!(resolution(&failure), ("WorkerNotFound", &Resolution::Yield));
+        assert_eq!(resolution(&failure), ("WorkerNotFound", &Resolution::Wait));
         assert_eq!(status(failure.status.as_deref())["phase"], "missing");
     }
 
@@ -183,9 +189,12 @@ fn what_stands_in_the_way_is_told() {
     let failure = host
         .reconcile(&Workers, &worker("Running"))
         .expect_err("not allowed");
-    assert_eq!(resolution(&failure), ("NamespaceNotAllowed", &Resolution::Parked));
+    assert_eq!(
+        resolution(&failure),
+        ("NamespaceNotAllowed", &Resolution::Terminal)
+    );
     let host = Host::new();
     let failure = host.reconcile(&Workers, &worker("Running")).expect_err("waits");
-    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Yield));
+    assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));
     assert!(host.requests().is_empty());
 }

@@ -47,13 +47,13 @@ impl Reconciler for Bookmarks {
         let spec = &bookmark.spec;
         if !spec.path.starts_with('/') {
             let message = format!("spec.path: {} does not start with /", spec.path);
-            return Err(Failure::parked("InvalidPath", message));
+            return Err(Failure::terminal("InvalidPath", message));
         }
         let answer = ctx.upstream(&spec.upstream).get(&spec.path).send()?;
         let said = format!("GET {} was answered with {}", spec.path, answer.status());
         if !answer.is_success() {
             let failure = Failure::retry("UnexpectedAnswer", said.clone());
-            return Err(failure.with(Condition::no("Reachable", "UnexpectedAnswer", said)));
+            return Err(failure.with(Condition::new_false("Reachable", "UnexpectedAnswer", said)));
         }
         ctx.apply_owned(&json!({
             "apiVersion": "v1",
@@ -62,8 +62,12 @@ impl Reconciler for Bookmarks {
             "data": { "title": spec.title, "page": answer.text() },
         }))?;
         Ok(Outcome::poll(spec.every.map(|seconds| u64::from(seconds) * 1000))
-            .with(Condition::yes("Ready", "Kept", format!("{} is kept", spec.title)))
-            .with(Condition::yes("Reachable", "Answered", said))
+            .with(Condition::new_true(
+                "Ready",
+                "Kept",
+                format!("{} is kept", spec.title),
+            ))
+            .with(Condition::new_true("Reachable", "Answered", said))
             .status(&json!({ "httpStatus": answer.status(), "bytes": answer.bytes().len() })))
     }
 
@@ -77,7 +81,7 @@ impl Reconciler for Bookmarks {
             }
         }
         ctx.event("Forgotten", &format!("{} is forgotten", bookmark.spec.title));
-        Ok(Outcome::settled())
+        Ok(Outcome::await_change())
     }
 }
 

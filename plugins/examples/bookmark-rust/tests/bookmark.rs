@@ -11,7 +11,7 @@ fn a_path_that_is_none_is_parked_before_anything_is_asked() {
         "spec": { "title": "A", "upstream": "pages", "path": "no" },
     });
     let failure = host.reconcile(&Bookmarks, &object).expect_err("is refused");
-    assert_eq!(failure.resolution, Resolution::Parked);
+    assert_eq!(failure.resolution, Resolution::Terminal);
     assert_eq!(failure.message, "spec.path: no does not start with /");
     assert!(host.writes().is_empty());
     host.cleanup(&Bookmarks, &object)

@@ -36,13 +36,13 @@ impl Reconciler for Greeter {
             "metadata": { "name": greeting.name(), "namespace": greeting.namespace() },
             "data": { "greeting": text },
         }))?;
-        Ok(Outcome::settled().with(Condition::yes("Ready", "Greeted", text)))
+        Ok(Outcome::await_change().with(Condition::new_true("Ready", "Greeted", text)))
     }
 
     fn cleanup(&self, ctx: &Context, greeting: &Greeting) -> Result<Outcome, Failure> {
         // The ConfigMap goes with its owner; a farewell is all there is to say.
         ctx.event("Farewell", &format!("Goodbye, {}!", greeting.spec.name));
-        Ok(Outcome::settled())
+        Ok(Outcome::await_change())
     }
 }
 

@@ -11,10 +11,10 @@ fn a_greeting_becomes_a_config_map_once() {
         "spec": { "name": "World", "salutation": "Hi" },
     });
     let outcome = host.reconcile(&Greeter, &object).expect("reconciles");
-    assert_eq!(outcome.next, Next::Settled);
+    assert_eq!(outcome.next, Next::AwaitChange);
     assert_eq!(
         outcome.conditions,
-        [Condition::yes("Ready", "Greeted", "Hi, World!")]
+        [Condition::new_true("Ready", "Greeted", "Hi, World!")]
     );
     assert_eq!(host.writes(), ["apply ConfigMap world owned"]);
     let map = host
@@ -36,7 +36,7 @@ fn a_missing_grant_and_a_wrong_spec_are_told_apart() {
 
     let wrong = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": {} });
     let failure = host.reconcile(&Greeter, &wrong).expect_err("has no name");
-    assert_eq!(failure.resolution, Resolution::Parked);
+    assert_eq!(failure.resolution, Resolution::Terminal);
     assert!(failure.message.contains("name"), "{}", failure.message);
 }
 
@@ -45,7 +45,7 @@ fn cleanup_says_goodbye_and_lets_go() {
     let host = Host::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     let outcome = host.cleanup(&Greeter, &object).expect("cleans up");
-    assert_eq!(outcome.next, Next::Settled);
+    assert_eq!(outcome.next, Next::AwaitChange);
     assert_eq!(host.events(), [("Farewell".into(), "Goodbye, A!".into())]);
 }
 

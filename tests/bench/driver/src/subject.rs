@@ -137,12 +137,12 @@ fn ostler(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -
         let _ = fs::remove_file(plugins.join(name).with_extension("yaml"));
     }
     let mut command = Command::new(given(&stage.programs.ostler, "ostler")?);
-    command.args(["run", "--admin", "127.0.0.1:0", "--workers"]);
+    command.args(["run", "--admin-bind-address", "127.0.0.1:0", "--workers"]);
     command.arg(stage.workers.to_string());
-    command.arg("--plugins").arg(plugins);
+    command.arg("--plugin-dir").arg(plugins);
     command.arg("--grants").arg(grants);
     // As deployed: what was compiled once is there at the next start.
-    command.arg("--cache").arg(stage.folder.join("compiled"));
+    command.arg("--cache-dir").arg(stage.folder.join("compiled"));
     command.arg("--ready-file").arg(folder.join(READY));
     command.env("NO_COLOR", "1");
     Ok(command)

@@ -28,7 +28,7 @@ impl Reconciler for Sampler {
         if let Some(config) = &sample.spec.config {
             let reference = gvk("", "v1", "ConfigMap").named(sample.namespace(), config);
             let Some(config) = ctx.get_json(&reference)? else {
-                return Err(Failure::yield_("NoConfig", "The ConfigMap does not exist"));
+                return Err(Failure::wait("NoConfig", "The ConfigMap does not exist"));
             };
             data["value"] = config["data"]["value"].clone();
         }
@@ -38,7 +38,7 @@ impl Reconciler for Sampler {
             "metadata": { "name": sample.name(), "namespace": sample.namespace() },
             "data": data,
         }))?;
-        Ok(Outcome::settled().with(Condition::yes("Ready", "Applied", "The ConfigMap is there")))
+        Ok(Outcome::await_change().with(Condition::new_true("Ready", "Applied", "The ConfigMap is there")))
     }
 }
 

@@ -6,7 +6,7 @@ use concourse_simulator::Simulator;
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
-/// The form of a log-in, without the password.
+/// The form of a login, without the password.
 pub const LOGIN: &str =
     "grant_type=password&username=test&scope=openid+profile+email+federated%3Aid+groups&password=";
 

@@ -23,7 +23,7 @@ impl Lab {
             }
         };
         if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
-            let facts = self.host.as_ref().map(|h| h.ledger().all());
+            let facts = self.host.as_ref().map(|h| h.stats().all_objects());
             panic!("timed out after {WAIT_TIMEOUT:?} waiting until {description}\n{facts:#?}");
         }
     }

@@ -260,7 +260,7 @@ fn what_is_wrong_is_said_with_file_and_remedy() {
         "[package]\nname = \"bare\"\nversion = \"0.1.0\"\nedition = \"2024\"\n",
     );
     write("typing/go.mod", "module typing\n");
-    write("typing/plugin.yaml", "asks: {kubernets: []}\n");
+    write("typing/plugin.yaml", "permissions: {kubernets: []}\n");
     write("core.wasm", "\0asm\u{1}\0\0\0");
     for (arguments, code, words) in [
         (
@@ -300,7 +300,7 @@ fn what_is_wrong_is_said_with_file_and_remedy() {
         (
             &["plugin", "build", "bare"],
             1,
-            &["bare/plugin.yaml: not there", "asks: {}"],
+            &["bare/plugin.yaml: not there", "permissions: {}"],
         ),
         (
             &["plugin", "test", "typing"],

@@ -13,13 +13,13 @@ use super::{Mirror, attack, grant, greeting, greetings, hostile, object};
 /// Who breaks what. Tables are grown by a test of the engine: a component in Rust has no way to.
 const BROKEN_BY: [(Limit, &str); 17] = [
     (Limit::Memory, "grow"),
-    (Limit::Cpu, "loop"),
-    (Limit::Wall, "ask"),
+    (Limit::CpuTime, "loop"),
+    (Limit::Timeout, "ask"),
     (Limit::HostCalls, "call"),
     (Limit::CallBytes, "bulk"),
-    (Limit::BytesOut, "bulks"),
-    (Limit::BytesIn, "list"),
-    (Limit::Objects, "list"),
+    (Limit::BytesToHost, "bulks"),
+    (Limit::BytesFromHost, "list"),
+    (Limit::ListedObjects, "list"),
     (Limit::LogLines, "chatter"),
     (Limit::EventsPerMinute, "announce"),
     (Limit::MetricSeries, "series"),
@@ -28,7 +28,7 @@ const BROKEN_BY: [(Limit, &str); 17] = [
     (Limit::StatusBytes, "status"),
     (Limit::Holds, "hold"),
     (Limit::Subscriptions, "subscribe"),
-    (Limit::MemoBytes, "hoard"),
+    (Limit::CacheBytes, "hoard"),
 ];
 
 const MAPS: usize = 30;
@@ -39,7 +39,7 @@ fn sample(lab: &Lab, name: &str, limit: Limit) -> f64 {
     let scraped = Scraped {
         services: host.services(),
         registry: host.registry(),
-        ledger: host.ledger(),
+        stats: host.stats(),
         workers: lab.settings.workers,
     };
     let text = host
@@ -64,9 +64,9 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
         "    kubernetes: [{kinds: [ConfigMap], verbs: [list, apply, hold]}]
     upstreams: [{}]
     events: true
-    limits: {memory: 48Mi, cpu: 200ms, wall: 3s, hostCalls: 300, callBytes: 1Mi, bytesOut: 2Mi, bytesIn: 8Ki,
-      objects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
-      statusBytes: 64Ki, holds: 10, subscriptions: 5, memoBytes: 64Ki}
+    limits: {memory: 48Mi, cpuTime: 200ms, timeout: 3s, hostCalls: 300, callBytes: 1Mi, bytesToHost: 2Mi, bytesFromHost: 8Ki,
+      listedObjects: 100, logLines: 50, eventsPerMinute: 10, metricSeries: 100, conditions: 20, conditionBytes: 4Ki,
+      statusBytes: 64Ki, holds: 10, subscriptions: 5, cacheBytes: 64Ki}
 ",
     );
     let slow = Mirror::start(Some(Duration::from_secs(600))).await;
@@ -80,7 +80,7 @@ pub async fn every_limit_is_broken_by_somebody(mut lab: Lab) {
         sample(&lab, "ostler_plugin_limit", Limit::Memory),
         48.0 * 1024.0 * 1024.0
     );
-    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::Wall), 3.0);
+    assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::Timeout), 3.0);
     assert_eq!(sample(&lab, "ostler_plugin_limit", Limit::HostCalls), 300.0);
     let exceeded = "ostler_plugin_limit_exceeded_total";
     for (limit, _) in BROKEN_BY {

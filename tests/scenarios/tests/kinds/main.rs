@@ -23,7 +23,10 @@ pub async fn poll(lab: &Lab, kind_name: &str, name: &str) {
 /// How often an object was reconciled.
 pub fn reconciles(lab: &Lab, kind_name: &str, name: &str) -> u64 {
     let key = lab.key(&kind(kind_name), name);
-    lab.host().ledger().of(&key).map_or(0, |facts| facts.reconciles)
+    lab.host()
+        .stats()
+        .object(&key)
+        .map_or(0, |facts| facts.reconciles)
 }
 
 /// The requests Concourse was asked since its counters were reset, as method and path, below a part of a path.

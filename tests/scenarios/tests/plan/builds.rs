@@ -6,8 +6,8 @@ use ostler::testing::{
     grants::Grants,
     key::Gvk,
     manifest::{self, Manifest},
-    oci::{Auth, Limits, Shape, Store},
-    plan::{Wish, plan},
+    oci::{ComponentInterfaces, ComponentStore, PullLimits, RegistryAuth},
+    plan::{PlanRequest, plan},
 };
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
@@ -18,7 +18,7 @@ use ostler_test_harness::{
 };
 use serde_json::{Value, json};
 
-use super::{file, planned, probe, settings, settled, wish};
+use super::{file, planned, probe, settings, settled, plan_request};
 
 scenarios!(
     a_new_build_says_what_it_would_change,
@@ -35,9 +35,9 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     std::fs::write(&same, with_note(&read_component("tests/probe"), "another build")).expect("written");
     let report = planned(
         &lab,
-        Wish {
+        PlanRequest {
             builds: vec![same.clone()],
-            ..wish(&lab)
+            ..plan_request(&lab)
         },
     )
     .await;
@@ -56,13 +56,13 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     lab.wait_condition(&kind(), "p", "Ready", "False", "AsTold").await;
     lab.wait_idle().await;
     drop(lab.host.take());
-    let before = planned(&lab, wish(&lab)).await;
+    let before = planned(&lab, plan_request(&lab)).await;
     assert!(!before.changed(), "{}", before.text());
     let report = planned(
         &lab,
-        Wish {
+        PlanRequest {
             builds: vec![other],
-            ..wish(&lab)
+            ..plan_request(&lab)
         },
     )
     .await;
@@ -84,9 +84,9 @@ async fn a_new_build_says_what_it_would_change(mut lab: Lab) {
     let refused = plan(
         lab.client.clone(),
         settings(&lab),
-        &Wish {
+        &PlanRequest {
             builds: vec![broken],
-            ..wish(&lab)
+            ..plan_request(&lab)
         },
     )
     .await;
@@ -100,15 +100,15 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     let modest = |text: &str| {
         let manifest = Manifest::parse(text, "plugin.yaml").expect("it parses");
         let path = lab.path().join("modest.wasm");
-        let wasm = manifest::embed(&read_component("tests/probe"), &manifest).expect("a component");
+        let wasm = manifest::embed_manifest(&read_component("tests/probe"), &manifest).expect("a component");
         std::fs::write(&path, wasm).expect("written");
-        Wish {
+        PlanRequest {
             builds: vec![path],
             files: file(probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]))),
-            ..wish(&lab)
+            ..plan_request(&lab)
         }
     };
-    let reads = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
+    let reads = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get]}]}";
     let report = planned(&lab, modest(reads)).await;
     let text = report.text();
     assert!(
@@ -117,7 +117,7 @@ async fn a_new_build_has_what_is_agreed_with_the_one_before(mut lab: Lab) {
     );
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Its configuration is the one of the build before, held to its own schema.
-    let wants = "asks: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
+    let wants = "permissions: {kubernetes: [{kinds: [ConfigMap], verbs: [get, apply]}]}
 config: {schema: {type: object, required: [word], properties: {word: {type: string}}}}";
     let refused = plan(lab.client.clone(), settings(&lab), &modest(wants)).await;
     let why = format!("{:#}", refused.expect_err("it lacks a word"));
@@ -143,13 +143,13 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     let both = || json!(["get", "apply"]);
     let edit = || {
         let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
-        Wish {
+        PlanRequest {
             files: file(edited),
-            ..wish(&lab)
+            ..plan_request(&lab)
         }
     };
-    let says = async |wish: Wish, words: &str| {
-        let text = planned(&lab, wish).await.text();
+    let says = async |plan_request: PlanRequest, words: &str| {
+        let text = planned(&lab, plan_request).await.text();
         assert!(text.contains(words), "{words} in\n{text}");
         text
     };
@@ -160,7 +160,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     // So it is for another build of it.
     let other = lab.path().join("other.wasm");
     std::fs::write(&other, with_note(&read_component("tests/probe"), "another build")).expect("written");
-    let with = |builds: &[&std::path::Path]| Wish {
+    let with = |builds: &[&std::path::Path]| PlanRequest {
         builds: builds.iter().map(|b| b.to_path_buf()).collect(),
         ..edit()
     };
@@ -178,7 +178,7 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     says(edit(), "+  v: \"2\"").await;
     says(with(&[&other]), "+  v: \"2\"").await;
     // What is suspended waits.
-    lab.apply(object(both(), json!({"suspended": true}))).await;
+    lab.apply(object(both(), json!({"suspend": true}))).await;
     let text = says(edit(), "the objects of probe wait: its Plugin is suspended").await;
     assert!(!text.contains("ConfigMap/"), "{text}");
     // Of the same kind of objects the canary has its part.
@@ -190,15 +190,15 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
             b"A STEP SAID SO",
         ),
     );
-    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"share": 100}});
-    lab.apply(object(both(), json!({"suspended": false, "canary": canary})))
+    let canary = json!({"source": {"file": "canary.wasm"}, "objects": {"weight": 100}});
+    lab.apply(object(both(), json!({"suspend": false, "canary": canary})))
         .await;
-    let parked = || Wish {
+    let parked = || PlanRequest {
         files: file(probe(&lab, "p", json!([{"do": "park"}]), json!([]))),
-        ..wish(&lab)
+        ..plan_request(&lab)
     };
     says(parked(), "AsTold: A STEP SAID SO").await;
-    lab.apply(object(both(), json!({"suspended": false, "canary": null})))
+    lab.apply(object(both(), json!({"suspend": false, "canary": null})))
         .await;
     // A second file of the plugin is one too many.
     let text = says(parked(), "AsTold: a step says so").await;
@@ -213,18 +213,18 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     let refused = plan(lab.client.clone(), settings(&lab), &edit()).await;
     let why = format!("{:#}", refused.expect_err("no component"));
     assert!(
-        why.contains("the Plugin probe is not planned with: FileMissing: probe.wasm"),
+        why.contains("the Plugin probe is not planned with: FileNotFound: probe.wasm"),
         "{why}"
     );
     // One from a registry needs no directory.
     let registry = Registry::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
-    let pushed = Store::new(None, Limits::default())
-        .push(
+    let pushed = ComponentStore::new(None, PullLimits::default())
+        .push_component(
             &reference.parse().expect("a reference"),
-            &Auth::anonymous(),
+            &RegistryAuth::anonymous(),
             read_component("tests/probe").into(),
-            &Shape::default(),
+            &ComponentInterfaces::default(),
             BTreeMap::new(),
             Arc::new(|_| {}),
         )
@@ -235,7 +235,15 @@ async fn plugin_objects_are_planned_with(mut lab: Lab) {
     lab.settings.plugins = lab.path().join("nowhere");
     let edited = probe(&lab, "p", json!([write("apply", "child", "2")]), json!([]));
     let files = file(edited);
-    let text = planned(&lab, Wish { files, ..wish(&lab) }).await.text();
+    let text = planned(
+        &lab,
+        PlanRequest {
+            files,
+            ..plan_request(&lab)
+        },
+    )
+    .await
+    .text();
     assert!(text.contains("+  v: \"2\""), "{text}");
     let api = lab.api(&plugins, "");
     api.delete("probe", &Default::default()).await.expect("deleted");
@@ -262,14 +270,14 @@ async fn hooks_are_planned(mut lab: Lab) {
     let beat = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "b", "namespace": lab.namespace}, "spec": {"behaviour": "beat"}});
     lab.apply(beat).await;
-    let report = planned(&lab, wish(&lab)).await;
+    let report = planned(&lab, plan_request(&lab)).await;
     let diff: String = report.changes.iter().map(|c| &*c.diff).collect();
     assert!(diff.contains("+    tests.ostler.dev/upgrades: \"1\""), "{diff}");
     // It was reconciled after that.
     assert!(diff.contains("+  upgrades: \"1\""), "{diff}");
     let config = json!({"failure": "as told"}).to_string();
     std::fs::write(lab.settings.plugins.join("lifecycle.yaml"), config).expect("written");
-    let report = planned(&lab, wish(&lab)).await;
+    let report = planned(&lab, plan_request(&lab)).await;
     assert!(!report.changed(), "{}", report.text());
     let text = report.text();
     assert!(

@@ -4,12 +4,12 @@ use ostler::testing::{
     api::{ApiError, Cluster, Patch},
     fence::Gate,
     grants::Grants,
-    plan::{Verdict, Wish, plan},
+    plan::{PlanRequest, Verdict, plan},
 };
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{planned, planned_with, probe, refused_with, settings, snapshot, wish};
+use super::{planned, planned_with, probe, refused_with, settings, snapshot, plan_request};
 scenarios!(
     a_secret_is_never_shown,
     a_missing_grant_is_told,
@@ -101,9 +101,9 @@ async fn what_the_server_refuses_is_refused(lab: Lab) {
     let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
     assert_eq!(report.objects[0].verdict, Verdict::Parked, "{}", report.text());
     assert!(report.text().contains("RFC 1123"), "{}", report.text());
-    let missing = Wish {
+    let missing = PlanRequest {
         objects: vec!["probe/none".into()],
-        ..wish(&lab)
+        ..plan_request(&lab)
     };
     let missing = plan(lab.client.clone(), settings(&lab), &missing).await;
     assert!(format!("{:#}", missing.expect_err("it is not there")).contains("does not exist"));
@@ -154,12 +154,12 @@ async fn what_is_not_checked_is_marked(lab: Lab) {
     let files = [namespace, object]
         .map(|object| ("file.yaml".to_owned(), object))
         .to_vec();
-    let wish = Wish {
+    let plan_request = PlanRequest {
         namespace: Some(new.clone()),
         files,
-        ..wish(&lab)
+        ..plan_request(&lab)
     };
-    let report = planned(&lab, wish).await;
+    let report = planned(&lab, plan_request).await;
     let text = report.text();
     let why = format!("#   not checked by the API server: its namespace {new} is only planned");
     assert_eq!(text.matches(&why).count(), 2, "{text}");

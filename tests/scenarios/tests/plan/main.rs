@@ -13,7 +13,7 @@ use std::{
 use ostler::Settings;
 use ostler::testing::{
     key::Gvk,
-    plan::{Report, Wish, plan},
+    plan::{PlanRequest, Report, plan},
 };
 use ostler_test_harness::{
     Lab, PACK_GRANTS, concourse,
@@ -32,11 +32,11 @@ fn settings(lab: &Lab) -> Settings {
     }
 }
 
-fn wish(lab: &Lab) -> Wish {
-    Wish {
+fn plan_request(lab: &Lab) -> PlanRequest {
+    PlanRequest {
         namespace: Some(lab.namespace.clone()),
         default_namespace: lab.namespace.clone(),
-        ..Wish::default()
+        ..PlanRequest::default()
     }
 }
 
@@ -44,8 +44,8 @@ fn file(object: Value) -> Vec<(String, Value)> {
     vec![("file.yaml".into(), object)]
 }
 
-async fn planned(lab: &Lab, wish: Wish) -> Report {
-    plan(lab.client.clone(), settings(lab), &wish)
+async fn planned(lab: &Lab, plan_request: PlanRequest) -> Report {
+    plan(lab.client.clone(), settings(lab), &plan_request)
         .await
         .expect("a plan")
 }
@@ -53,13 +53,28 @@ async fn planned(lab: &Lab, wish: Wish) -> Report {
 /// What comes of an object as it is in a file.
 async fn planned_with(lab: &Lab, object: Value) -> Report {
     let files = file(object);
-    planned(lab, Wish { files, ..wish(lab) }).await
+    planned(
+        lab,
+        PlanRequest {
+            files,
+            ..plan_request(lab)
+        },
+    )
+    .await
 }
 
 /// Why an object in a file can't be planned.
 async fn refused_with(lab: &Lab, object: Value) -> String {
     let files = file(object);
-    let refused = plan(lab.client.clone(), settings(lab), &Wish { files, ..wish(lab) }).await;
+    let refused = plan(
+        lab.client.clone(),
+        settings(lab),
+        &PlanRequest {
+            files,
+            ..plan_request(lab)
+        },
+    )
+    .await;
     format!("{:#}", refused.expect_err("it is refused"))
 }
 
@@ -116,13 +131,13 @@ fn ostler(lab: &Lab, arguments: &[&str], grants: &str) -> Output {
         ])
         .arg("--kubeconfig")
         .arg(&lab.kubeconfig)
-        .arg("--plugins")
+        .arg("--plugin-dir")
         .arg(&lab.settings.plugins)
         .arg("--grants")
         .arg(file)
         .arg("--plugin-selector")
         .arg(format!("lab={}", lab.namespace))
-        .arg("--cache")
+        .arg("--cache-dir")
         .arg(workspace_root().join("target/compiled"))
         .args(arguments)
         .stdin(Stdio::null())

@@ -2,12 +2,12 @@
 
 use ostler::testing::{
     grants::Grants,
-    plan::{Action, Verdict, Wish},
+    plan::{Action, PlanRequest, Verdict},
 };
 use ostler_test_harness::{Lab, probe::write, scenarios};
 use serde_json::json;
 
-use super::{file, planned, planned_with, probe, settled, snapshot, wish, would_be};
+use super::{file, planned, planned_with, probe, settled, snapshot, plan_request, would_be};
 scenarios!(
     nothing_to_do_is_nothing_to_say,
     an_edit_is_shown_as_it_would_be_written,
@@ -28,9 +28,9 @@ async fn nothing_to_do_is_nothing_to_say(mut lab: Lab) {
     ] {
         let report = planned(
             &lab,
-            Wish {
+            PlanRequest {
                 objects,
-                ..wish(&lab)
+                ..plan_request(&lab)
             },
         )
         .await;
@@ -119,9 +119,9 @@ async fn a_new_object_is_planned_with_all_that_follows(mut lab: Lab) {
         report.objects
     );
     // What it says does not differ from one time to the next.
-    let again = Wish {
+    let again = PlanRequest {
         files: file(probe(&lab, "p", p["spec"]["steps"].clone(), json!([]))),
-        ..wish(&lab)
+        ..plan_request(&lab)
     };
     assert_eq!(planned(&lab, again).await.text(), report.text());
     assert_eq!(snapshot(&lab).await, before);
@@ -161,10 +161,10 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     let objects = vec!["probe/p".to_owned()];
     let report = planned(
         &lab,
-        Wish {
+        PlanRequest {
             objects: objects.clone(),
             delete: true,
-            ..wish(&lab)
+            ..plan_request(&lab)
         },
     )
     .await;
@@ -189,10 +189,10 @@ async fn a_deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     lab.apply_probe("p", json!([]), json!([{"do": "yield"}])).await;
     let report = planned(
         &lab,
-        Wish {
+        PlanRequest {
             objects,
             delete: true,
-            ..wish(&lab)
+            ..plan_request(&lab)
         },
     )
     .await;
@@ -232,7 +232,14 @@ async fn what_is_planned_is_read(lab: Lab) {
     let files = [writer, reader]
         .map(|object| ("file.yaml".to_owned(), object))
         .to_vec();
-    let report = planned(&lab, Wish { files, ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        PlanRequest {
+            files,
+            ..plan_request(&lab)
+        },
+    )
+    .await;
     let seen = |name: &str| would_be(&report, name)["status"]["seen"].clone();
     // The list was looked at again when what was made came into it.
     assert_eq!(seen("a")[2], "new,there", "{}", report.text());

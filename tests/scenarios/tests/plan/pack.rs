@@ -1,6 +1,6 @@
 //! The Concourse pack: requests, and the whole chain from files.
 
-use ostler::testing::plan::{Action, Change, Verdict, Wish};
+use ostler::testing::plan::{Action, Change, PlanRequest, Verdict};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{self, PIPELINE_YAML},
@@ -8,7 +8,7 @@ use ostler_test_harness::{
 };
 use serde_json::json;
 
-use super::{planned, planned_with, snapshot, wish};
+use super::{planned, planned_with, snapshot, plan_request};
 scenarios!(the_chain_is_planned_from_files);
 
 scenarios!(simulated: requests_are_shown_and_not_sent);
@@ -62,7 +62,14 @@ async fn the_chain_is_planned_from_files(lab: Lab) {
         lab.password_secret(lab.concourse.password()),
     ];
     let files = objects.map(|object| ("chain.yaml".to_owned(), object)).to_vec();
-    let report = planned(&lab, Wish { files, ..wish(&lab) }).await;
+    let report = planned(
+        &lab,
+        PlanRequest {
+            files,
+            ..plan_request(&lab)
+        },
+    )
+    .await;
     let text = report.text();
     for kind in ["Instance", "Team", "Pipeline", "Upstream", "Secret", "ConfigMap"] {
         let created = |c: &Change| c.object.starts_with(&format!("{kind}/")) && c.action == Action::Create;

@@ -57,7 +57,7 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     govern(
         &lab,
         "hostile",
-        spec("v1.wasm", Some(("v2.wasm", json!({"share": 50})))),
+        spec("v1.wasm", Some(("v2.wasm", json!({"weight": 50})))),
     )
     .await;
     canary_is(&lab, "Serving", "50 %").await;
@@ -71,7 +71,7 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     govern(
         &lab,
         "hostile",
-        spec("v1.wasm", Some(("v2.wasm", json!({"share": 80})))),
+        spec("v1.wasm", Some(("v2.wasm", json!({"weight": 80})))),
     )
     .await;
     canary_is(&lab, "Serving", "80 %").await;
@@ -89,8 +89,8 @@ pub async fn a_canary_has_its_share_and_is_promoted(mut lab: Lab) {
     assert_eq!(told["status"]["running"]["source"], "v2.wasm");
     let failed: Vec<_> = lab
         .host()
-        .ledger()
-        .all()
+        .stats()
+        .all_objects()
         .into_iter()
         .filter(|f| f.failures > 0)
         .collect();

@@ -1,5 +1,6 @@
 //! What a build that traps goes back to.
 
+use ostler::testing::plugin::LoadState;
 use ostler_test_harness::{Lab, read_component, with_note};
 use serde_json::json;
 
@@ -48,7 +49,7 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     let told = says(&lab, "hostile", "Healthy", "False", "RolledBack").await;
     let status = &told["status"];
     assert_eq!(
-        (&status["running"]["digest"], &status["lastGood"]),
+        (&status["running"]["digest"], &status["lastGoodDigest"]),
         (&json!(good), &json!(good))
     );
     let bad = status["rolledBack"]["digest"]
@@ -74,7 +75,7 @@ pub async fn a_build_that_traps_goes_back(mut lab: Lab) {
     lab.install_bytes("hostile", &with_note(&sound, "mended"));
     lab.wait_until("the mended one serves", async || {
         let report = report(&lab, "hostile");
-        report.state == "serving" && report.digest != good && report.digest != bad
+        report.state == LoadState::Serving && report.digest != good && report.digest != bad
     })
     .await;
     forget(&lab, "hostile").await;
@@ -90,7 +91,9 @@ pub async fn a_file_that_traps_goes_back(mut lab: Lab) {
     break_it(&lab, &sound, &good).await;
     lab.wait_until("it has gone back", async || {
         let report = report(&lab, "hostile");
-        report.state == "rolled-back" && report.digest == good && report.message.contains("unreachable")
+        report.state == LoadState::RolledBack
+            && report.digest == good
+            && report.message.contains("unreachable")
     })
     .await;
     for i in 0..3 {
@@ -100,7 +103,7 @@ pub async fn a_file_that_traps_goes_back(mut lab: Lab) {
     lab.install_bytes("hostile", &with_note(&sound, "mended"));
     lab.wait_until("the mended one serves", async || {
         let report = report(&lab, "hostile");
-        report.state == "serving" && report.digest != good
+        report.state == LoadState::Serving && report.digest != good
     })
     .await;
 }

@@ -100,7 +100,7 @@ pub async fn a_trace_follows_reconciles_live(mut lab: Lab) {
     else {
         panic!("{lines:#?}")
     };
-    assert_eq!((&**ended, *count as usize), ("settled", calls.len()));
+    assert_eq!((&**ended, *count as usize), ("awaits a change", calls.len()));
     // Who has gone away is not told any more.
     lab.wait_until("nobody follows", async || {
         lab.host()
@@ -145,7 +145,7 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     lab.wait_idle().await;
     let (_, table, _) = run(&["record", "--admin", &url]).await;
     assert!(
-        table.contains("Probe/") && table.contains("parked: AsTold"),
+        table.contains("Probe/") && table.contains("terminal: AsTold"),
         "{table}"
     );
     let (_, list, _) = run(&["record", "--admin", &url, "-o", "json"]).await;
@@ -178,10 +178,10 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
     );
     // The build that was recorded, found by its digest.
     let plugins = lab.settings.plugins.display().to_string();
-    let (code, said, error) = run(&["replay", "r.json", "--plugins", &plugins]).await;
+    let (code, said, error) = run(&["replay", "r.json", "--plugin-dir", &plugins]).await;
     assert_eq!(code, Some(0), "{said}{error}");
     assert!(
-        said.contains("same: parked: AsTold") && !said.contains('\x1b'),
+        said.contains("same: terminal: AsTold") && !said.contains('\x1b'),
         "{said}"
     );
     // Another component altogether.
@@ -207,12 +207,12 @@ pub async fn record_and_replay_on_the_command_line(mut lab: Lab) {
             "bad.json: kind: it is ``, not `Recording`",
         ),
         (
-            vec!["replay", "r.json", "--plugins", "."],
-            "say where it is with --plugins",
+            vec!["replay", "r.json", "--plugin-dir", "."],
+            "say where it is with --plugin-dir",
         ),
         (vec!["replay", "r.json", "--plugin", "r.json"], "r.json: "),
         (
-            vec!["replay", "cut.json", "--plugins", &plugins],
+            vec!["replay", "cut.json", "--plugin-dir", &plugins],
             "cut.json: recording",
         ),
         (

@@ -93,7 +93,7 @@ fn columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("api_requests", "API requests"),
             ("total_s", "from nothing to all"),
             ("start_requests", "its requests"),
-            ("start_logins", "its log-ins"),
+            ("start_logins", "its logins"),
             ("start_cpu_seconds", "its CPU"),
             ("start_api_requests", "its API requests"),
         ],

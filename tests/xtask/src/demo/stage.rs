@@ -95,16 +95,16 @@ impl Stage {
             .arg("run")
             .arg("--kubeconfig")
             .arg(&kubeconfig)
-            .arg("--plugins")
+            .arg("--plugin-dir")
             .arg(&plugins);
         command
             .arg("--grants")
             .arg(paths::root().join("deploy/grants.yaml"));
         // The simulator runs here.
         command.args(["--allow-network", "127.0.0.1"]);
-        command.arg("--cache").arg(paths::target("compiled")?);
+        command.arg("--cache-dir").arg(paths::target("compiled")?);
         command
-            .args(["--admin", "127.0.0.1:0", "--ready-file"])
+            .args(["--admin-bind-address", "127.0.0.1:0", "--ready-file"])
             .arg(&ready);
         let mut host = Child::spawn_logged("ostler", command, &folder.join("ostler.log"))?;
         let facts = host.until("admin address", PATIENCE, || {

@@ -174,7 +174,7 @@ mod tests {
         };
         let plugin = Plugin {
             name: "p".into(),
-            state: "serving".into(),
+            state: "Serving".into(),
             digest: "0123456789".into(),
             ..Plugin::default()
         };
@@ -182,7 +182,7 @@ mod tests {
         let at = |line: &str, word: &str| line.find(word).unwrap();
         assert_eq!(at(&lines[0], "OBJECT"), at(&lines[1], "ci/a"));
         assert_eq!(at(&lines[0], "AFTER"), at(&lines[2], "12 ms"));
-        assert_eq!(lines[4], "p  serving 01234567");
+        assert_eq!(lines[4], "p  Serving 01234567");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
     },
     observe::metrics::HostCall,
     sandbox::capabilities::Call,
-    upstream::{Interest, Pattern, Query, StreamKey},
+    upstream::{EventPattern, StreamKey, StreamSubscription, TailQuery},
 };
 
 /// Events given at most, their bytes, and how long reading may take.
@@ -41,8 +41,8 @@ impl Call {
         }
         // Before it is open: what comes at once must not be lost to the end of this reconcile.
         self.follows.insert(key.clone());
-        let source = services.upstreams.source(&upstream, &Secrets(&services))?;
-        let interest = Interest {
+        let source = services.upstreams.stream_source(&upstream, &Secrets(&services))?;
+        let interest = StreamSubscription {
             wake: patterns(subscription.wake),
             until: patterns(subscription.until),
         };
@@ -55,16 +55,16 @@ impl Call {
         let call = HostCall::HttpReadEvents;
         let (services, key, upstream) = self.upstream(call, &query.upstream, "GET", path).await?;
         self.counts.upstream_reads += 1;
-        let at_most = |wanted: u32, limit: usize| match wanted as usize {
-            0 => limit,
-            wanted => wanted.min(limit),
+        let at_most = |wanted: Option<u32>, limit: usize| match wanted {
+            None | Some(0) => limit,
+            Some(wanted) => limit.min(wanted as usize),
         };
-        let wanted = Query {
-            last: at_most(query.last, EVENTS),
-            bytes: at_most(query.bytes, BYTES),
+        let wanted = TailQuery {
+            last: at_most(query.max_events, EVENTS),
+            bytes: at_most(query.max_bytes, BYTES),
             timeout: match query.timeout {
-                0 => READING,
-                ms => Duration::from_millis(ms.into()).min(READING),
+                None | Some(0) => READING,
+                Some(ms) => Duration::from_millis(ms).min(READING),
             },
             select: patterns(query.select),
             until: patterns(query.until),
@@ -72,7 +72,7 @@ impl Call {
         let started = Instant::now();
         let tail = services
             .upstreams
-            .tail(&upstream, path, &wanted, &Secrets(&services))
+            .read_events(&upstream, path, &wanted, &Secrets(&services))
             .await;
         let code = if tail.is_ok() { 200 } else { 0 };
         services
@@ -93,6 +93,6 @@ impl Call {
     }
 }
 
-fn patterns(matches: Vec<crate::contract::bindings::http::EventMatch>) -> Vec<Pattern> {
+fn patterns(matches: Vec<crate::contract::bindings::http::EventMatch>) -> Vec<EventPattern> {
     matches.into_iter().map(Into::into).collect()
 }

@@ -1,4 +1,4 @@
-//! Who we are: what a registry wants to see, and where it is had.
+//! Authentication at a registry: challenges, and the tokens of token servers.
 
 use http::{HeaderMap, HeaderValue, header};
 use http_auth::parser::ChallengeParser;
@@ -6,16 +6,16 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::{
-    super::{PullError, auth::Credential, reference::is_loopback},
-    PAUSES, Registry, SMALL, Unread, again, body, jittered,
+    super::{PullError, auth::RegistryCredential, reference::is_loopback},
+    BodyError, MAX_ERROR_BYTES, RETRY_DELAYS, Registry, add_jitter, is_retryable, read_body,
 };
-use crate::upstream::cause;
+use crate::upstream::root_cause;
 
 impl Registry {
-    /// Answers a challenge: the header that the next request shall have.
-    pub(super) async fn introduce(&self, headers: &HeaderMap) -> Result<(), PullError> {
-        let value = match (challenge(headers), &self.credential) {
-            (_, Some(Credential::Bearer(token))) => bearer(token),
+    /// Answers a challenge: stores the authorization header of the next requests.
+    pub(super) async fn answer_challenge(&self, headers: &HeaderMap) -> Result<(), PullError> {
+        let value = match (parse_challenge(headers), &self.credential) {
+            (_, Some(RegistryCredential::Bearer(token))) => bearer_header(token),
             (
                 Challenge::Bearer {
                     realm,
@@ -23,40 +23,47 @@ impl Registry {
                     scope,
                 },
                 _,
-            ) => bearer(&self.token(&realm, service, scope).await?),
-            (Challenge::Basic, Some(Credential::Basic { username, password })) => basic(username, password),
-            (Challenge::Basic | Challenge::Unknown, _) => return Err(self.refused("HTTP 401 Unauthorized")),
+            ) => bearer_header(&self.fetch_token(&realm, service, scope).await?),
+            (Challenge::Basic, Some(RegistryCredential::Basic { username, password })) => {
+                basic_header(username, password)
+            }
+            (Challenge::Basic | Challenge::Unknown, _) => {
+                return Err(self.unauthorized_error("HTTP 401 Unauthorized"));
+            }
         };
-        let mut value = value.ok_or_else(|| self.refused("its token can't be sent"))?;
+        let mut value = value.ok_or_else(|| self.unauthorized_error("its token can't be sent"))?;
         value.set_sensitive(true);
-        *self.authorization.lock().expect("lock") = Some(value);
+        *self.authorization.lock() = Some(value);
         Ok(())
     }
 
-    /// A token of the registry's token server.
-    async fn token(
+    /// Fetches a token from the registry's token server.
+    async fn fetch_token(
         &self,
         realm: &str,
         service: Option<String>,
         scope: Option<String>,
     ) -> Result<String, PullError> {
-        let url = Url::parse(realm).map_err(|_| self.refused("it names a token server that is no URL"))?;
-        // Credentials go there.
-        if url.scheme() != "https" && !(self.plain && (is_loopback(&url) || url.host() == self.url.host())) {
-            return Err(self.refused("it names a token server without https"));
+        let url = Url::parse(realm)
+            .map_err(|_| self.unauthorized_error("it names a token server that is no URL"))?;
+        // Credentials are sent there.
+        if url.scheme() != "https"
+            && !(self.plain_http && (is_loopback(&url) || url.host() == self.url.host()))
+        {
+            return Err(self.unauthorized_error("it names a token server without https"));
         }
         let mut parameters = Vec::new();
         parameters.extend(service.map(|service| ("service", service)));
         parameters.extend(scope.map(|scope| ("scope", scope)));
         let build = || match &self.credential {
-            Some(Credential::Refresh(token)) => {
+            Some(RegistryCredential::Refresh(token)) => {
                 let mut form = parameters.clone();
                 form.push(("grant_type", "refresh_token".into()));
                 form.push(("client_id", "ostler".into()));
                 form.push(("refresh_token", token.clone()));
                 self.http.post(url.clone()).form(&form)
             }
-            Some(Credential::Basic { username, password }) => self
+            Some(RegistryCredential::Basic { username, password }) => self
                 .http
                 .get(url.clone())
                 .query(&parameters)
@@ -68,43 +75,46 @@ impl Registry {
             #[serde(alias = "access_token")]
             token: String,
         }
-        let mut pauses = PAUSES.iter();
+        let mut pauses = RETRY_DELAYS.iter();
         loop {
             let why = match build().send().await {
-                Ok(response) if again(response.status()) => format!("HTTP {}", response.status()),
+                Ok(response) if is_retryable(response.status()) => format!("HTTP {}", response.status()),
                 Ok(response) if !response.status().is_success() => {
-                    return Err(self.refused(&format!("its token server says HTTP {}", response.status())));
+                    return Err(
+                        self.unauthorized_error(&format!("its token server says HTTP {}", response.status()))
+                    );
                 }
-                Ok(response) => match body(response, SMALL).await {
+                Ok(response) => match read_body(response, MAX_ERROR_BYTES).await {
                     Ok(bytes) => {
                         let token = serde_json::from_slice::<Token>(&bytes).ok();
                         let token = token.map(|t| t.token).filter(|token| !token.is_empty());
-                        return token.ok_or_else(|| self.refused("its token server gives no token"));
+                        return token
+                            .ok_or_else(|| self.unauthorized_error("its token server gives no token"));
                     }
-                    Err(Unread::TooLarge) => return Err(self.refused("its token is too large")),
-                    Err(Unread::Broken(why)) => why,
+                    Err(BodyError::TooLarge) => return Err(self.unauthorized_error("its token is too large")),
+                    Err(BodyError::Broken(why)) => why,
                 },
-                Err(e) => cause(&e),
+                Err(e) => root_cause(&e),
             };
             match pauses.next() {
-                Some(pause) => tokio::time::sleep(jittered(*pause)).await,
-                None => return Err(self.failed("token server", &why)),
+                Some(pause) => tokio::time::sleep(add_jitter(*pause)).await,
+                None => return Err(self.pull_failed_error("token server", &why)),
             }
         }
     }
 }
 
-fn bearer(token: &str) -> Option<HeaderValue> {
+fn bearer_header(token: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("Bearer {token}")).ok()
 }
 
-fn basic(username: &str, password: &str) -> Option<HeaderValue> {
+fn basic_header(username: &str, password: &str) -> Option<HeaderValue> {
     use base64::{Engine, prelude::BASE64_STANDARD};
     let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
     HeaderValue::from_str(&format!("Basic {pair}")).ok()
 }
 
-/// What a registry wants to see.
+/// A challenge of a registry.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
@@ -116,7 +126,7 @@ enum Challenge {
     Unknown,
 }
 
-fn challenge(headers: &HeaderMap) -> Challenge {
+fn parse_challenge(headers: &HeaderMap) -> Challenge {
     let values = headers.get_all(header::WWW_AUTHENTICATE).iter();
     let mut found = Challenge::Unknown;
     for value in values.filter_map(|v| v.to_str().ok()) {
@@ -149,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges() {
+    fn challenge_of_each_scheme_is_parsed() {
         let of = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in values {
                 headers.append(header::WWW_AUTHENTICATE, value.parse().expect("a header"));
             }
-            challenge(&headers)
+            parse_challenge(&headers)
         };
         assert_eq!(of(&["Basic realm=\"basic-realm\""]), Challenge::Basic);
         assert_eq!(of(&[]), Challenge::Unknown);

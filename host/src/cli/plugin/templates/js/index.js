@@ -1,5 +1,5 @@
 // Each <<kind>> has a ConfigMap with its message.
-import { plugin, settled, yes } from "ostler";
+import { awaitChange, plugin, trueCondition } from "ostler";
 
 function reconcile({ metadata, spec }, host) {
   // Say what is wanted; the host sends it only when it differs from what is there.
@@ -9,8 +9,8 @@ function reconcile({ metadata, spec }, host) {
     metadata: { name: metadata.name, namespace: metadata.namespace },
     data: { message: spec.message },
   });
-  return settled()
-    .with(yes("Ready", "Said", `it says: ${spec.message}`))
+  return awaitChange()
+    .with(trueCondition("Ready", "Said", `it says: ${spec.message}`))
     .withStatus({ configMap: metadata.name });
 }
 

@@ -1,6 +1,6 @@
 """Each <<kind>> has a ConfigMap with its message."""
 
-from ostler import Kind, plugin, settled, yes
+from ostler import Kind, await_change, plugin, true_condition
 
 
 class <<kind>>(Kind):
@@ -15,8 +15,8 @@ class <<kind>>(Kind):
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "data": {"message": spec["message"]},
         })
-        ready = yes("Ready", "Said", f"it says: {spec['message']}")
-        return settled().with_(ready).with_status(configMap=metadata["name"])
+        ready = true_condition("Ready", "Said", f"it says: {spec['message']}")
+        return await_change().with_(ready).with_status(configMap=metadata["name"])
 
 
 Reconciler = plugin("<<name>>", "0.1.0", <<kind>>())

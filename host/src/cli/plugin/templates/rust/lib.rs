@@ -39,7 +39,7 @@ pub fn reconcile(ctx: &Context, object: &<<kind>>) -> Result<Outcome, Failure> {
         config_map: Some(object.name().into()),
     };
     let said = format!("it says: {}", object.spec.message);
-    Ok(Outcome::settled()
+    Ok(Outcome::await_change()
         .status(&status)
-        .with(Condition::yes("Ready", "Said", said)))
+        .with(Condition::new_true("Ready", "Said", said)))
 }

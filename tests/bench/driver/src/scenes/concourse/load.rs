@@ -89,7 +89,7 @@ impl Load {
 }
 
 /// What concourse-operator asks for while nothing happens, by its code: no less than this. What its code leaves
-/// open is left out: the seventh request of some pipelines, and the log-ins (one for each child whenever the status
+/// open is left out: the seventh request of some pipelines, and the logins (one for each child whenever the status
 /// of the Instance changes).
 pub fn original(shape: Shape) -> [Load; 5] {
     let load = |kind, what, number, reads, writes, seconds| Load {
@@ -156,7 +156,7 @@ pub fn kind_of(route: &str) -> &'static str {
         ["api", "v1", "teams", _, "pipelines", _, "jobs", "{job}", ..] => "Job",
         ["api", "v1", "teams", _, "pipelines", ..] => "Pipeline",
         ["api", "v1", "teams", _, ..] => "Team",
-        // Log-ins, too: it is the Instance that has the account.
+        // Logins, too: it is the Instance that has the account.
         _ => "Instance",
     }
 }

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Deserialize)]
 pub struct Counters {
     reads: u64,
-    /// Without log-ins.
+    /// Without logins.
     pub writes: u64,
     /// Requests for a token.
     pub logins: u64,

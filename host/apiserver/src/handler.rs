@@ -1,42 +1,45 @@
-//! From a request to its response.
+//! Request handling, from the parsed head to the response.
 
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING};
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT, WARNING};
 use http::request::Parts;
-use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Door, Edit, FieldValidation, Wrote};
+use crate::api::{Api, Edit, FieldValidation, WriteContext, WriteOutcome};
 use crate::deletion::{DeleteOptions, Deleted};
-use crate::faults::{Effect, Seen, injected};
-use crate::rbac::{self, User, Wish};
-use crate::registry::{Kind, Version};
+use crate::faults::{Effect, Seen, injected_error};
+use crate::kind::{Kind, Version};
+use crate::rbac::{self, AccessRequest, User};
 use crate::request::{PatchKind, Query, Shape, Target, Verb};
-use crate::server::{Body, State};
+use crate::response::{Answer, Body, build_response, full_body, into_response, json_response, text_response};
+use crate::state::State;
 use crate::status::ApiError;
-use crate::storage::{Key, Stored};
+use crate::storage::{ObjectKey, StoredObject};
 use crate::{control, discovery, protobuf, review, table};
 
-pub(crate) type Answer = Result<Response<Body>, ApiError>;
-
-/// Answers a request; an error closes the connection instead.
-pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Response<Body>, io::Error> {
+/// Answers a request; an error closes the connection without a response.
+pub async fn handle_request(
+    state: Arc<State>,
+    parts: Parts,
+    body: Bytes,
+) -> Result<Response<Body>, io::Error> {
     let path = parts.uri.path().to_owned();
     if let Some(rest) = path.strip_prefix("/_ostler/") {
-        return Ok(result(
-            control::answer(&state, &parts.method, rest, &body).map(|value| json_response(200, &value)),
+        return Ok(into_response(
+            control::handle_control(&state, &parts.method, rest, &body)
+                .map(|value| json_response(200, &value)),
         ));
     }
     let query = Query::parse(parts.uri.query());
     let target = Target::parse(&path);
     let verb = target
         .as_ref()
-        .map(|target| Verb::of(&parts.method, target, &query, &parts.headers));
+        .map(|target| Verb::from_request(&parts.method, target, &query, &parts.headers));
     let header = |name| {
         parts
             .headers
@@ -51,19 +54,22 @@ pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Resp
             _ => "get",
         },
         path: path.clone(),
-        resource: target.as_ref().map(Target::counted_as).unwrap_or_default(),
+        resource: target
+            .as_ref()
+            .map(Target::resource_with_subresource)
+            .unwrap_or_default(),
         user_agent: header(USER_AGENT).to_owned(),
-        dry_run: query.dry_run().unwrap_or_default(),
+        dry_run: query.is_dry_run().unwrap_or_default(),
     };
-    let writes = matches!(&verb, Some(Ok(verb)) if verb.writes());
+    let writes = matches!(&verb, Some(Ok(verb)) if verb.is_write());
     if target.is_some() {
-        state.counters.record(&seen, writes);
+        state.counters.record_request(&seen, writes);
     }
     tokio::time::sleep(state.faults.latency()).await;
     let mut drop_answer = false;
-    match state.faults.meet(&seen) {
+    match state.faults.take_effect(&seen) {
         Some(Effect::Respond { code, retry_after }) => {
-            return Ok(result(Err(injected(code, retry_after))));
+            return Ok(into_response(Err(injected_error(code, retry_after))));
         }
         Some(Effect::Drop) => return Err(io::Error::other("dropped by an injected fault")),
         Some(Effect::DropAnswer) => drop_answer = true,
@@ -71,7 +77,7 @@ pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Resp
         None => {}
     }
     let answer = match (target, verb) {
-        (Some(target), Some(Ok(verb))) => Call {
+        (Some(target), Some(Ok(verb))) => ResourceRequest {
             state: &state,
             target,
             verb,
@@ -80,58 +86,23 @@ pub async fn answer(state: Arc<State>, parts: Parts, body: Bytes) -> Result<Resp
             body,
             seen: &seen,
         }
-        .run(),
+        .dispatch(),
         (Some(_), Some(Err(error))) => Err(error),
         _ if matches!(path.split('/').nth(1), Some("healthz" | "livez" | "readyz")) => {
             Ok(text_response("ok"))
         }
-        _ => discovery::answer(&state.api.registry, &path, &state.address.to_string())
+        _ => discovery::answer_discovery(&state.api.registry, &path, &state.address.to_string())
             .unwrap_or_else(|| Err(ApiError::no_such_path()))
             .map(|value| json_response(200, &value)),
     };
     if drop_answer {
         return Err(io::Error::other("answer dropped by an injected fault"));
     }
-    Ok(result(answer))
-}
-
-fn result(answer: Answer) -> Response<Body> {
-    answer.unwrap_or_else(|error| {
-        let mut response = json_response(error.code, &error.to_value());
-        if let Some(seconds) = error.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        response
-    })
-}
-
-pub(crate) fn whole(bytes: Bytes) -> Body {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
-}
-
-pub(crate) fn response(code: u16, kind: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-pub(crate) fn json_response(code: u16, value: &Value) -> Response<Body> {
-    response(code, "application/json", whole(value.to_string().into()))
-}
-
-fn text_response(text: &'static str) -> Response<Body> {
-    response(
-        200,
-        "text/plain; charset=utf-8",
-        whole(Bytes::from_static(text.as_bytes())),
-    )
+    Ok(into_response(answer))
 }
 
 /// One request on a resource.
-pub(crate) struct Call<'a> {
+pub(crate) struct ResourceRequest<'a> {
     pub(crate) state: &'a Arc<State>,
     pub(crate) target: Target,
     pub(crate) verb: Verb,
@@ -141,11 +112,11 @@ pub(crate) struct Call<'a> {
     pub(crate) seen: &'a Seen,
 }
 
-impl Call<'_> {
-    fn run(self) -> Answer {
+impl ResourceRequest<'_> {
+    fn dispatch(self) -> Answer {
         let target = &self.target;
-        self.authorized()?;
-        if let Some(reviewed) = self.review() {
+        self.check_authorization()?;
+        if let Some(reviewed) = self.answer_review() {
             return reviewed;
         }
         let kind = self
@@ -172,85 +143,87 @@ impl Call<'_> {
             Some(_) => return Err(ApiError::no_such_path()),
         }
         match self.verb {
-            Verb::Get => self.get(&kind, version),
-            Verb::List => self.list(&kind, version),
-            Verb::Watch => self.watch(&kind, version),
+            Verb::Get => self.get_object(&kind, version),
+            Verb::List => self.list_objects(&kind, version),
+            Verb::Watch => self.start_watch(&kind, version),
             Verb::Create => {
-                let object = self.object()?;
-                let door = self.door(&kind, version)?;
-                let wrote = self
+                let object = self.decode_object()?;
+                let context = self.write_context(&kind, version)?;
+                let outcome = self
                     .state
                     .api
-                    .create(&door, target.namespace.as_deref(), object)?;
-                self.wrote(&kind, version, &wrote)
+                    .create_object(&context, target.namespace.as_deref(), object)?;
+                self.respond_write(&kind, version, &outcome)
             }
             Verb::Update | Verb::Patch(_) => {
                 let name = target.name.as_deref().unwrap_or_default();
                 let edit = match self.verb {
-                    Verb::Patch(PatchKind::Apply) => Edit::Apply(self.object()?, self.query.flag("force")),
-                    Verb::Patch(patch) => Edit::Patch(patch, self.object()?),
-                    _ => Edit::Replace(self.object()?),
+                    Verb::Patch(PatchKind::Apply) => {
+                        Edit::Apply(self.decode_object()?, self.query.is_set("force"))
+                    }
+                    Verb::Patch(patch) => Edit::Patch(patch, self.decode_object()?),
+                    _ => Edit::Replace(self.decode_object()?),
                 };
                 if kind.custom && self.verb == Verb::Patch(PatchKind::Strategic) {
                     return Err(ApiError::unsupported_media_type(
                         "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
                     ));
                 }
-                let door = self.door(&kind, version)?;
-                let wrote = self
-                    .state
-                    .api
-                    .edit(&door, target.namespace.as_deref(), name, &edit)?;
-                self.wrote(&kind, version, &wrote)
+                let context = self.write_context(&kind, version)?;
+                let outcome =
+                    self.state
+                        .api
+                        .edit_object(&context, target.namespace.as_deref(), name, &edit)?;
+                self.respond_write(&kind, version, &outcome)
             }
-            Verb::Delete => self.delete(&kind, version),
-            Verb::DeleteCollection => self.delete_all(&kind, version),
+            Verb::Delete => self.delete_object(&kind, version),
+            Verb::DeleteCollection => self.delete_collection(&kind, version),
         }
     }
 
-    /// Whether whoever is impersonated may do this. An apply that creates needs to be allowed to, as well.
-    fn authorized(&self) -> Result<(), ApiError> {
-        let Some(user) = User::impersonated(&self.parts.headers) else {
+    /// Checks the rights of an impersonated user. An apply that creates the object also needs the verb `create`.
+    fn check_authorization(&self) -> Result<(), ApiError> {
+        let Some(user) = User::from_impersonation(&self.parts.headers) else {
             return Ok(());
         };
         let api = &self.state.api;
-        let wish = Wish::of(&self.target, self.verb);
-        rbac::check(api, &user, &wish)?;
+        let access = AccessRequest::from_request(&self.target, self.verb);
+        rbac::check_access(api, &user, &access)?;
         let kind = api.registry.get(&self.target.group, &self.target.resource);
         if self.verb == Verb::Patch(PatchKind::Apply)
             && let Some(kind) = kind
             && api
                 .storage
-                .get(&kind.resource, &Key::new(&wish.namespace, &wish.name))
+                .get(&kind.resource, &ObjectKey::new(&access.namespace, &access.name))
                 .is_none()
         {
             let verb = "create".into();
-            rbac::check(api, &user, &Wish { verb, ..wish })?;
+            rbac::check_access(api, &user, &AccessRequest { verb, ..access })?;
         }
         Ok(())
     }
 
-    fn review(&self) -> Option<Answer> {
+    fn answer_review(&self) -> Option<Answer> {
         let known = |(group, plural, ..): &&(&str, &str, &str, bool)| {
             *group == self.target.group && *plural == self.target.resource
         };
-        let (_, _, kind, _) = discovery::REVIEWS.iter().find(known)?;
+        let (_, _, kind, _) = discovery::REVIEW_RESOURCES.iter().find(known)?;
         Some(match self.verb {
             Verb::Create => {
-                // Nobody is refused, so what the client asks for in an encoding not read here doesn't matter.
+                // A body in an unsupported encoding counts as an empty review: without attributes, access is allowed.
                 let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
-                let object = self.object().unwrap_or(named);
+                let object = self.decode_object().unwrap_or(named);
                 Ok(json_response(
                     201,
-                    &review::answer(&self.state.api, &self.parts.headers, kind, object),
+                    &review::answer_review(&self.state.api, &self.parts.headers, kind, object),
                 ))
             }
             _ => Err(ApiError::method_not_allowed()),
         })
     }
 
-    /// The body as JSON; YAML is read too.
-    fn object(&self) -> Result<Value, ApiError> {
+    /// Decodes the body: JSON, YAML or protobuf.
+    fn decode_object(&self) -> Result<Value, ApiError> {
         let media = self
             .parts
             .headers
@@ -260,7 +233,7 @@ impl Call<'_> {
         let media = media.split(';').next().unwrap_or_default().trim();
         if media == "application/vnd.kubernetes.protobuf" {
             let unknown = || ApiError::unsupported_media_type("application/json, application/yaml");
-            return protobuf::read(&self.body).ok_or_else(unknown);
+            return protobuf::decode_object(&self.body).ok_or_else(unknown);
         }
         if media.ends_with("cbor") {
             return Err(ApiError::unsupported_media_type(
@@ -281,7 +254,11 @@ impl Call<'_> {
         }
     }
 
-    fn door<'d>(&'d self, kind: &'d Kind, version: &'d Version) -> Result<Door<'d>, ApiError> {
+    fn write_context<'d>(
+        &'d self,
+        kind: &'d Kind,
+        version: &'d Version,
+    ) -> Result<WriteContext<'d>, ApiError> {
         let given = self.query.get("fieldManager");
         if given.is_some_and(|manager| manager.len() > 128) {
             return Err(ApiError::new(
@@ -290,7 +267,7 @@ impl Call<'_> {
                 "fieldManager: Too long: may not be more than 128 bytes",
             ));
         }
-        // Clients that say no name are known by their program's.
+        // The default field manager is the program's name in `User-Agent`.
         let program = self
             .seen
             .user_agent
@@ -298,7 +275,7 @@ impl Call<'_> {
             .next()
             .filter(|name| !name.is_empty())
             .unwrap_or("unknown");
-        Ok(Door {
+        Ok(WriteContext {
             kind,
             version,
             subresource: self.target.subresource.as_deref().unwrap_or_default(),
@@ -320,46 +297,50 @@ impl Call<'_> {
                     ));
                 }
             },
-            dry_run: self.query.dry_run()?,
+            dry_run: self.query.is_dry_run()?,
         })
     }
 
-    pub(crate) fn shape(&self) -> Result<Shape, ApiError> {
-        Shape::accepted(&self.parts.headers)
+    pub(crate) fn accepted_shape(&self) -> Result<Shape, ApiError> {
+        Shape::negotiate(&self.parts.headers)
     }
 
-    pub(crate) fn include(&self) -> &str {
+    pub(crate) fn include_object(&self) -> &str {
         self.query.get("includeObject").unwrap_or("Metadata")
     }
 
-    fn one(&self, kind: &Kind, version: &Version, object: &Stored, code: u16) -> Answer {
-        let shape = self.shape()?;
+    fn respond_object(&self, kind: &Kind, version: &Version, object: &StoredObject, code: u16) -> Answer {
+        let shape = self.accepted_shape()?;
         if shape == Shape::Object && object.value["apiVersion"] == kind.api_version(&version.name).as_str() {
-            return Ok(response(code, "application/json", whole(object.json().clone())));
+            return Ok(build_response(
+                code,
+                "application/json",
+                full_body(object.json().clone()),
+            ));
         }
-        let value = Api::present(kind, version, object);
+        let value = Api::convert_to_version(kind, version, object);
         Ok(json_response(
             code,
             &match shape {
                 Shape::Object => value,
-                Shape::Partial => table::partial(&value),
+                Shape::Partial => table::partial_object(&value),
                 Shape::Table => json!({
                     "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": value["metadata"]["resourceVersion"]},
-                    "columnDefinitions": table::headings(kind, version),
-                    "rows": [table::row(kind, version, &value, self.include(), Timestamp::now())],
+                    "columnDefinitions": table::column_definitions(kind, version),
+                    "rows": [table::build_row(kind, version, &value, self.include_object(), Timestamp::now())],
                 }),
             },
         ))
     }
 
-    fn wrote(&self, kind: &Kind, version: &Version, wrote: &Wrote) -> Answer {
-        let mut response = self.one(
+    fn respond_write(&self, kind: &Kind, version: &Version, outcome: &WriteOutcome) -> Answer {
+        let mut response = self.respond_object(
             kind,
             version,
-            &wrote.object,
-            if wrote.created { 201 } else { 200 },
+            &outcome.object,
+            if outcome.created { 201 } else { 200 },
         )?;
-        for warning in &wrote.warnings {
+        for warning in &outcome.warnings {
             let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
                 response.headers_mut().append(WARNING, value);
@@ -368,34 +349,38 @@ impl Call<'_> {
         Ok(response)
     }
 
-    fn get(&self, kind: &Kind, version: &Version) -> Answer {
+    fn get_object(&self, kind: &Kind, version: &Version) -> Answer {
         let name = self.target.name.as_deref().unwrap_or_default();
-        let key = Key::new(self.target.namespace.as_deref().unwrap_or_default(), name);
+        let key = ObjectKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
         let object = self
             .state
             .api
             .storage
             .get(&kind.resource, &key)
             .ok_or_else(|| ApiError::not_found(kind.subject(name)))?;
-        self.one(kind, version, &object, 200)
+        self.respond_object(kind, version, &object, 200)
     }
 
-    pub(crate) fn delete_options(&self) -> Result<DeleteOptions, ApiError> {
+    pub(crate) fn parse_delete_options(&self) -> Result<DeleteOptions, ApiError> {
         let body = if self.body.is_empty() {
             Value::Null
         } else {
-            self.object()?
+            self.decode_object()?
         };
-        DeleteOptions::read(&body, &self.query)
+        DeleteOptions::parse(&body, &self.query)
     }
 
-    fn delete(&self, kind: &Kind, version: &Version) -> Answer {
-        let key = Key::new(
+    fn delete_object(&self, kind: &Kind, version: &Version) -> Answer {
+        let key = ObjectKey::new(
             self.target.namespace.as_deref().unwrap_or_default(),
             self.target.name.as_deref().unwrap_or_default(),
         );
-        match self.state.api.delete(kind, &key, &self.delete_options()?)? {
-            Deleted::Waiting(object) => self.one(kind, version, &object, 200),
+        match self
+            .state
+            .api
+            .delete_object(kind, &key, &self.parse_delete_options()?)?
+        {
+            Deleted::Waiting(object) => self.respond_object(kind, version, &object, 200),
             Deleted::Gone(object) => {
                 let mut details =
                     json!({"name": key.name, "kind": kind.resource.plural, "uid": object.uid()});

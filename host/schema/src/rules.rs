@@ -1,0 +1,131 @@
+//! CEL rules of a schema (`x-kubernetes-validations`), compiled once.
+
+use kube_cel::{CompiledSchema, RootContext, ValidationError, ValidationErrors, Validator};
+use serde_json::Value;
+
+use crate::FieldError;
+
+/// The compiled CEL rules of a schema.
+#[derive(Debug)]
+pub struct Rules(CompiledSchema);
+
+/// Identity of the validated kind: rules may refer to `apiVersion` and `kind`.
+#[derive(Debug, Clone)]
+pub struct TypeMeta {
+    /// API group, empty for core.
+    pub group: String,
+    /// `GROUP/VERSION`.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+}
+
+impl Rules {
+    /// Compiles the rules of a schema; `None` if it has none.
+    pub fn compile(declared: &Value) -> Option<Self> {
+        // Compilation walks and copies the whole schema, which is wasted on most of them.
+        declared
+            .to_string()
+            .contains("x-kubernetes-validations")
+            .then(|| Self(kube_cel::compile_schema(declared)))
+    }
+
+    /// Evaluates the rules on a value that is valid by the schema. Transition rules compare it with `old`.
+    pub fn validate(&self, value: &Value, old: Option<&Value>, meta: TypeMeta) -> Vec<FieldError> {
+        let context = RootContext {
+            api_version: meta.api_version,
+            api_group: meta.group,
+            kind: meta.kind,
+        };
+        let result = Validator::new().validate_compiled_with_context(&self.0, value, old, Some(&context));
+        let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
+        errors.iter().map(|error| convert_error(error, value)).collect()
+    }
+}
+
+fn convert_error(error: &ValidationError, root: &Value) -> FieldError {
+    // The API server prints the path of the root this way.
+    let field = if error.field_path.is_empty() {
+        "<nil>"
+    } else {
+        &error.field_path
+    };
+    match error.reason.as_deref() {
+        Some("FieldValueForbidden") => FieldError::forbidden(field, &error.message),
+        Some("FieldValueRequired") => FieldError::required(field, &error.message),
+        Some("FieldValueDuplicate") => FieldError::duplicate(field, find_value(root, &error.field_path)),
+        _ => FieldError::new(
+            field,
+            "FieldValueInvalid",
+            format!("Invalid value: {}", error.message),
+        ),
+    }
+}
+
+/// The value at a path such as `spec.list[0].name`; null if there is none.
+fn find_value<'a>(root: &'a Value, path: &str) -> &'a Value {
+    path.split(['.', '[', ']'])
+        .filter(|part| !part.is_empty())
+        .fold(root, |value, part| match value {
+            Value::Array(items) => part
+                .parse()
+                .ok()
+                .and_then(|index: usize| items.get(index))
+                .unwrap_or(&Value::Null),
+            other => &other[part.trim_matches('"')],
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn type_meta() -> TypeMeta {
+        TypeMeta {
+            group: "g".into(),
+            api_version: "g/v1".into(),
+            kind: "K".into(),
+        }
+    }
+
+    #[test]
+    fn violated_rule_gives_its_field_and_reason() {
+        let declared = json!({"type": "object", "properties": {"spec": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+            "x-kubernetes-validations": [
+                {"rule": "self.a > 1", "message": "a must be above 1"},
+                {"rule": "self.b != 'x'", "message": "no x", "reason": "FieldValueForbidden"},
+            ],
+        }}});
+        let rules = Rules::compile(&declared).expect("the schema has rules");
+        let valid = json!({"spec": {"a": 2, "b": "y"}});
+        assert_eq!(rules.validate(&valid, None, type_meta()), []);
+        let errors = rules.validate(&json!({"spec": {"a": 1, "b": "x"}}), None, type_meta());
+        let errors: Vec<(String, &str)> = errors.iter().map(|e| (e.to_string(), e.reason)).collect();
+        assert_eq!(
+            errors,
+            [
+                (
+                    "spec: Invalid value: a must be above 1".to_owned(),
+                    "FieldValueInvalid"
+                ),
+                ("spec: Forbidden: no x".to_owned(), "FieldValueForbidden"),
+            ]
+        );
+    }
+
+    #[test]
+    fn schema_without_rules_compiles_to_none() {
+        assert!(Rules::compile(&json!({"type": "object"})).is_none());
+    }
+
+    #[test]
+    fn path_with_index_finds_list_item() {
+        let root = json!({"spec": {"list": [{"name": "a"}, {"name": "b"}]}});
+        assert_eq!(find_value(&root, "spec.list[1].name"), "b");
+        assert_eq!(find_value(&root, "spec.list[7].name"), &Value::Null);
+    }
+}

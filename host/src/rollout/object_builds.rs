@@ -1,0 +1,404 @@
+//! Builds of `Plugin` objects: loaded in the background, and retried when the error may pass.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+
+use super::{
+    Reloader,
+    plugin_objects::{DesiredPlugin, PluginObjects},
+    preflight::preflight_replay,
+};
+use crate::{
+    contract::limits::Limits,
+    kube::hash::encode_hex,
+    plugin::{
+        LoadError, Plugin, Registry, SlotId, canary_selector::CanarySelector, load_for_object, spec::Source,
+    },
+    policy::grants::Grants,
+    sandbox::engine::Engine,
+    settings::Backoff,
+};
+
+/// Backoff between attempts to load a component that could not be pulled.
+const LOAD_BACKOFF: Backoff = Backoff {
+    initial: Duration::from_secs(1),
+    max: Duration::from_secs(300),
+};
+/// Limit of the failures that are counted for the backoff.
+const MAX_COUNTED_FAILURES: u32 = 16;
+
+/// Name of a `Plugin` object, and which of its builds.
+pub(super) type BuildKey = (String, BuildRole);
+
+/// Role of a build in its `Plugin` object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum BuildRole {
+    Stable,
+    Canary,
+}
+
+/// A build that is being loaded, or waits for its next attempt.
+pub(super) struct PendingLoad {
+    revision: String,
+    desired: Arc<DesiredPlugin>,
+    failures: u32,
+    task: Option<AbortHandle>,
+}
+
+/// Result of one attempt to load a build.
+pub(super) struct FinishedLoad {
+    key: BuildKey,
+    revision: String,
+    since: Instant,
+    result: Result<Plugin, LoadError>,
+}
+
+impl Reloader {
+    /// Scans every `Plugin` object. Returns the component files that they name, which are theirs alone.
+    pub(super) fn scan_objects(&mut self, since: Instant) -> BTreeSet<String> {
+        let Some(objects) = self.objects.clone() else {
+            return BTreeSet::new();
+        };
+        let Some(list) = objects.list() else {
+            return BTreeSet::new();
+        };
+        let names: BTreeSet<&str> = list.iter().map(|(key, _)| &*key.name).collect();
+        for id in self.registry.slot_ids() {
+            if let SlotId::Object(name) = &id
+                && !names.contains(&**name)
+            {
+                self.abort_loads(name);
+                self.unload(&id);
+            }
+        }
+        let mut claimed = BTreeSet::new();
+        for (key, object) in list {
+            self.registry.reserve_name(&key.name);
+            match DesiredPlugin::parse(&key, &object) {
+                Ok(desired) => {
+                    claimed.extend(desired.spec.files().map(str::to_owned));
+                    self.load_object(&Arc::new(desired), since);
+                }
+                Err(refusal) => {
+                    let id = SlotId::object(&*key.name);
+                    let revision = format!("generation {}", object.generation);
+                    if !self.registry.is_current(&id, &revision) {
+                        self.refuse(&id, &revision, refusal);
+                    }
+                    self.registry.set_observed_generation(&id, object.generation);
+                    objects.requeue_status(&key.name);
+                }
+            }
+        }
+        claimed
+    }
+
+    /// Stops loading the builds of a `Plugin` object that is gone.
+    fn abort_loads(&mut self, name: &str) {
+        self.loading.retain(|(other, _), pending| {
+            let keep = other != name;
+            if !keep && let Some(task) = &pending.task {
+                task.abort();
+            }
+            keep
+        });
+    }
+
+    /// Loads the builds of a `Plugin` object whose revision has changed.
+    fn load_object(&mut self, desired: &Arc<DesiredPlugin>, since: Instant) {
+        let id = SlotId::object(&*desired.name);
+        self.load_build(desired, BuildRole::Stable, &desired.spec.source, since);
+        let stable = (desired.name.clone(), BuildRole::Stable);
+        // The canary is compared with the stable build, which has to be loaded first. One that is promoted serves
+        // until then.
+        if !self.loading.contains_key(&stable) {
+            self.load_canary(desired, &id, since);
+        }
+        self.finish_generation(desired);
+    }
+
+    fn load_canary(&mut self, desired: &Arc<DesiredPlugin>, id: &SlotId, since: Instant) {
+        let Some(canary) = &desired.spec.canary else {
+            self.loading.remove(&(desired.name.clone(), BuildRole::Canary));
+            if self.registry.remove_canary(id) {
+                info!(plugin = desired.name, "canary removed");
+                self.requeue_objects(id);
+            }
+            return;
+        };
+        match CanarySelector::new(&canary.objects) {
+            Ok(selector) => {
+                if self.registry.select_canary_objects(id, &selector) {
+                    info!(plugin = desired.name, objects = %selector, "canary selection changed");
+                    self.requeue_objects(id);
+                }
+                self.load_build(desired, BuildRole::Canary, &canary.source, since);
+            }
+            Err(why) => {
+                let refusal = LoadError::new("InvalidSpec", why);
+                self.registry
+                    .refuse_canary(id, "", CanarySelector::Weight(0), Some(refusal));
+            }
+        }
+    }
+
+    /// Has all objects of a plugin reconciled, since another of its builds may reconcile them now.
+    fn requeue_objects(&self, id: &SlotId) {
+        if let Some(serving) = self.registry.serving_in(id) {
+            (self.on_activate)(Some(&serving), Some(&serving));
+        }
+    }
+
+    /// Records the generation as observed and has the status written, unless a first attempt is still loading.
+    fn finish_generation(&self, desired: &DesiredPlugin) {
+        let is_loading = |role| {
+            let pending = self.loading.get(&(desired.name.clone(), role));
+            pending.is_some_and(|p| p.task.is_some() && p.failures == 0)
+        };
+        if !is_loading(BuildRole::Stable) && !is_loading(BuildRole::Canary) {
+            self.registry
+                .set_observed_generation(&SlotId::object(&*desired.name), desired.generation);
+            self.requeue_status(&desired.name);
+        }
+    }
+
+    fn requeue_status(&self, plugin: &str) {
+        if let Some(objects) = &self.objects {
+            objects.requeue_status(plugin);
+        }
+    }
+
+    /// Loads one build of a `Plugin` object unless its revision is loaded or being loaded.
+    fn load_build(&mut self, desired: &Arc<DesiredPlugin>, role: BuildRole, source: &Source, since: Instant) {
+        let content = match &source.file {
+            None => None,
+            // The CRD's schema allows no path: the API server has refused such an object with a message.
+            Some(file) if file.contains('/') => return,
+            Some(file) => Some(std::fs::read(self.directory.join(file)).map_err(|e| {
+                let why = format!("{file} in the host's plugin directory can't be read: {e}");
+                LoadError::new("FileNotFound", why)
+            })),
+        };
+        let spec = &desired.spec;
+        let revision = compute_revision(desired, source, content.as_ref());
+        let id = SlotId::object(&*desired.name);
+        let is_current = match role {
+            BuildRole::Stable => self.registry.is_current(&id, &revision),
+            BuildRole::Canary => self.registry.is_canary_current(&id, &revision),
+        };
+        let key = (desired.name.clone(), role);
+        // Policy applies at once, also where a change that was being loaded is reverted.
+        if role == BuildRole::Stable {
+            self.rebind(
+                &id,
+                &Grants::from_object(&desired.name, spec.grant()),
+                spec.suspend,
+            );
+        }
+        if let Some(pending) = self.loading.get_mut(&key).filter(|p| p.revision == revision) {
+            pending.desired = desired.clone();
+            return;
+        }
+        if let Some(PendingLoad { task: Some(task), .. }) = self.loading.remove(&key) {
+            task.abort();
+        }
+        if is_current {
+            return;
+        }
+        if role == BuildRole::Canary
+            && let Some(canary) = &spec.canary
+            && let Ok(selector) = CanarySelector::new(&canary.objects)
+        {
+            self.registry.refuse_canary(&id, "", selector, None);
+        }
+        self.loading.insert(
+            key.clone(),
+            PendingLoad {
+                revision,
+                desired: desired.clone(),
+                failures: 0,
+                task: None,
+            },
+        );
+        self.spawn_load(&key, content, since);
+    }
+
+    /// Loads a build in a task of its own.
+    fn spawn_load(&mut self, key: &BuildKey, content: Option<Result<Vec<u8>, LoadError>>, since: Instant) {
+        let (Some(pending), Some(objects)) = (self.loading.get_mut(key), self.objects.clone()) else {
+            return;
+        };
+        let (engine, registry, limits) = (self.engine.clone(), self.registry.clone(), self.limits.clone());
+        let tapes = self.tapes.clone();
+        let (key, revision, desired) = (key.clone(), pending.revision.clone(), pending.desired.clone());
+        let in_grants_file = self.grants.contains_plugin(&desired.name);
+        let task = async move {
+            let built =
+                build_component(&engine, &registry, &objects, &desired, key.1, content, &limits).await;
+            let built = match built {
+                Ok(plugin) => {
+                    let id = SlotId::object(&*desired.name);
+                    preflight_replay(&engine, &tapes, &registry, &id, plugin).await
+                }
+                Err(refusal) => Err(refusal),
+            };
+            FinishedLoad {
+                key,
+                revision,
+                since,
+                result: built.map(|mut plugin| {
+                    if in_grants_file {
+                        plugin.notes.push(
+                            "the host's grants file has an entry for it, too: this object takes precedence"
+                                .into(),
+                        );
+                    }
+                    plugin
+                }),
+            }
+        };
+        pending.task = Some(self.tasks.spawn(task));
+    }
+
+    /// Loads a build again after its backoff.
+    pub(super) fn retry_load(&mut self, key: BuildKey) {
+        if self.loading.get(&key).is_some_and(|p| p.task.is_none()) {
+            self.spawn_load(&key, None, Instant::now());
+        }
+    }
+
+    /// Hands a loaded build to the registry, and schedules a retry where the error may pass.
+    pub(super) async fn finish_load(&mut self, loaded: Result<FinishedLoad, tokio::task::JoinError>) {
+        let FinishedLoad {
+            key,
+            revision,
+            since,
+            result,
+        } = match loaded {
+            Ok(loaded) => loaded,
+            Err(e) if e.is_cancelled() => return,
+            Err(e) => return warn!(error = %e, "load task panicked"),
+        };
+        let Some(pending) = self.loading.get_mut(&key).filter(|p| p.revision == revision) else {
+            return;
+        };
+        let desired = pending.desired.clone();
+        pending.task = None;
+        match &result {
+            Err(refusal) if refusal.passing => {
+                let wait = LOAD_BACKOFF.delay_after(pending.failures);
+                pending.failures = (pending.failures + 1).min(MAX_COUNTED_FAILURES);
+                let key = key.clone();
+                self.retries.spawn(async move {
+                    tokio::time::sleep(wait).await;
+                    key
+                });
+            }
+            _ => drop(self.loading.remove(&key)),
+        }
+        let id = SlotId::object(&*desired.name);
+        match (key.1, result) {
+            (BuildRole::Stable, Ok(plugin)) => self.serve(&id, &revision, plugin, Some(since)),
+            (BuildRole::Stable, Err(refusal)) => self.refuse(&id, &revision, refusal),
+            (BuildRole::Canary, result) => self.serve_canary(&desired, &revision, result),
+        }
+        match key.1 {
+            // The canary can be loaded now, and files may no longer be claimed.
+            BuildRole::Stable => self.scan(Some(since)).await,
+            BuildRole::Canary => self.finish_generation(&desired),
+        }
+        self.requeue_status(&desired.name);
+    }
+
+    fn serve_canary(&self, desired: &DesiredPlugin, revision: &str, result: Result<Plugin, LoadError>) {
+        let id = SlotId::object(&*desired.name);
+        let Some(Ok(selector)) = desired
+            .spec
+            .canary
+            .as_ref()
+            .map(|c| CanarySelector::new(&c.objects))
+        else {
+            return;
+        };
+        let served = result.and_then(|plugin| {
+            let (version, short) = (plugin.version.clone(), plugin.digest[..12].to_owned());
+            self.registry
+                .serve_canary(&id, revision, plugin, selector.clone())?;
+            info!(
+                plugin = desired.name,
+                version,
+                digest = short,
+                objects = %selector,
+                "canary loaded"
+            );
+            Ok(())
+        });
+        match served {
+            Ok(()) => self.requeue_objects(&id),
+            Err(refusal) => {
+                warn!(source = %id, reason = refusal.reason, error = %refusal.message, "loading canary failed");
+                self.registry
+                    .refuse_canary(&id, revision, selector, Some(refusal));
+            }
+        }
+    }
+}
+
+/// Digest of everything that makes a difference to a build: its content, or the error of reading that, and its spec.
+fn compute_revision(
+    desired: &DesiredPlugin,
+    source: &Source,
+    content: Option<&Result<Vec<u8>, LoadError>>,
+) -> String {
+    let spec = &desired.spec;
+    let mut revision = Sha256::new();
+    revision.update(match content {
+        Some(Ok(wasm)) => encode_hex(&Sha256::digest(wasm)),
+        Some(Err(refusal)) => refusal.message.clone(),
+        None => String::new(),
+    });
+    let policy = json!([source, spec.verify, spec.config, spec.grant(), spec.suspend]);
+    revision.update(policy.to_string());
+    encode_hex(&revision.finalize())
+}
+
+/// Reads or pulls the component of a `Plugin` object and makes a build of it.
+async fn build_component(
+    engine: &Arc<Engine>,
+    registry: &Registry,
+    objects: &PluginObjects,
+    desired: &DesiredPlugin,
+    role: BuildRole,
+    content: Option<Result<Vec<u8>, LoadError>>,
+    limits: &Limits,
+) -> Result<Plugin, LoadError> {
+    let spec = &desired.spec;
+    let source = match (role, &spec.canary) {
+        (BuildRole::Canary, Some(canary)) => &canary.source,
+        _ => &spec.source,
+    };
+    let (wasm, note) = match (content, &source.oci) {
+        (Some(content), _) => (content?, None),
+        (None, Some(oci)) => objects.pull(oci, spec.verify.as_ref()).await?,
+        (None, None) => {
+            return Err(LoadError::new(
+                "InvalidSpec",
+                "spec.source names no component".into(),
+            ));
+        }
+    };
+    let plugin = load_for_object(engine, registry, &desired.name, spec, wasm, limits).await?;
+    Ok(Plugin {
+        source: source.to_string(),
+        notes: note.into_iter().collect(),
+        ..plugin
+    })
+}
